@@ -1,0 +1,133 @@
+// Package cri is the thin client of a CRI v1 runtime: the generated gRPC clients over one
+// connection to a unix socket, with a deadline on every call. It neither retries nor logs:
+// callers know what a failure means to them.
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// maxMessage is the largest answer taken from the runtime: the kubelet's own limit.
+	maxMessage = 16 << 20
+	// reconnectMax bounds the wait before the next dial of a runtime that is down; a restart
+	// of the runtime should be noticed in a moment, and a unix socket costs little to try.
+	reconnectMax = 2 * time.Second
+)
+
+// Client talks to a runtime. The zero value is not usable; see Dial.
+type Client struct {
+	runtimeapi.RuntimeServiceClient
+	Images runtimeapi.ImageServiceClient
+
+	conns []*grpc.ClientConn
+}
+
+// Dial makes a client for the runtime at endpoint ("unix:///run/containerd/containerd.sock" or a
+// bare path) and the image service at imageEndpoint (empty: the same). It does not wait for the
+// runtime: calls fail with code Unavailable until it is there. Every unary call without an
+// earlier deadline gets timeout; PullImage, whose length is the network's, gets none.
+func Dial(endpoint, imageEndpoint string, timeout time.Duration) (*Client, error) {
+	conn, err := dial(endpoint, timeout)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn), conns: []*grpc.ClientConn{conn}}
+	images := conn
+	if imageEndpoint != "" && imageEndpoint != endpoint {
+		if images, err = dial(imageEndpoint, timeout); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		c.conns = append(c.conns, images)
+	}
+	c.Images = runtimeapi.NewImageServiceClient(images)
+	return c, nil
+}
+
+// Close ends the connections; calls under way fail.
+func (c *Client) Close() error {
+	var errs []error
+	for _, conn := range c.conns {
+		errs = append(errs, conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// SocketPath returns the path of a unix endpoint.
+func SocketPath(endpoint string) (string, error) {
+	path := strings.TrimPrefix(endpoint, "unix://")
+	if !strings.HasPrefix(path, "/") {
+		return "", fmt.Errorf("runtime endpoint %q: want a unix socket such as unix:///run/containerd/containerd.sock", endpoint)
+	}
+	return path, nil
+}
+
+func dial(endpoint string, timeout time.Duration) (*grpc.ClientConn, error) {
+	path, err := SocketPath(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", addr)
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+			MinConnectTimeout: time.Second,
+		}),
+		grpc.WithUnaryInterceptor(deadline(timeout)),
+		// One runtime on one socket: neither proxies nor service configs apply.
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+	)
+}
+
+// deadline bounds each call, so that a runtime that hangs cannot hold a pod worker for ever.
+func deadline(timeout time.Duration) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		limit := timeout
+		switch r := req.(type) {
+		case *runtimeapi.PullImageRequest:
+			limit = 0
+		case *runtimeapi.StopContainerRequest:
+			limit += time.Duration(r.Timeout) * time.Second
+		case *runtimeapi.ExecSyncRequest:
+			limit += time.Duration(r.Timeout) * time.Second
+		}
+		if limit > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, limit)
+			defer cancel()
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+}
+
+// IsNotFound tells whether the runtime says that the object does not exist.
+func IsNotFound(err error) bool { return status.Code(err) == codes.NotFound }
+
+// IsDown tells whether a call failed because the runtime is not there or does not answer,
+// rather than because of what was asked.
+func IsDown(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return true
+	}
+	return errors.Is(err, context.DeadlineExceeded)
+}
+
+// IsUnimplemented tells whether the runtime does not know the call.
+func IsUnimplemented(err error) bool { return status.Code(err) == codes.Unimplemented }
