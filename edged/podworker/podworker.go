@@ -1,0 +1,233 @@
+// Package podworker runs one goroutine per pod UID and decides, from what it is told, which
+// of three things that goroutine does next. It knows nothing of runtimes: a Syncer does the work.
+//
+// # The states of a pod
+//
+//		        Update                      Remove, or Update with a deletion time,
+//		(new) ─────────► Syncing ───────────────────────────────┐  or Sync says "finished"
+//		                    ▲                                   ▼
+//		                    │ restart wanted               Terminating ── Terminate, until it succeeds
+//		                    │                                   │
+//		                    └────────── Terminated ◄────────────┘
+//		                                    │ Terminated, until it succeeds
+//		                                    ▼
+//		                      done: kept while wanted, forgotten when removed
+//
+//	  - Syncing: the pod is wanted. Sync is called when the newest wish changed, when somebody
+//	    called Poke, when the time that Sync asked for has come, and every Resync as a safety net.
+//	  - Terminating: nothing of the pod may start any more. Terminate is called until it returns
+//	    nil, which promises that no container runs. A shorter grace period interrupts it and calls
+//	    it again; a longer one is ignored.
+//	  - Terminated: Terminated is called until it returns nil, and may take away volumes, cgroups,
+//	    containers. A pod that ended by itself and is still wanted stays in this state, idle.
+//
+// # Promises
+//
+//   - Calls for one UID never overlap; those for different UIDs run side by side.
+//   - The newest wish wins: wishes that came while a call ran are folded into one.
+//   - A pod never leaves Terminating for Syncing; a wish for the same UID that arrives meanwhile
+//     (a manifest put back, a lost row resynced) is kept and starts afresh after Terminated.
+//   - The context of Sync is cancelled as soon as the pod is to end, so a slow pull delays no delete.
+//   - A pod whose StartAfter names another UID (the older pod of the same static manifest)
+//     is not synced before that one is done.
+//   - A failed call is repeated with a backoff between 1 s and 30 s, at once on news.
+package podworker
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// Syncer does the work of a pod. Each method is called from that pod's goroutine only.
+type Syncer interface {
+	// Sync brings the pod nearer to its spec. It may be called any number of times.
+	Sync(ctx context.Context, pod *v1.Pod) Outcome
+	// Terminate stops all that runs of a pod, within the grace period of end if that is set.
+	Terminate(ctx context.Context, end End) error
+	// Terminated is called when nothing of the pod runs any more.
+	Terminated(ctx context.Context, end End) error
+}
+
+// Outcome is what a sync came to.
+type Outcome struct {
+	// Finished: all containers have ended for good; the pod goes to Terminating.
+	Finished bool
+	// RetryAt asks for the next sync at a time (the end of a backoff); zero asks for nothing.
+	RetryAt time.Time
+	// Err asks for another try with a growing delay.
+	Err error
+}
+
+// End says which pod is to end, and how.
+type End struct {
+	UID types.UID
+	// Pod is the newest wish; nil for a pod that only the runtime knows.
+	Pod *v1.Pod
+	// Grace, in seconds, overrides the pod's own; nil leaves it.
+	Grace *int64
+	// Removed: nobody wants the pod any more, so that nothing of it has to stay.
+	// False for a pod that finished by itself and is still wanted.
+	Removed bool
+	// Deleted: the pod carries a deletion time, so whoever deleted it waits for a report.
+	Deleted bool
+}
+
+// Options configure a Pool.
+type Options struct {
+	Syncer Syncer
+	// Resync is the period of the safety net; zero is one minute.
+	Resync time.Duration
+	// Forgotten, when set, is told of each UID that the pool forgets.
+	Forgotten func(types.UID)
+}
+
+const (
+	defaultResync = time.Minute
+	retryMin      = time.Second
+	retryMax      = 30 * time.Second
+)
+
+// Pool owns the workers.
+type Pool struct {
+	opts Options
+
+	mu      sync.Mutex
+	workers map[types.UID]*worker
+	ctx     context.Context
+	wg      sync.WaitGroup
+}
+
+// New makes a pool whose workers end with ctx. Wait for them with Wait.
+func New(ctx context.Context, opts Options) *Pool {
+	if opts.Resync <= 0 {
+		opts.Resync = defaultResync
+	}
+	return &Pool{opts: opts, workers: map[types.UID]*worker{}, ctx: ctx}
+}
+
+// Update says that a pod is wanted as given. startAfter, when not empty, names the pod that has to
+// be done first.
+func (p *Pool) Update(pod *v1.Pod, startAfter types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.worker(pod.UID)
+	if w == nil {
+		return
+	}
+	w.wish(func(n *news) {
+		n.pod, n.removed, n.changed = pod, false, true
+		if startAfter != pod.UID {
+			n.startAfter = startAfter
+		}
+	})
+}
+
+// Remove says that nobody wants a pod any more. grace, in seconds, overrides the pod's own when
+// not nil. A pod that the pool does not know is ended all the same: see End.Pod.
+func (p *Pool) Remove(uid types.UID, grace *int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.worker(uid)
+	if w == nil {
+		return
+	}
+	w.wish(func(n *news) {
+		n.removed, n.changed = true, true
+		if grace != nil && (n.grace == nil || *grace < *n.grace) {
+			n.grace = grace
+		}
+	})
+}
+
+// Poke asks for a sync of a pod that the pool knows; it does nothing for others.
+func (p *Pool) Poke(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w := p.workers[uid]; w != nil {
+		w.wish(func(*news) {})
+	}
+}
+
+// PokeAll asks for a sync of every pod.
+func (p *Pool) PokeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.workers {
+		w.wish(func(*news) {})
+	}
+}
+
+// Knows tells whether the pool has a worker for a UID, in whatever state.
+func (p *Pool) Knows(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.workers[uid] != nil
+}
+
+// UIDs returns the pods that the pool knows, sorted.
+func (p *Pool) UIDs() []types.UID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.workers))
+}
+
+// Wait returns when all workers have ended, which they do when the pool's context does.
+func (p *Pool) Wait() { p.wg.Wait() }
+
+// worker returns the worker of a UID and starts it when there is none; nil when the pool has ended.
+func (p *Pool) worker(uid types.UID) *worker {
+	if w := p.workers[uid]; w != nil {
+		return w
+	}
+	if p.ctx.Err() != nil {
+		return nil
+	}
+	w := &worker{uid: uid, pool: p, wake: make(chan struct{}, 1)}
+	p.workers[uid] = w
+	p.wg.Go(w.run)
+	return w
+}
+
+// forget drops a worker that is done, unless news came for it.
+func (p *Pool) forget(w *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !w.idleForGood() {
+		return false
+	}
+	delete(p.workers, w.uid)
+	// Whoever waited for this pod may go on now.
+	for _, other := range p.workers {
+		other.mu.Lock()
+		waits := other.news.startAfter == w.uid
+		other.mu.Unlock()
+		if waits {
+			other.wish(func(n *news) { n.startAfter = "" })
+		}
+	}
+	if p.opts.Forgotten != nil {
+		p.opts.Forgotten(w.uid)
+	}
+	return true
+}
+
+// call runs a step of a syncer and turns a panic into an error: one pod's bad luck is not
+// that of the others.
+func call(uid types.UID, step string, do func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("pod %s: %s panicked: %v", uid, step, r)
+			klog.ErrorS(err, "Pod worker panicked", "podUID", uid, "step", step, "stack", string(debug.Stack()))
+		}
+	}()
+	return do()
+}

@@ -1,0 +1,304 @@
+package podworker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script records the calls and answers as a test wants.
+type script struct {
+	mu        sync.Mutex
+	calls     []string
+	busy      map[types.UID]bool
+	overlap   bool
+	sync      func(ctx context.Context, pod *v1.Pod) Outcome
+	terminate func(ctx context.Context, end End) error
+	ended     []End
+}
+
+func (s *script) enter(uid types.UID, what string) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, what)
+	if s.busy == nil {
+		s.busy = map[types.UID]bool{}
+	}
+	s.overlap = s.overlap || s.busy[uid]
+	s.busy[uid] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.busy[uid] = false
+	}
+}
+
+func (s *script) Sync(ctx context.Context, pod *v1.Pod) Outcome {
+	defer s.enter(pod.UID, "sync "+pod.Name)()
+	if s.sync != nil {
+		return s.sync(ctx, pod)
+	}
+	return Outcome{}
+}
+
+func (s *script) Terminate(ctx context.Context, end End) error {
+	defer s.enter(end.UID, "terminate")()
+	if s.terminate != nil {
+		return s.terminate(ctx, end)
+	}
+	return nil
+}
+
+func (s *script) Terminated(_ context.Context, end End) error {
+	defer s.enter(end.UID, "terminated")()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = append(s.ended, end)
+	return nil
+}
+
+func (s *script) seen() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+func pod(name string, uid types.UID) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: uid}}
+}
+
+// run gives a test a pool on a fake clock, and ends it.
+func run(t *testing.T, s *script, body func(p *Pool)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := New(ctx, Options{Syncer: s})
+		body(p)
+		cancel()
+		p.Wait()
+		if s.overlap {
+			t.Error("calls for one pod overlapped")
+		}
+	})
+}
+
+func expect(t *testing.T, s *script, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	if diff := cmp.Diff(want, s.seen()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func TestRemovedPodIsForgottenAfterCleanUp(t *testing.T) {
+	s := &script{}
+	run(t, s, func(p *Pool) {
+		p.Update(pod("a", "1"), "")
+		expect(t, s, "sync a")
+		p.Remove("1", nil)
+		expect(t, s, "sync a", "terminate", "terminated")
+		if p.Knows("1") {
+			t.Error("a removed pod is still known")
+		}
+		if !s.ended[0].Removed || s.ended[0].Pod == nil {
+			t.Errorf("end = %+v, want a removed pod", s.ended[0])
+		}
+	})
+}
+
+func TestOrphanIsTerminatedWithoutAPod(t *testing.T) {
+	s := &script{}
+	run(t, s, func(p *Pool) {
+		p.Remove("1", ptr.To[int64](5))
+		expect(t, s, "terminate", "terminated")
+		if e := s.ended[0]; e.Pod != nil || e.Grace == nil || *e.Grace != 5 {
+			t.Errorf("end = %+v, want no pod and a grace of 5", e)
+		}
+	})
+}
+
+func TestFinishedPodStaysUntilRemoved(t *testing.T) {
+	s := &script{sync: func(context.Context, *v1.Pod) Outcome { return Outcome{Finished: true} }}
+	run(t, s, func(p *Pool) {
+		p.Update(pod("a", "1"), "")
+		expect(t, s, "sync a", "terminate", "terminated")
+		p.Update(pod("a", "1"), "")
+		p.Poke("1")
+		time.Sleep(10 * time.Minute)
+		expect(t, s, "sync a", "terminate", "terminated")
+		p.Remove("1", nil)
+		expect(t, s, "sync a", "terminate", "terminated", "terminated")
+		if p.Knows("1") || !s.ended[1].Removed {
+			t.Errorf("known %v, end %+v: want a forgotten, removed pod", p.Knows("1"), s.ended[1])
+		}
+	})
+}
+
+func TestDeleteOfAFinishedPodIsReported(t *testing.T) {
+	s := &script{sync: func(context.Context, *v1.Pod) Outcome { return Outcome{Finished: true} }}
+	run(t, s, func(p *Pool) {
+		p.Update(pod("a", "1"), "")
+		deleted := pod("a", "1")
+		deleted.DeletionTimestamp = ptr.To(metav1.Now())
+		synctest.Wait()
+		p.Update(deleted, "")
+		expect(t, s, "sync a", "terminate", "terminated", "terminated")
+		if !s.ended[1].Deleted {
+			t.Error("the deletion was not handed on")
+		}
+	})
+}
+
+func TestDeleteInterruptsSync(t *testing.T) {
+	s := &script{sync: func(ctx context.Context, _ *v1.Pod) Outcome {
+		<-ctx.Done() // a pull that never ends
+		return Outcome{Err: ctx.Err()}
+	}}
+	run(t, s, func(p *Pool) {
+		p.Update(pod("a", "1"), "")
+		synctest.Wait()
+		began := time.Now()
+		p.Remove("1", nil)
+		expect(t, s, "sync a", "terminate", "terminated")
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the delete waited %v for the sync", took)
+		}
+	})
+}
+
+func TestShorterGraceInterruptsTerminate(t *testing.T) {
+	var graces []int64
+	s := &script{terminate: func(ctx context.Context, end End) error {
+		graces = append(graces, *end.Grace)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(*end.Grace) * time.Second):
+		}
+		return ctx.Err()
+	}}
+	run(t, s, func(p *Pool) {
+		began := time.Now()
+		p.Update(pod("a", "1"), "")
+		p.Remove("1", ptr.To[int64](30))
+		synctest.Wait()
+		p.Remove("1", ptr.To[int64](60)) // longer: no effect
+		synctest.Wait()
+		p.Remove("1", ptr.To[int64](1))
+		for p.Knows("1") {
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+		}
+		if diff := cmp.Diff([]int64{30, 1}, graces); diff != "" {
+			t.Errorf("graces (-want +got):\n%s", diff)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("took %v, want about 1 s", took)
+		}
+	})
+}
+
+func TestSameUIDWantedAgainStartsAfresh(t *testing.T) {
+	release := make(chan struct{})
+	s := &script{terminate: func(context.Context, End) error { <-release; return nil }}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		release = make(chan struct{})
+		p := New(ctx, Options{Syncer: s})
+		p.Update(pod("a", "1"), "")
+		synctest.Wait()
+		p.Remove("1", nil)
+		synctest.Wait()
+		p.Update(pod("a", "1"), "")
+		expect(t, s, "sync a", "terminate")
+		close(release)
+		expect(t, s, "sync a", "terminate", "terminated", "sync a")
+		cancel()
+		p.Wait()
+	})
+}
+
+func TestStartAfterWaitsForTheOlderPod(t *testing.T) {
+	var release chan struct{}
+	s := &script{terminate: func(context.Context, End) error { <-release; return nil }}
+	run(t, s, func(p *Pool) {
+		release = make(chan struct{})
+		p.Update(pod("old", "1"), "")
+		synctest.Wait()
+		p.Remove("1", nil)
+		p.Update(pod("new", "2"), "1")
+		expect(t, s, "sync old", "terminate")
+		close(release)
+		expect(t, s, "sync old", "terminate", "terminated", "sync new")
+	})
+}
+
+func TestFailuresBackOffAndNewsComeAtOnce(t *testing.T) {
+	fail := true
+	s := &script{}
+	s.sync = func(context.Context, *v1.Pod) Outcome {
+		if fail {
+			return Outcome{Err: errors.New("no")}
+		}
+		return Outcome{}
+	}
+	run(t, s, func(p *Pool) {
+		p.Update(pod("a", "1"), "")
+		time.Sleep(time.Minute) // 0, 1, 3, 7, 15, 31 s
+		synctest.Wait()
+		if n := len(s.seen()); n != 6 {
+			t.Errorf("%d syncs in the first minute of failing, want 6", n)
+		}
+		fail = false
+		p.Poke("1")
+		synctest.Wait()
+		if n := len(s.seen()); n != 7 {
+			t.Errorf("a poke did not sync at once: %d syncs", n)
+		}
+	})
+}
+
+func TestRetryAtIsKept(t *testing.T) {
+	s := &script{}
+	s.sync = func(context.Context, *v1.Pod) Outcome { return Outcome{RetryAt: time.Now().Add(10 * time.Second)} }
+	run(t, s, func(p *Pool) {
+		p.Update(pod("a", "1"), "")
+		time.Sleep(35 * time.Second)
+		synctest.Wait()
+		if n := len(s.seen()); n != 4 {
+			t.Errorf("%d syncs in 35 s with a retry every 10, want 4", n)
+		}
+	})
+}
+
+func TestPanicIsOnePodsOwn(t *testing.T) {
+	s := &script{}
+	s.sync = func(_ context.Context, pod *v1.Pod) Outcome {
+		if pod.Name == "bad" {
+			panic("boom")
+		}
+		return Outcome{}
+	}
+	run(t, s, func(p *Pool) {
+		p.Update(pod("bad", "1"), "")
+		p.Update(pod("good", "2"), "")
+		synctest.Wait()
+		p.Remove("1", nil)
+		synctest.Wait()
+		if p.Knows("1") || !p.Knows("2") {
+			t.Errorf("pods known: %v, want only the good one", p.UIDs())
+		}
+	})
+}

@@ -1,0 +1,303 @@
+package podworker
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// phase is where a pod stands; see the package comment.
+type phase int
+
+const (
+	syncing phase = iota
+	terminating
+	terminated
+	done
+)
+
+// news is what the outside has said since the worker last looked, folded together.
+type news struct {
+	pod        *v1.Pod
+	removed    bool
+	grace      *int64
+	startAfter types.UID
+	changed    bool
+}
+
+type worker struct {
+	uid  types.UID
+	pool *Pool
+	wake chan struct{}
+
+	mu       sync.Mutex
+	news     news
+	phase    phase
+	cancel   context.CancelFunc // of the call under way
+	endGrace *int64             // that the Terminate under way was given; nil: the pod's own
+	end      End                // what is being ended, from Terminating on
+}
+
+// wish folds something new in, interrupts a call that it makes pointless, and wakes the worker.
+func (w *worker) wish(fold func(*news)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fold(&w.news)
+	if w.cancel != nil && w.interrupts() {
+		w.cancel()
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// interrupts tells whether the news ends the call under way: a sync of a pod that has to end, or a
+// termination whose grace got shorter.
+func (w *worker) interrupts() bool {
+	switch w.phase {
+	case syncing:
+		return w.news.mustEnd()
+	case terminating:
+		g := w.news.deletionGrace()
+		return g != nil && (w.endGrace == nil || *g < *w.endGrace)
+	}
+	return false
+}
+
+// mustEnd tells whether the newest wish is that the pod ends.
+func (n *news) mustEnd() bool {
+	return n.removed || n.pod == nil || n.pod.DeletionTimestamp != nil
+}
+
+// deletionGrace is the grace that the wish to end asks for; nil: the pod's own.
+func (n *news) deletionGrace() *int64 {
+	g := n.grace
+	if n.pod != nil && n.pod.DeletionTimestamp != nil && n.pod.DeletionGracePeriodSeconds != nil {
+		if d := n.pod.DeletionGracePeriodSeconds; g == nil || *d < *g {
+			g = d
+		}
+	}
+	return g
+}
+
+// run is the goroutine of one pod.
+func (w *worker) run() {
+	var (
+		delay   time.Duration // of the next try after a failure
+		retryAt time.Time
+	)
+	timer := time.NewTimer(w.pool.opts.Resync) // a new worker is woken by its first wish
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.pool.ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+		for {
+			again, next, err := w.step()
+			if w.pool.ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				delay = min(max(2*delay, retryMin), retryMax)
+				retryAt = time.Now().Add(delay)
+				break
+			}
+			delay, retryAt = 0, next
+			if !again {
+				break
+			}
+		}
+		if w.currentPhase() == done && w.pool.forget(w) {
+			return
+		}
+		timer.Reset(w.untilNext(retryAt))
+	}
+}
+
+// untilNext is how long to sleep: to the asked time, at the longest a resync.
+func (w *worker) untilNext(at time.Time) time.Duration {
+	resync := w.pool.opts.Resync
+	// Spread the safety net, so that pods that started together do not sync together for ever.
+	d := resync + rand.N(resync/2)
+	if !at.IsZero() {
+		d = min(d, max(time.Until(at), 0))
+	}
+	return d
+}
+
+func (w *worker) currentPhase() phase {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.phase
+}
+
+// idleForGood tells whether a done worker may be forgotten: nobody wants the pod, nothing is new.
+func (w *worker) idleForGood() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.phase == done && w.end.Removed && !w.news.changed
+}
+
+// step does one call to the syncer, or none. It returns whether to look again at once, and when
+// the next step is due.
+func (w *worker) step() (again bool, next time.Time, err error) {
+	w.mu.Lock()
+	n := w.news
+	w.news.changed = false
+	select {
+	case <-w.wake: // said before the look above, so it is in it
+	default:
+	}
+	w.mu.Unlock()
+
+	switch w.currentPhase() {
+	case syncing:
+		return w.stepSync(n)
+	case terminating:
+		return w.stepTerminate(n)
+	case terminated:
+		return w.stepTerminated()
+	case done:
+		return w.stepDone(n), time.Time{}, nil
+	}
+	return false, time.Time{}, nil
+}
+
+func (w *worker) stepSync(n news) (bool, time.Time, error) {
+	if n.mustEnd() {
+		w.beginEnd(n, false)
+		return true, time.Time{}, nil
+	}
+	if n.startAfter != "" && w.pool.Knows(n.startAfter) {
+		return false, time.Time{}, nil // forget() of that pod wakes us
+	}
+	ctx := w.beginCall(nil)
+	var out Outcome
+	err := call(w.uid, "sync", func() error {
+		out = w.pool.opts.Syncer.Sync(ctx, n.pod)
+		return out.Err
+	})
+	if w.endCall(ctx) {
+		return true, time.Time{}, nil // what failed by the interruption is no failure
+	}
+	if err != nil && out.RetryAt.IsZero() {
+		return false, time.Time{}, err
+	}
+	if out.Finished {
+		w.beginEnd(n, true)
+		return true, time.Time{}, nil
+	}
+	return false, out.RetryAt, nil
+}
+
+// beginEnd moves the pod to Terminating. finished: it ended by itself and may still be wanted.
+func (w *worker) beginEnd(n news, finished bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.phase = terminating
+	w.end = End{UID: w.uid, Pod: n.pod, Grace: n.grace}
+	w.end.update(n)
+	if finished {
+		klog.V(2).InfoS("Pod finished", "podUID", w.uid)
+	}
+}
+
+// update takes over what the newest wish says of the end, keeping the pod that is being ended.
+func (e *End) update(n news) {
+	e.Removed = e.Removed || n.removed || n.pod == nil
+	if n.pod != nil && n.pod.DeletionTimestamp != nil {
+		e.Deleted, e.Pod = true, n.pod
+	}
+	if g := n.deletionGrace(); g != nil && (e.Grace == nil || *g < *e.Grace) {
+		e.Grace = g
+	}
+}
+
+func (w *worker) stepTerminate(n news) (bool, time.Time, error) {
+	w.mu.Lock()
+	w.end.update(n)
+	end := w.end
+	w.mu.Unlock()
+	ctx := w.beginCall(end.Grace)
+	err := call(w.uid, "terminate", func() error { return w.pool.opts.Syncer.Terminate(ctx, end) })
+	if w.endCall(ctx) {
+		return true, time.Time{}, nil // a shorter grace has come
+	}
+	if err != nil {
+		klog.ErrorS(err, "Pod could not be stopped; trying again", "podUID", w.uid)
+		return false, time.Time{}, err
+	}
+	w.setPhase(terminated)
+	return true, time.Time{}, nil
+}
+
+func (w *worker) stepTerminated() (bool, time.Time, error) {
+	w.mu.Lock()
+	w.end.update(w.news)
+	end := w.end
+	w.mu.Unlock()
+	ctx := w.beginCall(nil)
+	err := call(w.uid, "clean-up", func() error { return w.pool.opts.Syncer.Terminated(ctx, end) })
+	w.endCall(ctx)
+	if err != nil {
+		klog.ErrorS(err, "Pod could not be cleaned up; trying again", "podUID", w.uid)
+		return false, time.Time{}, err
+	}
+	w.setPhase(done)
+	return true, time.Time{}, nil
+}
+
+// stepDone looks whether a pod that is done has to do something again: a finished one was removed,
+// or a removed one is wanted once more. It returns whether there is another step.
+func (w *worker) stepDone(n news) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wanted := n.pod != nil && !n.removed
+	switch {
+	case w.end.Removed && wanted && n.pod.DeletionTimestamp == nil:
+		w.phase, w.end, w.news.grace = syncing, End{}, nil
+		return true
+	case !w.end.Removed && n.removed, !w.end.Deleted && wanted && n.pod.DeletionTimestamp != nil:
+		w.end.update(n)
+		w.phase = terminated
+		return true
+	}
+	return false
+}
+
+// beginCall makes the context of a call that news may interrupt.
+func (w *worker) beginCall(grace *int64) context.Context {
+	ctx, cancel := context.WithCancel(w.pool.ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cancel, w.endGrace = cancel, grace
+	if w.interrupts() {
+		cancel()
+	}
+	return ctx
+}
+
+// endCall ends what beginCall began, and tells whether news interrupted the call.
+func (w *worker) endCall(ctx context.Context) (interrupted bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	interrupted = ctx.Err() != nil && w.pool.ctx.Err() == nil
+	w.cancel()
+	w.cancel = nil
+	return interrupted
+}
+
+func (w *worker) setPhase(p phase) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.phase = p
+}
