@@ -1,0 +1,184 @@
+package source
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// maxManifest bounds a manifest file: an object in the API is at most 1.5 MiB, and a file may hold several.
+	maxManifest = 16 << 20
+	// yamlBuffer is how much of a stream is looked at to tell YAML from JSON.
+	yamlBuffer = 4096
+)
+
+// Annotations that the kubelet puts on static pods; tools know them by these names.
+const (
+	AnnotationSource = "kubernetes.io/config.source"
+	AnnotationHash   = "kubernetes.io/config.hash"
+	AnnotationSeen   = "kubernetes.io/config.seen"
+	AnnotationMirror = "kubernetes.io/config.mirror"
+	sourceFile       = "file"
+)
+
+// Decode reads every pod of a manifest: YAML or JSON, several documents, v1 Pod or a List of them.
+// Pods come out as the node runs them: defaulted, validated, named "<name>-<node>", bound to the node,
+// with a UID that depends only on the node and on what the document says (not on its layout or
+// comments), so that an unchanged manifest means unchanged containers. All or nothing: one bad
+// document refuses the file. Warnings name fields that no Pod has.
+func Decode(data []byte, nodeName string) (pods []*v1.Pod, warnings []string, err error) {
+	if len(data) > maxManifest {
+		return nil, nil, fmt.Errorf("%d bytes: a manifest may have %d at the most", len(data), maxManifest)
+	}
+	docs := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), yamlBuffer)
+	for n := 1; ; n++ {
+		var raw json.RawMessage
+		if err := docs.Decode(&raw); err != nil {
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			return nil, nil, fmt.Errorf("document %d: %w", n, err)
+		}
+		if len(raw) == 0 || string(raw) == "null" {
+			continue // an empty document between two separators
+		}
+		found, warn, err := decodeDocument(raw, nodeName)
+		if err != nil {
+			return nil, nil, fmt.Errorf("document %d: %w", n, err)
+		}
+		pods, warnings = append(pods, found...), append(warnings, warn...)
+	}
+	if len(pods) == 0 {
+		return nil, nil, errors.New("no pod in the file; want a v1 Pod in YAML or JSON")
+	}
+	return pods, warnings, nil
+}
+
+func decodeDocument(raw []byte, nodeName string) ([]*v1.Pod, []string, error) {
+	var meta metav1.TypeMeta
+	if err := json.Unmarshal(raw, &meta); err != nil {
+		return nil, nil, fmt.Errorf("not an object: %w", err)
+	}
+	if meta.APIVersion != "v1" {
+		return nil, nil, fmt.Errorf("apiVersion %q, kind %q: static manifests hold v1 Pods only", meta.APIVersion, meta.Kind)
+	}
+	switch meta.Kind {
+	case "Pod":
+		pod, warn, err := decodePod(raw, nodeName)
+		if err != nil {
+			return nil, nil, err
+		}
+		return []*v1.Pod{pod}, warn, nil
+	case "List", "PodList":
+		var list struct {
+			Items []json.RawMessage `json:"items"`
+		}
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return nil, nil, fmt.Errorf("kind %s: %w", meta.Kind, err)
+		}
+		var pods []*v1.Pod
+		var warnings []string
+		for i, item := range list.Items {
+			// Items of a PodList may leave out what the list says.
+			item, err := typed(item)
+			if err != nil {
+				return nil, nil, fmt.Errorf("item %d: %w", i, err)
+			}
+			pod, warn, err := decodePod(item, nodeName)
+			if err != nil {
+				return nil, nil, fmt.Errorf("item %d: %w", i, err)
+			}
+			pods, warnings = append(pods, pod), append(warnings, warn...)
+		}
+		return pods, warnings, nil
+	}
+	return nil, nil, fmt.Errorf("kind %q: static manifests hold v1 Pods only", meta.Kind)
+}
+
+// typed returns a list item if it is a v1 Pod or does not say what it is.
+func typed(raw json.RawMessage) (json.RawMessage, error) {
+	var meta metav1.TypeMeta
+	if err := json.Unmarshal(raw, &meta); err != nil {
+		return nil, fmt.Errorf("not an object: %w", err)
+	}
+	if (meta.APIVersion != "" && meta.APIVersion != "v1") || (meta.Kind != "" && meta.Kind != "Pod") {
+		return nil, fmt.Errorf("apiVersion %q, kind %q: static manifests hold v1 Pods only", meta.APIVersion, meta.Kind)
+	}
+	return raw, nil
+}
+
+func decodePod(raw []byte, nodeName string) (*v1.Pod, []string, error) {
+	pod := &v1.Pod{}
+	if err := json.Unmarshal(raw, pod); err != nil {
+		return nil, nil, fmt.Errorf("not a pod: %w", err)
+	}
+	var warnings []string
+	if err := yaml.UnmarshalStrict(raw, &v1.Pod{}); err != nil {
+		warnings = append(warnings, fmt.Sprintf("pod %q: %s", pod.Name, strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")))
+	}
+	hash, err := fingerprint(raw, nodeName)
+	if err != nil {
+		return nil, nil, err
+	}
+	if pod.Name == "" {
+		return nil, nil, errors.New("metadata.name: required")
+	}
+	if pod.UID == "" {
+		pod.UID = types.UID(hash)
+	}
+	if pod.Namespace == "" {
+		pod.Namespace = metav1.NamespaceDefault
+	}
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	pod.Status = v1.PodStatus{}
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
+	pod.Name += "-" + strings.ToLower(nodeName)
+	pod.Spec.NodeName = nodeName
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[AnnotationSource] = sourceFile
+	pod.Annotations[AnnotationHash] = hash
+	// The node agent itself keeps static pods where they are, whatever taints the node has.
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
+	SetDefaults(pod)
+	if err := Validate(pod); err != nil {
+		return nil, nil, err
+	}
+	return pod, warnings, nil
+}
+
+// fingerprint is a hash of what a document says for a node, in 32 hex digits as the kubelet's.
+func fingerprint(raw []byte, nodeName string) (string, error) {
+	var value any
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&value); err != nil {
+		return "", err
+	}
+	canonical, err := json.Marshal(value) // sorts keys
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "node:%s\n", nodeName)
+	h.Write(canonical)
+	return hex.EncodeToString(h.Sum(nil)[:16]), nil
+}
+
+// IsStatic tells whether a pod comes from a manifest on the node.
+func IsStatic(pod *v1.Pod) bool {
+	return pod != nil && pod.Annotations[AnnotationSource] == sourceFile
+}
