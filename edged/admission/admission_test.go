@@ -1,0 +1,98 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+)
+
+func list(cpu, memory string) v1.ResourceList {
+	l := v1.ResourceList{}
+	if cpu != "" {
+		l[v1.ResourceCPU] = resource.MustParse(cpu)
+	}
+	if memory != "" {
+		l[v1.ResourceMemory] = resource.MustParse(memory)
+	}
+	return l
+}
+
+func container(cpu, memory string) v1.Container {
+	return v1.Container{Resources: v1.ResourceRequirements{Requests: list(cpu, memory)}}
+}
+
+func pod(containers ...v1.Container) *v1.Pod {
+	return &v1.Pod{Spec: v1.PodSpec{Containers: containers}}
+}
+
+func port(p v1.ContainerPort) *v1.Pod {
+	return pod(v1.Container{Ports: []v1.ContainerPort{p}})
+}
+
+func TestRequests(t *testing.T) {
+	sidecar := container("100m", "")
+	sidecar.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
+	withInit := pod(container("200m", "10Mi"), container("300m", ""))
+	withInit.Spec.InitContainers = []v1.Container{container("900m", "5Mi")}
+	withSidecar := pod(container("200m", ""))
+	withSidecar.Spec.InitContainers = []v1.Container{sidecar, container("300m", ""), sidecar}
+	withOverhead := pod(container("200m", ""))
+	withOverhead.Spec.Overhead = list("50m", "1Mi")
+	podLevel := pod(container("200m", "10Mi"))
+	podLevel.Spec.Resources = &v1.ResourceRequirements{Requests: list("1", "")}
+	for name, c := range map[string]struct {
+		pod         *v1.Pod
+		cpu, memory string
+	}{
+		"sum":       {pod(container("200m", "10Mi"), container("300m", "")), "500m", "10Mi"},
+		"init peak": {withInit, "900m", "10Mi"},
+		"sidecars":  {withSidecar, "400m", ""},
+		"overhead":  {withOverhead, "250m", "1Mi"},
+		"pod level": {podLevel, "1", "10Mi"},
+	} {
+		if diff := cmp.Diff(list(c.cpu, c.memory), Requests(c.pod)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	node := Node{Allocatable: list("2", "512Mi")}
+	node.Allocatable[v1.ResourcePods] = resource.MustParse("3")
+	windows := pod()
+	windows.Spec.OS = &v1.PodOS{Name: v1.Windows}
+	for name, c := range map[string]struct {
+		pod    *v1.Pod
+		others []*v1.Pod
+		reason string
+		text   string
+	}{
+		"fits":             {pod: pod(container("1", "100Mi")), others: []*v1.Pod{pod(container("1", "100Mi"))}},
+		"no requests fits": {pod: pod(), others: []*v1.Pod{pod(container("2", "512Mi"))}},
+		"cpu":              {pod: pod(container("1500m", "")), others: []*v1.Pod{pod(container("600m", ""))}, reason: "OutOfcpu", text: "Node didn't have enough resource: cpu, requested: 1500, used: 600, capacity: 2000"},
+		"memory":           {pod: pod(container("", "1Gi")), reason: "OutOfmemory", text: "requested: 1073741824, used: 0, capacity: 536870912"},
+		"pods":             {pod: pod(), others: []*v1.Pod{pod(), pod(), pod()}, reason: "OutOfpods", text: "pods, requested: 1, used: 3, capacity: 3"},
+		"extended resource": {pod: pod(v1.Container{Resources: v1.ResourceRequirements{Requests: v1.ResourceList{"example.com/gpu": resource.MustParse("1")}}}),
+			reason: "OutOfexample.com/gpu", text: "requested: 1, used: 0, capacity: 0"},
+		"windows":              {pod: windows, reason: "PodOSNotSupported", text: "windows"},
+		"host port":            {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolTCP})}, reason: "NodePorts", text: "tcp 80"},
+		"other protocol":       {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolUDP})}},
+		"other address":        {pod: port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.2"})}},
+		"every address":        {pod: port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80})}, reason: "NodePorts", text: "tcp 80"},
+		"same port, not bound": {pod: port(v1.ContainerPort{ContainerPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{ContainerPort: 80})}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Admit(node, c.pod, c.others)
+			switch {
+			case got == nil && c.reason != "":
+				t.Errorf("admitted; want %s", c.reason)
+			case got != nil && (got.Reason != c.reason || !strings.Contains(got.Message, c.text)):
+				t.Errorf("got %+v, want %s with %q", *got, c.reason, c.text)
+			}
+		})
+	}
+}
