@@ -1,0 +1,104 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const cgroupMount = "/sys/fs/cgroup"
+
+// hierarchies are the cgroup trees of this machine: one with cgroup v2, one for each controller
+// with v1.
+func hierarchies() ([]string, error) {
+	if _, err := os.Stat(filepath.Join(cgroupMount, "cgroup.procs")); err == nil {
+		return []string{cgroupMount}, nil
+	}
+	entries, err := os.ReadDir(cgroupMount)
+	if err != nil {
+		return nil, fmt.Errorf("no cgroups on this machine: %w", err)
+	}
+	var all []string
+	for _, e := range entries {
+		if e.IsDir() { // not the links "cpu" and "cpuacct" to "cpu,cpuacct"
+			all = append(all, filepath.Join(cgroupMount, e.Name()))
+		}
+	}
+	return all, nil
+}
+
+// joinCgroup moves a process into a cgroup of one hierarchy, so that it and whatever it starts can
+// be found again.
+func joinCgroup(name string, pid int) error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	// cgroup v1: cpuset would need to be set up first, and memory and cpu would change what is
+	// measured.
+	at := slices.IndexFunc(all, func(h string) bool {
+		return h == cgroupMount || filepath.Base(h) == "pids" || filepath.Base(h) == "freezer"
+	})
+	if at < 0 {
+		return fmt.Errorf("neither the pids nor the freezer cgroup is mounted in %s", cgroupMount)
+	}
+	dir := filepath.Join(all[at], name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644)
+}
+
+// cgroupsNamed lists the folders of the cgroup name in all hierarchies, children before parents.
+func cgroupsNamed(name string) ([]string, error) {
+	all, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, h := range all {
+		err := filepath.WalkDir(filepath.Join(h, name), func(path string, d fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // gone meanwhile
+			}
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(dirs)
+	slices.Reverse(dirs)
+	return dirs, nil
+}
+
+// removeCgroups removes a cgroup with its children. The kernel refuses while a process in it is
+// still on its way out.
+func removeCgroups(name string) error {
+	dirs, err := cgroupsNamed(name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// inCgroup tells whether a line of /proc/PID/cgroup lies in the cgroup name or below.
+func inCgroup(line, name string) bool {
+	parts := strings.SplitN(line, ":", 3)
+	return len(parts) == 3 && (parts[2] == name || strings.HasPrefix(parts[2], name+"/"))
+}

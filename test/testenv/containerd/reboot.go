@@ -1,0 +1,126 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// PowerOff does to the instance what a power cut does to a machine: the daemon, the shims and the
+// containers are killed; mounts, cgroups, network and /run are gone; what is on disk stays.
+func (i *Instance) PowerOff(ctx context.Context) error {
+	if err := i.Kill9(ctx); err != nil {
+		return err
+	}
+	if err := i.clear(ctx); err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(i.stateDir()), os.RemoveAll(i.runcRoot()))
+}
+
+// PowerOn starts what PowerOff ended, with the same subnet.
+func (i *Instance) PowerOn(ctx context.Context) error {
+	if err := i.makeNetwork(ctx); err != nil {
+		return err
+	}
+	return i.Run(ctx)
+}
+
+// Forget removes containerd's own disk too, as when its partition was formatted: it knows no
+// sandbox, no container and no image. Between PowerOff and PowerOn only; load images afterwards.
+func (i *Instance) Forget() error {
+	return errors.Join(os.RemoveAll(i.rootDir()), os.RemoveAll(filepath.Join(i.Root, "cni")))
+}
+
+// Sweep removes the instances whose owner has died without stopping them: a test binary that was
+// killed or that ran into its time limit.
+func Sweep(ctx context.Context) error {
+	records, err := filepath.Glob(filepath.Join(runDir, namePrefix+"*", "instance.json"))
+	if err != nil {
+		panic(err) // a fixed pattern
+	}
+	for _, path := range records {
+		name := filepath.Base(filepath.Dir(path))
+		i, err := Attach(name)
+		if err != nil || i.Owner == (identity{}) || i.Owner.alive() {
+			continue // being made or removed just now, or wanted
+		}
+		unlock, mine := trySweep(name)
+		if !mine {
+			continue
+		}
+		err = i.Stop(ctx)
+		unlock()
+		if err != nil {
+			return fmt.Errorf("remove containerd %s, whose owner (process %d) died: %w", name, i.Owner.PID, err)
+		}
+	}
+	return nil
+}
+
+// trySweep makes this process the only one that sweeps the instance.
+func trySweep(name string) (unlock func(), mine bool) {
+	f, err := os.Open(filepath.Join(runDir, name, "instance.json"))
+	if err != nil {
+		return nil, false
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, false
+	}
+	return func() { _ = f.Close() }, true
+}
+
+// Leaks lists what is left of the instance on the machine, which after Stop must be nothing:
+// processes, mounts, cgroups, links, iptables rules and folders. It waits a moment for what the
+// kernel frees late.
+func (i *Instance) Leaks(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var left []string
+	_ = poll(ctx, func() error {
+		left = i.leaks(ctx)
+		if len(left) == 0 {
+			return nil
+		}
+		return fmt.Errorf("left: %s", strings.Join(left, "; "))
+	})
+	return left
+}
+
+func (i *Instance) leaks(ctx context.Context) []string {
+	var left []string
+	found := func(kind string, names []string, err error) {
+		if err != nil {
+			left = append(left, fmt.Sprintf("%s: cannot tell: %v", kind, err))
+		}
+		for _, n := range names {
+			left = append(left, kind+" "+n)
+		}
+	}
+	procs, err := i.processes()
+	names := make([]string, len(procs))
+	for n, p := range procs {
+		names[n] = fmt.Sprintf("%d (%s)", p.PID, commandOf(p.PID))
+	}
+	found("process", names, err)
+	points, err := mounts(i.Root, i.dir())
+	found("mount", points, err)
+	groups, err := cgroupsNamed(i.CgroupRoot())
+	found("cgroup", groups, err)
+	rules, err := natRules(ctx)
+	found("iptables rule", slices.DeleteFunc(rules, func(r string) bool { return !strings.Contains(r, i.Name) }), err)
+	found("CNI result", i.cniResults(), nil)
+	for _, path := range []string{filepath.Join("/sys/class/net", i.Name), i.dir(), i.Root} {
+		if _, err := os.Lstat(path); err == nil {
+			left = append(left, "path "+path)
+		}
+	}
+	return left
+}

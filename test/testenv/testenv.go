@@ -1,0 +1,114 @@
+// Package testenv gives tests the real parts they run against: a private containerd with the test
+// images loaded, and edgecore on top of it. Whatever a test starts is removed when it ends, and the
+// test fails when anything is left. A part that is missing on the machine fails the test.
+package testenv
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+)
+
+const stopTimeout = 2 * time.Minute
+
+// Options say which containerd a test wants. The zero value is the machine's, with images.
+type Options struct {
+	// Containerd2 asks for containerd 2.x (which has CRI events and RuntimeConfig), built from
+	// test/containerd2.
+	Containerd2 bool
+	// NoImages leaves the test images out.
+	NoImages bool
+}
+
+// StartContainerd starts a containerd for the test alone and removes it when the test ends.
+func StartContainerd(t testing.TB, opts Options) *containerd.Instance {
+	t.Helper()
+	binary := ""
+	if opts.Containerd2 {
+		var err error
+		if binary, err = containerd.Build2(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	instance, err := containerd.Start(t.Context(), containerd.Options{Binary: binary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { remove(t, instance) })
+	if opts.NoImages {
+		return instance
+	}
+	if err := instance.LoadImages(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return instance
+}
+
+func remove(t testing.TB, instance *containerd.Instance) {
+	if t.Failed() {
+		t.Logf("the end of containerd's log:\n%s", logTail(instance.LogFile(), 40))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := instance.Stop(ctx); err != nil {
+		t.Errorf("stop containerd %s: %v", instance.Name, err)
+	}
+	CheckNoLeaks(t, instance)
+}
+
+// CheckNoLeaks fails the test when anything of a stopped instance is left on the machine.
+func CheckNoLeaks(t testing.TB, instance *containerd.Instance) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	for _, left := range instance.Leaks(ctx) {
+		t.Errorf("containerd %s is stopped, and this is left of it: %s", instance.Name, left)
+	}
+}
+
+// Dial returns a client of the instance's CRI, closed when the test ends.
+func Dial(t testing.TB, instance *containerd.Instance) *cri.Client {
+	t.Helper()
+	client, err := instance.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Errorf("close the CRI client: %v", err)
+		}
+	})
+	return client
+}
+
+// Poll calls check until it returns nil, and fails the test with the last error after limit.
+func Poll(t testing.TB, limit time.Duration, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %v", limit, err)
+		}
+		<-ticker.C
+	}
+}
+
+func logTail(path string, lines int) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
