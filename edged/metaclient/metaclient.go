@@ -1,0 +1,192 @@
+// Package metaclient is edged's side of its talk with metamanager: questions about desired
+// state, and reports of observed state, over the bus. An answer comes from the store on this device;
+// a report is durable when the call returns. No call depends on a link to the cloud.
+package metaclient
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// timeout bounds one question; metamanager answers from its store, so this is never reached
+// unless the disk hangs.
+const timeout = 30 * time.Second
+
+// Bus is what the client needs of beehive.
+type Bus interface {
+	SendSync(ctx context.Context, module string, m *model.Message) (*model.Message, error)
+}
+
+// Client asks metamanager. Its methods may be called from any goroutine.
+type Client struct{ bus Bus }
+
+// New makes a client on a bus that has a metamanager.
+func New(bus Bus) *Client { return &Client{bus: bus} }
+
+// Pods returns every pod in the store. Rows that do not decode are returned as an error beside
+// the good ones: one damaged row must not stop the others.
+func (c *Client) Pods(ctx context.Context) ([]*v1.Pod, error) {
+	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodList}, nil)
+	if err != nil {
+		return nil, err
+	}
+	var raw []json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return nil, fmt.Errorf("list of stored pods: %w", err)
+	}
+	var pods []*v1.Pod
+	var errs []error
+	for _, r := range raw {
+		pod, err := DecodePod(r)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		pods = append(pods, pod)
+	}
+	return pods, errors.Join(errs...)
+}
+
+// DecodePod decodes a pod of a message, and refuses one without the names that everything hangs on.
+func DecodePod(data []byte) (*v1.Pod, error) {
+	pod := &v1.Pod{}
+	if err := json.Unmarshal(data, pod); err != nil {
+		return nil, fmt.Errorf("decode pod: %w", err)
+	}
+	if pod.Name == "" || pod.Namespace == "" || pod.UID == "" {
+		return nil, fmt.Errorf("decode pod %q in namespace %q: it has no name, no namespace or no UID", pod.Name, pod.Namespace)
+	}
+	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	return pod, nil
+}
+
+// ConfigMap returns a stored configmap; apierrors.IsNotFound tells a missing one.
+func (c *Client) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	return get[v1.ConfigMap](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeConfigMap, Name: name})
+}
+
+// Secret returns a stored secret; apierrors.IsNotFound tells a missing one.
+func (c *Client) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name})
+}
+
+func get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
+	data, err := c.ask(ctx, model.OpQuery, key, nil)
+	if err != nil {
+		return nil, err
+	}
+	obj := new(T)
+	if err := json.Unmarshal(data, obj); err != nil {
+		return nil, fmt.Errorf("decode %s: %w", key, err)
+	}
+	return obj, nil
+}
+
+// statusPatch is the content of a podpatch: a strategic merge patch that carries the whole status.
+type statusPatch struct {
+	Metadata struct {
+		UID types.UID `json:"uid"`
+	} `json:"metadata"`
+	Status v1.PodStatus `json:"status"`
+}
+
+// PodStatuses returns the last reported status of each pod, by UID. Rows that do not decode are
+// left out: a status is made anew from the runtime.
+func (c *Client) PodStatuses(ctx context.Context) (map[types.UID]v1.PodStatus, error) {
+	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodPatchList}, nil)
+	if err != nil {
+		return nil, err
+	}
+	var rows []struct {
+		Key   string `json:"key"`
+		Value string `json:"value"`
+	}
+	if err := json.Unmarshal(data, &rows); err != nil {
+		return nil, fmt.Errorf("list of stored pod statuses: %w", err)
+	}
+	statuses := make(map[types.UID]v1.PodStatus, len(rows))
+	for _, row := range rows {
+		var p statusPatch
+		if err := json.Unmarshal([]byte(row.Value), &p); err == nil && p.Metadata.UID != "" {
+			statuses[p.Metadata.UID] = p.Status
+		}
+	}
+	return statuses, nil
+}
+
+// ReportStatus stores a pod's status and queues it for the cloud; it is durable on return.
+func (c *Client) ReportStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	var p statusPatch
+	p.Metadata.UID, p.Status = pod.UID, status
+	text, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	content, err := json.Marshal(string(text)) // on the wire a patch is a string
+	if err != nil {
+		return err
+	}
+	_, err = c.ask(ctx, model.OpPatch, resource.Key{Namespace: pod.Namespace, Type: resource.TypePodPatch, Name: pod.Name}, content)
+	return err
+}
+
+// ReportDeleted queues for the cloud that nothing is left of a deleted pod; durable on return.
+func (c *Client) ReportDeleted(ctx context.Context, pod *v1.Pod) error {
+	content, err := json.Marshal(metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0),
+		Preconditions:      &metav1.Preconditions{UID: &pod.UID},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = c.ask(ctx, model.OpDelete, resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name}, content)
+	return err
+}
+
+// ask sends one request and returns the content of the answer, or the error that it carries.
+func (c *Client) ask(ctx context.Context, operation string, key resource.Key, content json.RawMessage) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	m := model.New(model.ModuleEdged, model.GroupMeta, operation, key.String(), content)
+	answer, err := c.bus.SendSync(ctx, model.ModuleMetaManager, m)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", operation, key, err)
+	}
+	if answer.Route.Operation == model.OpError {
+		return nil, fmt.Errorf("%s %s: %s", operation, key, answer.ContentData())
+	}
+	data := answer.ContentData()
+	if err := statusError(data); err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+// statusError returns the API error that an answer carries instead of an object, if it does.
+func statusError(data []byte) error {
+	var e struct {
+		ErrStatus *metav1.Status `json:"ErrStatus"`
+	}
+	// It comes first, where it comes at all: objects need not be decoded twice to find out.
+	if !bytes.Contains(data[:min(len(data), 64)], []byte(`"ErrStatus"`)) || json.Unmarshal(data, &e) != nil || e.ErrStatus == nil {
+		return nil
+	}
+	if e.ErrStatus.Code == 0 {
+		e.ErrStatus.Code = http.StatusInternalServerError
+	}
+	return &apierrors.StatusError{ErrStatus: *e.ErrStatus}
+}

@@ -1,0 +1,95 @@
+package runtime
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+const (
+	firstBackoff      = 10 * time.Second
+	defaultMaxBackoff = 5 * time.Minute
+	// forgiveAfter is how long a container has to run for its crashes to be forgotten, at the least.
+	forgiveAfter = 10 * time.Minute
+)
+
+// backoff remembers how long each crashing container has to wait: nothing the first time, then 10 s
+// doubling to a maximum, back to nothing after a run of 10 minutes. What it remembers is lost with the
+// agent; the count of restarts that is written on the container stands in for it then, so that a
+// restart of the agent sets off no storm.
+type backoff struct {
+	max time.Duration
+
+	mu    sync.Mutex
+	waits map[backoffKey]wait
+}
+
+type backoffKey struct {
+	uid  types.UID
+	name string
+	hash uint64
+}
+
+// wait is how long a container waits after an attempt that ended.
+type wait struct {
+	delay time.Duration
+	// ended is the attempt that the delay was worked out for.
+	ended string
+}
+
+func newBackoff(limit time.Duration) *backoff {
+	return &backoff{max: limit, waits: map[backoffKey]wait{}}
+}
+
+// after returns how long a container has to wait after its last attempt, and until when; zero when it
+// may start at once. Asking again for the same attempt gives the same answer.
+func (b *backoff) after(uid types.UID, name string, hash uint64, last *observed.Container) (time.Duration, time.Time) {
+	if !last.Exited() || last.FinishedAt.IsZero() {
+		return 0, time.Time{}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := backoffKey{uid, name, hash}
+	w, known := b.waits[key]
+	if !known || w.ended != last.ID {
+		w = wait{delay: nextDelay(w.delay, known, last, b.max), ended: last.ID}
+		b.waits[key] = w
+	}
+	if w.delay == 0 {
+		return 0, time.Time{}
+	}
+	return w.delay, last.FinishedAt.Add(w.delay)
+}
+
+// nextDelay is the wait after an attempt, given the wait before it. It is pure.
+func nextDelay(before time.Duration, known bool, last *observed.Container, limit time.Duration) time.Duration {
+	if ran := last.FinishedAt.Sub(last.StartedAt); !last.StartedAt.IsZero() && ran >= max(forgiveAfter, 2*limit) {
+		return 0
+	}
+	if !known {
+		// The n-th restart (n counted from 1) was preceded by a wait of 10 s * 2^(n-2).
+		for n := int32(0); n < last.RestartCount && before < limit; n++ {
+			before = double(before, limit)
+		}
+		return before
+	}
+	return double(before, limit)
+}
+
+func double(d, limit time.Duration) time.Duration {
+	return min(max(2*d, firstBackoff), limit)
+}
+
+// forget drops what is known of a pod.
+func (b *backoff) forget(uid types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.waits {
+		if key.uid == uid {
+			delete(b.waits, key)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// The kubelet's reasons for a container that waits, and its events.
+const (
+	reasonCreateConfigError = "CreateContainerConfigError"
+	reasonCreateError       = "CreateContainerError"
+	reasonRunError          = "RunContainerError"
+	reasonCrashLoop         = "CrashLoopBackOff"
+
+	eventCreated        = "Created"
+	eventStarted        = "Started"
+	eventFailed         = "Failed"
+	eventBackOff        = "BackOff"
+	eventKilling        = "Killing"
+	eventSandboxChanged = "SandboxChanged"
+	eventSandboxFailed  = "FailedCreatePodSandBox"
+)
+
+// startError is a container that could not be started, with the reason that its status shows.
+type startError struct {
+	observed.Reason
+	err error
+}
+
+func (e *startError) Error() string { return e.Reason.Reason + ": " + e.Message }
+func (e *startError) Unwrap() error { return e.err }
+
+func failStart(reason string, err error) *startError {
+	return &startError{observed.Reason{Reason: reason, Message: criMessage(err)}, err}
+}
+
+// place is where a container is to run.
+type place struct {
+	pod       *v1.Pod
+	sandboxID string
+	config    *runtimeapi.PodSandboxConfig
+	ips       []string
+	secrets   []v1.Secret
+}
+
+// startContainer makes and starts one container; everything that stands in the way is written into
+// the result.
+func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *SyncResult) {
+	c := s.Container
+	if wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last); until.After(now()) {
+		res.wait(c.Name, observed.Reason{Reason: reasonCrashLoop, Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.Name, podID(p.pod))})
+		res.retry(until)
+		r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventBackOff, "Back-off restarting failed container %s in pod %s", c.Name, podID(p.pod))
+		return
+	}
+	imageRef, problem, retryAt := r.opts.Images.EnsureImage(ctx, p.pod, c, p.secrets, p.config)
+	if problem != nil {
+		res.wait(c.Name, *problem)
+		res.retry(retryAt)
+		return
+	}
+	if err := r.createAndStart(ctx, p, s, imageRef, res); err != nil {
+		res.wait(c.Name, err.Reason)
+		res.Err = errors.Join(res.Err, fmt.Errorf("container %s of pod %s: %w", c.Name, klog.KObj(p.pod), err))
+		if ctx.Err() == nil {
+			r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", err.Message)
+		}
+	}
+}
+
+func (r *Runtime) createAndStart(ctx context.Context, p place, s Start, imageRef string, res *SyncResult) *startError {
+	c := s.Container
+	attempt := r.nextAttempt(p, s)
+	config, err := r.containerConfig(ctx, p, c, imageRef, attempt)
+	if err != nil {
+		return failStart(reasonCreateConfigError, err)
+	}
+	id, err := r.createContainer(ctx, p, config)
+	if err != nil {
+		return failStart(reasonCreateError, err)
+	}
+	res.Changed = true
+	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeNormal, eventCreated, "Container created")
+	if _, err := r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
+		return failStart(reasonRunError, err)
+	}
+	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeNormal, eventStarted, "Container started")
+	r.linkLog(p.pod, c.Name, id, filepath.Join(p.config.LogDirectory, config.LogPath))
+	return nil
+}
+
+// nextAttempt counts on from the attempt before; when the runtime has forgotten it, from the logs
+// that it left, so that restart counts survive a reboot.
+func (r *Runtime) nextAttempt(p place, s Start) uint32 {
+	if s.Last != nil {
+		return max(s.Last.Attempt, uint32(max(s.Last.RestartCount, 0))) + 1
+	}
+	entries, err := os.ReadDir(filepath.Join(p.config.LogDirectory, s.Container.Name))
+	if err != nil {
+		return 0
+	}
+	next := uint32(0)
+	for _, e := range entries {
+		// "3.log", or rotated "3.log.20260101-000000"
+		number, _, found := strings.Cut(e.Name(), ".log")
+		if n, err := strconv.ParseUint(number, 10, 31); found && err == nil {
+			next = max(next, uint32(n)+1)
+		}
+	}
+	return next
+}
+
+// containerConfig makes the CRI form of a container.
+func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container, imageRef string, attempt uint32) (*runtimeapi.ContainerConfig, error) {
+	in, err := r.opts.Inputs.Container(ctx, p.pod, c, p.ips)
+	if err != nil {
+		return nil, err
+	}
+	security, err := r.securityContext(p.pod, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.completeUser(ctx, p.pod, c, imageRef, security); err != nil {
+		return nil, err
+	}
+	logPath := filepath.Join(c.Name, strconv.Itoa(int(attempt))+".log")
+	if err := os.MkdirAll(filepath.Join(p.config.LogDirectory, c.Name), 0o755); err != nil {
+		return nil, fmt.Errorf("log folder: %w", err)
+	}
+	message, err := r.messageFile(p.pod, c)
+	if err != nil {
+		return nil, err
+	}
+	mounts := in.Mounts
+	if message != "" {
+		mounts = append(mounts[:len(mounts):len(mounts)], &runtimeapi.Mount{HostPath: message, ContainerPath: c.TerminationMessagePath})
+	}
+	return &runtimeapi.ContainerConfig{
+		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: attempt},
+		Image:       &runtimeapi.ImageSpec{Image: imageRef, UserSpecifiedImage: c.Image},
+		Command:     in.Command,
+		Args:        in.Args,
+		WorkingDir:  in.WorkingDir,
+		Envs:        in.Envs,
+		Mounts:      mounts,
+		Labels:      containerLabels(p.pod, c),
+		Annotations: containerAnnotations(p.pod, c, int32(attempt)),
+		LogPath:     logPath,
+		Stdin:       c.Stdin,
+		StdinOnce:   c.StdinOnce,
+		Tty:         c.TTY,
+		Linux:       &runtimeapi.LinuxContainerConfig{Resources: r.opts.Resources(p.pod, c), SecurityContext: security},
+	}, nil
+}
+
+// createContainer creates a container. A stale one that holds the name, left by an agent or runtime
+// that was killed, is removed and the call repeated once.
+func (r *Runtime) createContainer(ctx context.Context, p place, config *runtimeapi.ContainerConfig) (string, error) {
+	req := &runtimeapi.CreateContainerRequest{PodSandboxId: p.sandboxID, Config: config, SandboxConfig: p.config}
+	resp, err := r.client.CreateContainer(ctx, req)
+	if holder := reservedFor(err); holder != "" {
+		if err := r.removeStaleContainer(ctx, holder); err != nil {
+			return "", fmt.Errorf("the name is held by container %s, which cannot be removed: %w", holder, err)
+		}
+		klog.InfoS("Removed a stale container that held the name of a new one", "pod", klog.KObj(p.pod), "containerName", config.Metadata.Name, "containerID", holder)
+		resp, err = r.client.CreateContainer(ctx, req)
+	}
+	if err != nil {
+		return "", err
+	}
+	return resp.ContainerId, nil
+}
+
+// removeStaleContainer removes the container that holds a name. The name has the pod's UID and the
+// attempt in it, so it can only be a left-over of this very attempt; a running one is stopped first.
+func (r *Runtime) removeStaleContainer(ctx context.Context, id string) error {
+	_, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id})
+	if err != nil && !cri.IsNotFound(err) {
+		return err
+	}
+	_, err = r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+	return ignoreNotFound(err)
+}
+
+// reservedFor returns the id that holds a name, from a runtime's refusal to give it out twice
+// (`name "x" is reserved for "<id>"`); "" for other errors.
+func reservedFor(err error) string {
+	if err == nil {
+		return ""
+	}
+	_, rest, found := strings.Cut(err.Error(), "is reserved for ")
+	if !found {
+		return ""
+	}
+	rest = strings.TrimLeft(rest, `"'`)
+	end := strings.IndexFunc(rest, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') })
+	if end < 0 {
+		end = len(rest)
+	}
+	return rest[:end]
+}

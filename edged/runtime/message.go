@@ -1,0 +1,119 @@
+package runtime
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Limits of termination messages, in bytes: per container, per pod, and of log lines that stand in
+// for one (documented with TerminationMessagePath).
+const (
+	maxMessage       = 4096
+	maxMessagesTotal = 12 << 10
+	maxMessageLines  = 80
+	maxMessageLog    = 2048
+)
+
+// messageFile makes the file on the node into which a container writes its termination message,
+// and returns its path; "" when the container has none.
+func (r *Runtime) messageFile(pod *v1.Pod, c *v1.Container) (string, error) {
+	if c.TerminationMessagePath == "" {
+		return "", nil
+	}
+	dir := filepath.Join(r.opts.RootDir, "pods", string(pod.UID), "containers", c.Name)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", fmt.Errorf("folder of termination messages: %w", err)
+	}
+	path := filepath.Join(dir, rand.String(8))
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
+	if err != nil {
+		return "", fmt.Errorf("file of termination message: %w", err)
+	}
+	defer f.Close()
+	// Any user of the container may write it, whatever the umask of the agent is.
+	return path, f.Chmod(0o666)
+}
+
+// terminationMessage returns what a container left behind when it ended.
+func terminationMessage(st *runtimeapi.ContainerStatus) string {
+	n := parseNotes(st.Annotations)
+	text := ""
+	for _, m := range st.Mounts {
+		if n.messagePath != "" && m.ContainerPath == n.messagePath {
+			text = readMessage(m.HostPath)
+			break
+		}
+	}
+	if text == "" && n.messageFromLogs && st.ExitCode != 0 {
+		text = logTail(st.LogPath)
+	}
+	if text == "" {
+		return ""
+	}
+	if st.Message != "" {
+		return st.Message + ": " + text
+	}
+	return text
+}
+
+// readMessage reads the file that a container wrote. The container may have replaced nothing but the
+// content (the file is bound), yet it may have made it huge.
+func readMessage(path string) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxMessage))
+	if err != nil {
+		return ""
+	}
+	return strings.ToValidUTF8(string(data), "?")
+}
+
+// logTail returns the last lines of a CRI log, at most 80 lines or 2 KiB.
+func logTail(path string) string {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	// A CRI line adds about 50 bytes to what was written.
+	window := int64(maxMessageLog + maxMessageLines*64)
+	data, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-window), window))
+	if err != nil {
+		return ""
+	}
+	var lines []string
+	for line := range bytes.Lines(data) {
+		// "<time> <stream> <P|F> <text>\n"; the first line may have lost its head
+		if parts := bytes.SplitN(line, []byte(" "), 4); len(parts) == 4 && (string(parts[1]) == "stdout" || string(parts[1]) == "stderr") {
+			lines = append(lines, string(parts[3]))
+		}
+	}
+	text := strings.Join(lines[max(0, len(lines)-maxMessageLines):], "")
+	if len(text) > maxMessageLog {
+		text = text[len(text)-maxMessageLog:]
+	}
+	return strings.ToValidUTF8(text, "?")
+}
+
+func truncate(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:max(limit, 0)], "")
+}

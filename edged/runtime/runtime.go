@@ -1,0 +1,147 @@
+// Package runtime turns a v1.Pod into CRI calls: the sandbox, init containers in order, containers;
+// and a runtime's lists back into observed.Pod. Names, labels, annotations, log paths and the
+// container hash are the kubelet's, so that crictl, log collectors and a kubelet recognise what this
+// package made, and it recognises what they made: a container whose hash is unchanged is adopted.
+//
+// What to do next is decided by pure functions over a snapshot (actions.go, backoff.go); SyncPod and
+// KillPod carry it out. The methods may be called for different pods at once, and for one pod by one
+// goroutine at a time. The package keeps no state of a pod but its crash backoff.
+package runtime
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// Recorder records events of a pod; a container event carries the container's field path.
+type Recorder interface {
+	Eventf(pod *v1.Pod, eventType, reason, format string, args ...any)
+	ContainerEventf(pod *v1.Pod, container *v1.Container, eventType, reason, format string, args ...any)
+}
+
+// ImageEnsurer brings a container's image onto the node.
+type ImageEnsurer interface {
+	// EnsureImage returns the reference to run, or why there is none yet and when to try again.
+	EnsureImage(ctx context.Context, pod *v1.Pod, container *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (imageRef string, problem *observed.Reason, retryAt time.Time)
+}
+
+// Inputs is what sandboxes and containers need beyond the pod's spec.
+type Inputs interface {
+	Sandbox(ctx context.Context, pod *v1.Pod) (SandboxInputs, error)
+	// Container is asked just before a container is created; an error makes it wait with the
+	// reason CreateContainerConfigError.
+	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, podIPs []string) (ContainerInputs, error)
+}
+
+// SandboxInputs are the inputs of a sandbox.
+type SandboxInputs struct {
+	Hostname     string
+	DNS          *runtimeapi.DNSConfig
+	CgroupParent string
+}
+
+// ContainerInputs are the inputs of a container.
+type ContainerInputs struct {
+	Envs          []*runtimeapi.KeyValue
+	Mounts        []*runtimeapi.Mount
+	Command, Args []string
+	WorkingDir    string
+}
+
+// Options configure a Runtime.
+type Options struct {
+	Client   *cri.Client
+	Images   ImageEnsurer
+	Inputs   Inputs
+	Recorder Recorder
+	// Resources converts a container's resources; see package cgroups.
+	Resources func(pod *v1.Pod, container *v1.Container) *runtimeapi.LinuxContainerResources
+	// RootDir is the folder of the agent, in which pods/<uid>/containers holds termination messages.
+	RootDir string
+	// PodLogsDir is the folder of pod logs; empty is /var/log/pods.
+	PodLogsDir string
+	// ContainerLogsDir is the folder of the links that log collectors follow; empty is /var/log/containers.
+	ContainerLogsDir string
+	// SeccompDir is the folder of Localhost seccomp profiles; empty is <RootDir>/seccomp.
+	SeccompDir string
+	// SeccompDefault makes RuntimeDefault the profile of containers that name none.
+	SeccompDefault bool
+	// MaxBackoff bounds the wait before a crashed container is started again; zero is 5 minutes.
+	MaxBackoff time.Duration
+}
+
+const (
+	defaultPodLogsDir       = "/var/log/pods"
+	defaultContainerLogsDir = "/var/log/containers"
+)
+
+// Runtime drives a CRI runtime.
+type Runtime struct {
+	opts    Options
+	client  *cri.Client
+	backoff *backoff
+}
+
+// New makes a Runtime; it calls nothing.
+func New(opts Options) *Runtime {
+	if opts.PodLogsDir == "" {
+		opts.PodLogsDir = defaultPodLogsDir
+	}
+	if opts.ContainerLogsDir == "" {
+		opts.ContainerLogsDir = defaultContainerLogsDir
+	}
+	if opts.SeccompDir == "" {
+		opts.SeccompDir = opts.RootDir + "/seccomp"
+	}
+	if opts.MaxBackoff <= 0 {
+		opts.MaxBackoff = defaultMaxBackoff
+	}
+	return &Runtime{opts: opts, client: opts.Client, backoff: newBackoff(opts.MaxBackoff)}
+}
+
+// Version returns the runtime's name and versions.
+func (r *Runtime) Version(ctx context.Context) (*runtimeapi.VersionResponse, error) {
+	return r.client.Version(ctx, &runtimeapi.VersionRequest{})
+}
+
+// Status returns the runtime's conditions (RuntimeReady, NetworkReady).
+func (r *Runtime) Status(ctx context.Context) (*runtimeapi.RuntimeStatus, error) {
+	resp, err := r.client.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetStatus(), nil
+}
+
+// SyncResult is what a sync did and what stands in the way.
+type SyncResult struct {
+	// Changed: the runtime's state of the pod is no longer what it was.
+	Changed bool
+	// Reasons says, by container name, why a container waits.
+	Reasons map[string]observed.Reason
+	// SandboxErr says why the pod has no sandbox.
+	SandboxErr *observed.Reason
+	// RetryAt is when the earliest backoff ends; zero when none runs.
+	RetryAt time.Time
+	// Err is what failed, nil when the pod is in sync or only backs off.
+	Err error
+}
+
+func (s *SyncResult) wait(container string, why observed.Reason) {
+	if s.Reasons == nil {
+		s.Reasons = map[string]observed.Reason{}
+	}
+	s.Reasons[container] = why
+}
+
+func (s *SyncResult) retry(at time.Time) {
+	if !at.IsZero() && (s.RetryAt.IsZero() || at.Before(s.RetryAt)) {
+		s.RetryAt = at
+	}
+}

@@ -1,0 +1,161 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// podLogDir is where the logs of a pod lie.
+func (r *Runtime) podLogDir(namespace, name, uid string) string {
+	return filepath.Join(r.opts.PodLogsDir, namespace+"_"+name+"_"+uid)
+}
+
+// sandboxConfig makes the CRI form of a pod's sandbox.
+func (r *Runtime) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+	in, err := r.opts.Inputs.Sandbox(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	linux, err := r.linuxSandbox(pod, in.CgroupParent)
+	if err != nil {
+		return nil, err
+	}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		LogDirectory: r.podLogDir(pod.Namespace, pod.Name, string(pod.UID)),
+		DnsConfig:    in.DNS,
+		Labels:       podLabels(pod),
+		Annotations:  maps.Clone(pod.Annotations),
+		PortMappings: portMappings(pod),
+		Linux:        linux,
+	}
+	if !pod.Spec.HostNetwork {
+		config.Hostname = in.Hostname
+	}
+	return config, nil
+}
+
+// portMappings returns the ports that the node forwards to the pod. On the host network a container
+// binds them itself.
+func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
+	if pod.Spec.HostNetwork {
+		return nil
+	}
+	var out []*runtimeapi.PortMapping
+	containers := slices.Concat(sidecars(pod), pod.Spec.Containers)
+	for i := range containers {
+		for _, p := range containers[i].Ports {
+			if p.HostPort <= 0 {
+				continue
+			}
+			out = append(out, &runtimeapi.PortMapping{
+				Protocol: criProtocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
+			})
+		}
+	}
+	return out
+}
+
+func criProtocol(p v1.Protocol) runtimeapi.Protocol {
+	switch p {
+	case v1.ProtocolUDP:
+		return runtimeapi.Protocol_UDP
+	case v1.ProtocolSCTP:
+		return runtimeapi.Protocol_SCTP
+	}
+	return runtimeapi.Protocol_TCP
+}
+
+func (r *Runtime) linuxSandbox(pod *v1.Pod, cgroupParent string) (*runtimeapi.LinuxPodSandboxConfig, error) {
+	sc := pod.Spec.SecurityContext
+	if sc == nil {
+		sc = &v1.PodSecurityContext{}
+	}
+	profile, err := r.seccompProfile(sc.SeccompProfile, true)
+	if err != nil {
+		return nil, err
+	}
+	security := &runtimeapi.LinuxSandboxSecurityContext{
+		Privileged:         slices.ContainsFunc(allContainers(pod), privileged),
+		NamespaceOptions:   namespaceOptions(pod),
+		Seccomp:            profile,
+		SelinuxOptions:     selinux(sc.SELinuxOptions),
+		SupplementalGroups: slices.Clone(sc.SupplementalGroups),
+	}
+	if sc.FSGroup != nil {
+		security.SupplementalGroups = append(security.SupplementalGroups, *sc.FSGroup)
+	}
+	if sc.RunAsUser != nil {
+		security.RunAsUser = &runtimeapi.Int64Value{Value: *sc.RunAsUser}
+	}
+	// A group without a user is refused by CRI.
+	if sc.RunAsGroup != nil && sc.RunAsUser != nil {
+		security.RunAsGroup = &runtimeapi.Int64Value{Value: *sc.RunAsGroup}
+	}
+	config := &runtimeapi.LinuxPodSandboxConfig{CgroupParent: cgroupParent, SecurityContext: security}
+	for _, s := range sc.Sysctls {
+		if config.Sysctls == nil {
+			config.Sysctls = map[string]string{}
+		}
+		config.Sysctls[s.Name] = s.Value
+	}
+	return config, nil
+}
+
+// namespaceOptions are the namespaces of a pod, or of one of its containers.
+func namespaceOptions(pod *v1.Pod) *runtimeapi.NamespaceOption {
+	mode := func(host bool, other runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
+		if host {
+			return runtimeapi.NamespaceMode_NODE
+		}
+		return other
+	}
+	pid := runtimeapi.NamespaceMode_CONTAINER
+	if s := pod.Spec.ShareProcessNamespace; s != nil && *s {
+		pid = runtimeapi.NamespaceMode_POD
+	}
+	return &runtimeapi.NamespaceOption{
+		Network: mode(pod.Spec.HostNetwork, runtimeapi.NamespaceMode_POD),
+		Ipc:     mode(pod.Spec.HostIPC, runtimeapi.NamespaceMode_POD),
+		Pid:     mode(pod.Spec.HostPID, pid),
+	}
+}
+
+// runtimeHandler returns the handler of the pod's runtime class. Classes are objects of the API that
+// this agent does not keep, so that a pod which names one is refused rather than run in another.
+func runtimeHandler(pod *v1.Pod) (string, error) {
+	if name := pod.Spec.RuntimeClassName; name != nil && *name != "" {
+		return "", fmt.Errorf("runtimeClassName %q: runtime classes are not supported by this node", *name)
+	}
+	return "", nil
+}
+
+// allContainers returns the init containers and the containers.
+func allContainers(pod *v1.Pod) []v1.Container {
+	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+}
+
+// isSidecar tells whether an init container keeps running beside the containers.
+func isSidecar(c *v1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+}
+
+func sidecars(pod *v1.Pod) []v1.Container {
+	var out []v1.Container
+	for i := range pod.Spec.InitContainers {
+		if isSidecar(&pod.Spec.InitContainers[i]) {
+			out = append(out, pod.Spec.InitContainers[i])
+		}
+	}
+	return out
+}
+
+func privileged(c v1.Container) bool {
+	return c.SecurityContext != nil && c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+}

@@ -1,0 +1,195 @@
+package runtime
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Paths that a container with the default proc mount does not see, or sees read-only: the
+// defaults of containerd and docker.
+var (
+	maskedPaths   = []string{"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"}
+	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// firstSet returns the first pointer that is set.
+func firstSet[T any](list ...*T) *T {
+	for _, p := range list {
+		if p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// securityContext makes the CRI form of what pod and container say together; the container's word
+// counts where both speak.
+func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container) (*runtimeapi.LinuxContainerSecurityContext, error) {
+	ps, cs := pod.Spec.SecurityContext, c.SecurityContext
+	if ps == nil {
+		ps = &v1.PodSecurityContext{}
+	}
+	if cs == nil {
+		cs = &v1.SecurityContext{}
+	}
+	seccomp, err := r.seccompProfile(firstSet(cs.SeccompProfile, ps.SeccompProfile), false)
+	if err != nil {
+		return nil, err
+	}
+	armor, err := appArmor(firstSet(cs.AppArmorProfile, ps.AppArmorProfile))
+	if err != nil {
+		return nil, err
+	}
+	out := &runtimeapi.LinuxContainerSecurityContext{
+		Privileged:         privileged(*c),
+		NamespaceOptions:   namespaceOptions(pod),
+		Capabilities:       capabilities(cs.Capabilities),
+		SelinuxOptions:     selinux(firstSet(cs.SELinuxOptions, ps.SELinuxOptions)),
+		Seccomp:            seccomp,
+		Apparmor:           armor,
+		SupplementalGroups: slices.Clone(ps.SupplementalGroups),
+		ReadonlyRootfs:     cs.ReadOnlyRootFilesystem != nil && *cs.ReadOnlyRootFilesystem,
+		NoNewPrivs:         cs.AllowPrivilegeEscalation != nil && !*cs.AllowPrivilegeEscalation,
+	}
+	if ps.FSGroup != nil {
+		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
+	}
+	if uid := firstSet(cs.RunAsUser, ps.RunAsUser); uid != nil {
+		out.RunAsUser = &runtimeapi.Int64Value{Value: *uid}
+	}
+	if gid := firstSet(cs.RunAsGroup, ps.RunAsGroup); gid != nil {
+		out.RunAsGroup = &runtimeapi.Int64Value{Value: *gid}
+	}
+	if cs.ProcMount == nil || *cs.ProcMount != v1.UnmaskedProcMount {
+		out.MaskedPaths, out.ReadonlyPaths = slices.Clone(maskedPaths), slices.Clone(readonlyPaths)
+	}
+	return out, nil
+}
+
+// completeUser settles the user as far as the image decides it: a container that must not run as root is
+// checked against the image, and a group is never sent without a user.
+func (r *Runtime) completeUser(ctx context.Context, pod *v1.Pod, c *v1.Container, imageRef string, sc *runtimeapi.LinuxContainerSecurityContext) error {
+	nonRoot := mustNotBeRoot(pod, c)
+	if nonRoot && sc.RunAsUser != nil && sc.RunAsUser.Value == 0 {
+		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podID(pod), c.Name)
+	}
+	if sc.RunAsUser != nil || (!nonRoot && sc.RunAsGroup == nil) {
+		return nil
+	}
+	resp, err := r.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: imageRef}})
+	if err != nil {
+		return fmt.Errorf("user of image %s: %w", imageRef, err)
+	}
+	uid, user := resp.GetImage().GetUid(), resp.GetImage().GetUsername()
+	switch {
+	case user != "":
+		sc.RunAsUsername = user
+		if nonRoot {
+			return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", user, podID(pod), c.Name)
+		}
+	default:
+		sc.RunAsUser = &runtimeapi.Int64Value{Value: uid.GetValue()}
+		if nonRoot && uid.GetValue() == 0 {
+			return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", podID(pod), c.Name)
+		}
+	}
+	return nil
+}
+
+func mustNotBeRoot(pod *v1.Pod, c *v1.Container) bool {
+	var want *bool
+	if c.SecurityContext != nil {
+		want = c.SecurityContext.RunAsNonRoot
+	}
+	if want == nil && pod.Spec.SecurityContext != nil {
+		want = pod.Spec.SecurityContext.RunAsNonRoot
+	}
+	return want != nil && *want
+}
+
+// podID is how messages name a pod: name_namespace(uid).
+func podID(pod *v1.Pod) string {
+	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+}
+
+func capabilities(c *v1.Capabilities) *runtimeapi.Capability {
+	if c == nil {
+		return nil
+	}
+	out := &runtimeapi.Capability{}
+	for _, name := range c.Add {
+		out.AddCapabilities = append(out.AddCapabilities, string(name))
+	}
+	for _, name := range c.Drop {
+		out.DropCapabilities = append(out.DropCapabilities, string(name))
+	}
+	return out
+}
+
+func selinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
+	if o == nil {
+		return nil
+	}
+	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
+}
+
+// seccompProfile converts a profile. A sandbox runs nothing but pause and needs none of its own.
+func (r *Runtime) seccompProfile(p *v1.SeccompProfile, sandbox bool) (*runtimeapi.SecurityProfile, error) {
+	unconfined := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
+	runtimeDefault := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
+	if p == nil {
+		if sandbox || r.opts.SeccompDefault {
+			return runtimeDefault, nil
+		}
+		return unconfined, nil
+	}
+	switch p.Type {
+	case v1.SeccompProfileTypeRuntimeDefault:
+		return runtimeDefault, nil
+	case v1.SeccompProfileTypeUnconfined:
+		return unconfined, nil
+	case v1.SeccompProfileTypeLocalhost:
+		if p.LocalhostProfile == nil || *p.LocalhostProfile == "" {
+			return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost")
+		}
+		name := *p.LocalhostProfile
+		if filepath.IsAbs(name) || slices.Contains(strings.Split(name, "/"), "..") {
+			return nil, fmt.Errorf("localhostProfile %q: want a path below %s without '..'", name, r.opts.SeccompDir)
+		}
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(r.opts.SeccompDir, name)}, nil
+	}
+	return nil, fmt.Errorf("seccompProfile type %q: want RuntimeDefault, Localhost or Unconfined", p.Type)
+}
+
+func appArmor(p *v1.AppArmorProfile) (*runtimeapi.SecurityProfile, error) {
+	if p == nil {
+		return nil, nil
+	}
+	switch p.Type {
+	case v1.AppArmorProfileTypeRuntimeDefault:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}, nil
+	case v1.AppArmorProfileTypeUnconfined:
+		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, nil
+	case v1.AppArmorProfileTypeLocalhost:
+		if name := strings.TrimSpace(deref(p.LocalhostProfile)); name != "" {
+			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: name}, nil
+		}
+		return nil, errors.New("localhostProfile must be set if appArmorProfile type is Localhost")
+	}
+	return nil, fmt.Errorf("appArmorProfile type %q: want RuntimeDefault, Localhost or Unconfined", cmp.Or(p.Type, "(none)"))
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,172 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// now is the wall clock: what it is compared with are the runtime's own times.
+func now() time.Time { return time.Now() }
+
+// SyncPod brings a pod one step nearer to its spec, or several where they follow from each other. obs is a
+// detailed snapshot of the pod.
+func (r *Runtime) SyncPod(ctx context.Context, pod *v1.Pod, obs *observed.Pod, pullSecrets []v1.Secret) SyncResult {
+	var res SyncResult
+	actions := computeActions(pod, obs)
+	if actions.None() {
+		return res
+	}
+	if actions.KillPod {
+		r.opts.Recorder.Eventf(pod, v1.EventTypeNormal, eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
+		res.Changed = true
+		if err := r.KillPod(ctx, pod.UID, pod, obs, nil); err != nil {
+			res.Err = err
+			return res
+		}
+	}
+	if !r.killListed(ctx, pod, obs, actions.Kill, &res) {
+		return res
+	}
+	if len(actions.Start) == 0 {
+		return res
+	}
+	p := place{pod: pod, sandboxID: actions.SandboxID, secrets: pullSecrets}
+	if !r.ensureSandbox(ctx, obs, actions, &p, &res) {
+		return res
+	}
+	for _, s := range actions.Start {
+		if ctx.Err() != nil {
+			res.Err = errors.Join(res.Err, ctx.Err())
+			return res
+		}
+		r.clearAttempts(ctx, obs, s)
+		r.startContainer(ctx, p, s, &res)
+		if s.Init && res.Reasons[s.Container.Name].Reason != "" {
+			return res // what comes after an init container waits for it
+		}
+	}
+	return res
+}
+
+// killListed stops single containers; it returns false when one still may run.
+func (r *Runtime) killListed(ctx context.Context, pod *v1.Pod, obs *observed.Pod, kills []Kill, res *SyncResult) bool {
+	ok := true
+	for _, k := range kills {
+		res.Changed = true
+		c := find(obs, k.ID)
+		if err := r.killContainer(ctx, pod, c, k.Message, graceOf(pod, nil)); err != nil {
+			res.Err = errors.Join(res.Err, fmt.Errorf("stop container %s: %w", k.Name, err))
+			ok = false
+		}
+	}
+	return ok
+}
+
+func find(obs *observed.Pod, id string) *observed.Container {
+	for _, c := range obs.Containers {
+		if c.ID == id {
+			return c
+		}
+	}
+	return &observed.Container{ID: id}
+}
+
+// ensureSandbox makes the sandbox where one is needed, and completes the place.
+func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Actions, p *place, res *SyncResult) bool {
+	attempt := a.Attempt
+	if !a.CreateSandbox {
+		attempt = obs.Sandbox().Attempt
+	}
+	config, err := r.sandboxConfig(ctx, p.pod, attempt)
+	if err == nil {
+		p.config = config
+		if !a.CreateSandbox {
+			p.ips = obs.Sandbox().IPs
+			return true
+		}
+		err = r.createSandbox(ctx, p)
+	}
+	if err != nil {
+		res.Err = fmt.Errorf("sandbox of pod %s: %w", klog.KObj(p.pod), err)
+		res.SandboxErr = &observed.Reason{Reason: eventSandboxFailed, Message: criMessage(err)}
+		if ctx.Err() == nil && !cri.IsDown(err) {
+			r.opts.Recorder.Eventf(p.pod, v1.EventTypeWarning, eventSandboxFailed, "Failed to create pod sandbox: %s", criMessage(err))
+		}
+		return false
+	}
+	res.Changed = true
+	return true
+}
+
+// createSandbox runs a new sandbox and learns its addresses.
+func (r *Runtime) createSandbox(ctx context.Context, p *place) error {
+	handler, err := runtimeHandler(p.pod)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(p.config.LogDirectory, 0o755); err != nil {
+		return fmt.Errorf("log folder: %w", err)
+	}
+	req := &runtimeapi.RunPodSandboxRequest{Config: p.config, RuntimeHandler: handler}
+	resp, err := r.client.RunPodSandbox(ctx, req)
+	if holder := reservedFor(err); holder != "" {
+		if err := r.removeSandbox(ctx, holder); err != nil {
+			return fmt.Errorf("the name is held by sandbox %s, which cannot be removed: %w", holder, err)
+		}
+		klog.InfoS("Removed a stale sandbox that held the name of a new one", "pod", klog.KObj(p.pod), "sandboxID", holder)
+		resp, err = r.client.RunPodSandbox(ctx, req)
+	}
+	if err != nil {
+		return err
+	}
+	p.sandboxID = resp.PodSandboxId
+	if p.pod.Spec.HostNetwork {
+		return nil
+	}
+	st, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.sandboxID})
+	if err != nil {
+		return fmt.Errorf("status of new sandbox: %w", err)
+	}
+	p.ips = sandboxIPs(st.GetStatus(), false)
+	return nil
+}
+
+// clearAttempts removes the attempts at a container but the newest that ended, whose state and log
+// are worth keeping; and those that never started.
+func (r *Runtime) clearAttempts(ctx context.Context, obs *observed.Pod, s Start) {
+	kept := false
+	for _, c := range obs.Attempts(s.Container.Name) {
+		if c.Exited() && !kept {
+			kept = true
+			continue
+		}
+		if c.Running() {
+			continue
+		}
+		if err := r.removeContainer(ctx, obs, c); err != nil {
+			klog.V(2).InfoS("Old container not removed yet", "pod", klog.KRef(obs.Namespace, obs.Name), "containerName", c.Name, "containerID", c.ID, "err", err)
+		}
+	}
+}
+
+// criMessage is what a runtime's error says, without the words of gRPC.
+func criMessage(err error) string {
+	if err == nil {
+		return ""
+	}
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
