@@ -1,0 +1,184 @@
+package cgroups
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+)
+
+func resources(requests, limits string) v1.ResourceRequirements {
+	parse := func(text string) v1.ResourceList {
+		list := v1.ResourceList{}
+		for part := range strings.FieldsSeq(text) {
+			name, value, _ := strings.Cut(part, "=")
+			list[v1.ResourceName(name)] = resource.MustParse(value)
+		}
+		return list
+	}
+	return v1.ResourceRequirements{Requests: parse(requests), Limits: parse(limits)}
+}
+
+func pod(uid string, rs ...v1.ResourceRequirements) *v1.Pod {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}}
+	for i, r := range rs {
+		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: fmt.Sprint("c", i), Resources: r})
+	}
+	return p
+}
+
+func TestQOS(t *testing.T) {
+	full := resources("cpu=1 memory=1Mi", "cpu=1 memory=1Mi")
+	for name, c := range map[string]struct {
+		pod  *v1.Pod
+		want v1.PodQOSClass
+	}{
+		"nothing":             {pod("1", resources("", "")), v1.PodQOSBestEffort},
+		"full":                {pod("1", full, full), v1.PodQOSGuaranteed},
+		"limits alone":        {pod("1", resources("", "cpu=1 memory=1Mi")), v1.PodQOSGuaranteed},
+		"one without":         {pod("1", full, resources("", "")), v1.PodQOSBurstable},
+		"requests below":      {pod("1", resources("cpu=500m memory=1Mi", "cpu=1 memory=1Mi")), v1.PodQOSBurstable},
+		"memory alone":        {pod("1", resources("memory=1Mi", "memory=1Mi")), v1.PodQOSBurstable},
+		"another resource":    {pod("1", resources("", "example.com/gpu=1")), v1.PodQOSBestEffort},
+		"a zero is no demand": {pod("1", resources("cpu=0", "")), v1.PodQOSBestEffort},
+	} {
+		if got := QOS(c.pod); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestContainerResources(t *testing.T) {
+	opts := ResourceOptions{CFSQuota: true, MemoryCapacity: 1000 << 20}
+	for name, c := range map[string]struct {
+		r        v1.ResourceRequirements
+		priority int32
+		want     *runtimeapi.LinuxContainerResources
+	}{
+		"none":       {r: resources("", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: 1000}},
+		"guaranteed": {r: resources("", "cpu=500m memory=64Mi"), want: &runtimeapi.LinuxContainerResources{CpuShares: 512, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: -997}},
+		"burstable":  {r: resources("cpu=100m memory=100Mi", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 102, CpuPeriod: 100000, OomScoreAdj: 900}},
+		"tiny limit": {r: resources("", "cpu=1m"), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, CpuQuota: 1000, OomScoreAdj: 999}},
+		"critical":   {r: resources("", ""), priority: priorityNodeCritical, want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: -997}},
+	} {
+		p := pod("1", c.r)
+		p.Spec.Priority = ptr.To(c.priority)
+		if diff := cmp.Diff(c.want.String(), ContainerResources(p, &p.Spec.Containers[0], opts).String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestPodResources(t *testing.T) {
+	opts := ResourceOptions{CFSQuota: true}
+	for name, c := range map[string]struct {
+		pod  *v1.Pod
+		want Resources
+	}{
+		"best effort":  {pod("1", resources("", "")), Resources{CPUShares: 2}},
+		"all limited":  {pod("1", resources("", "cpu=500m memory=1Mi"), resources("", "cpu=500m memory=2Mi")), Resources{CPUShares: 2, CPUQuota: 100000, CPUPeriod: 100000, Memory: 3 << 20}},
+		"one unlimted": {pod("1", resources("cpu=500m", "cpu=500m memory=1Mi"), resources("cpu=500m", "memory=1Mi")), Resources{CPUShares: 1024, Memory: 2 << 20}},
+	} {
+		if diff := cmp.Diff(c.want, PodResources(c.pod, opts, 0)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	burst := pod("12-ab", resources("cpu=1", ""))
+	for _, c := range []struct{ driver, root, parent, dir string }{
+		{DriverCgroupfs, "", "/kubepods/burstable/pod12-ab", "/kubepods/burstable/pod12-ab"},
+		{DriverCgroupfs, "/a/b", "/a/b/kubepods/burstable/pod12-ab", "/a/b/kubepods/burstable/pod12-ab"},
+		{DriverSystemd, "/", "kubepods-burstable-pod12_ab.slice", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice"},
+		{DriverSystemd, "/my-root", "my_root-kubepods-burstable-pod12_ab.slice", "/my_root.slice/my_root-kubepods.slice/my_root-kubepods-burstable.slice/my_root-kubepods-burstable-pod12_ab.slice"},
+	} {
+		m := New(Options{Root: c.root, Driver: c.driver, PerQOS: true})
+		if got := m.PodParent(burst); got != c.parent {
+			t.Errorf("%s at %q: parent %q, want %q", c.driver, c.root, got, c.parent)
+		}
+		p := m.podPath(burst)
+		dir := p.cgroupfs()
+		if c.driver == DriverSystemd {
+			dir = p.systemdDir()
+		}
+		if dir != c.dir {
+			t.Errorf("%s at %q: directory %q, want %q", c.driver, c.root, dir, c.dir)
+		}
+		if uid, ok := m.podUID(v1.PodQOSBurstable, filepath.Base(dir)); !ok || uid != "12-ab" {
+			t.Errorf("%s: uid of %q = %q, %v", c.driver, filepath.Base(dir), uid, ok)
+		}
+	}
+}
+
+func TestMissingControllers(t *testing.T) {
+	dir := t.TempDir()
+	if diff := cmp.Diff([]string{"cpu", "memory", "pids"}, missingControllers(dir)); diff != "" {
+		t.Error(diff)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpuset cpu io pids\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"memory"}, missingControllers(dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestRealCgroups makes and removes groups in the kernel of this machine, below a root of its own.
+func TestRealCgroups(t *testing.T) {
+	root := fmt.Sprintf("/edgecore-test-cgroups-%d", os.Getpid())
+	opts := Options{Root: root, PerQOS: true, PodPids: 50, ResourceOptions: ResourceOptions{CFSQuota: true}}
+	m := New(opts)
+	if err := m.Setup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.RemoveAll(); err != nil {
+			t.Error(err)
+		}
+		if dirs, err := filepath.Glob(mountpoint + "/*" + root); err != nil || len(dirs) > 0 {
+			t.Errorf("left over: %v %v", dirs, err)
+		}
+	})
+	p := pod("11-22", resources("cpu=100m", "cpu=200m memory=32Mi"))
+	if err := m.EnsurePod(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.EnsurePod(p); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		"memory" + root + "/kubepods/burstable/pod11-22/memory.limit_in_bytes": "33554432",
+		"cpu" + root + "/kubepods/burstable/pod11-22/cpu.cfs_quota_us":         "20000",
+		"cpu" + root + "/kubepods/burstable/cpu.shares":                        "102",
+		"pids" + root + "/kubepods/burstable/pod11-22/pids.max":                "50",
+	} {
+		got, err := os.ReadFile(filepath.Join(mountpoint, file))
+		if err != nil || strings.TrimSpace(string(got)) != want {
+			t.Errorf("%s = %q, %v; want %s", file, got, err, want)
+		}
+	}
+	// An agent that was killed comes back and finds what is there.
+	m = New(opts)
+	if uids, err := m.Pods(); err != nil || len(uids) != 1 || uids[0] != "11-22" {
+		t.Errorf("pods %v, %v", uids, err)
+	}
+	if err := m.RemovePod("11-22"); err != nil {
+		t.Error(err)
+	}
+	if err := m.RemovePod("11-22"); err != nil {
+		t.Errorf("second removal: %v", err)
+	}
+	if uids, err := m.Pods(); err != nil || len(uids) != 0 {
+		t.Errorf("pods %v, %v after the removal", uids, err)
+	}
+}

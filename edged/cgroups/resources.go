@@ -1,0 +1,200 @@
+package cgroups
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/admission"
+)
+
+// Values of the kernel's cpu controller, as documented with "Resource Management for Pods and Containers".
+const (
+	minShares     = 2
+	maxShares     = 262144
+	sharesPerCPU  = 1024
+	milliPerCPU   = 1000
+	minQuota      = 1000 // microseconds: the kernel takes no less
+	defaultPeriod = 100 * time.Millisecond
+)
+
+// How eager the kernel is to kill a container when memory runs out, as documented with "Node-pressure
+// Eviction": from -997 (Guaranteed) to 1000 (BestEffort).
+const (
+	oomGuaranteed = -997
+	oomBestEffort = 1000
+	// oomBurstableMin keeps a Burstable container above the agent and the Guaranteed ones.
+	oomBurstableMin = 3
+	// priorityNodeCritical is the priority of class system-node-critical.
+	priorityNodeCritical = 2000001000
+)
+
+// ResourceOptions are the node's settings for containers.
+type ResourceOptions struct {
+	// CFSQuota enforces cpu limits.
+	CFSQuota bool
+	// CFSPeriod is the period of the quota; zero is 100 ms.
+	CFSPeriod time.Duration
+	// MemoryCapacity is the node's memory, in bytes.
+	MemoryCapacity int64
+}
+
+// QOS returns the quality-of-service class of a pod: Guaranteed when every container limits cpu and memory
+// and requests as much, BestEffort when none asks for either, else Burstable. Pod-level resources
+// take the place of the containers'.
+func QOS(pod *v1.Pod) v1.PodQOSClass {
+	lists := []v1.ResourceRequirements{}
+	if r := pod.Spec.Resources; r != nil && (len(r.Requests) > 0 || len(r.Limits) > 0) {
+		lists = append(lists, *r)
+	} else {
+		for i := range pod.Spec.InitContainers {
+			lists = append(lists, pod.Spec.InitContainers[i].Resources)
+		}
+		for i := range pod.Spec.Containers {
+			lists = append(lists, pod.Spec.Containers[i].Resources)
+		}
+	}
+	any, all := false, true
+	for _, r := range lists {
+		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+			limit, request := r.Limits[name], r.Requests[name]
+			any = any || limit.Sign() > 0 || request.Sign() > 0
+			if limit.Sign() <= 0 || (request.Sign() > 0 && request.Cmp(limit) != 0) {
+				all = false
+			}
+		}
+	}
+	switch {
+	case !any:
+		return v1.PodQOSBestEffort
+	case all:
+		return v1.PodQOSGuaranteed
+	}
+	return v1.PodQOSBurstable
+}
+
+// Shares converts thousandths of a cpu into cpu shares.
+func Shares(milli int64) uint64 {
+	if milli <= 0 {
+		return minShares
+	}
+	return uint64(min(max(milli*sharesPerCPU/milliPerCPU, minShares), maxShares))
+}
+
+// Quota converts a limit in thousandths of a cpu into microseconds per period; 0 is no limit.
+func Quota(milli int64, period time.Duration) int64 {
+	if milli <= 0 {
+		return 0
+	}
+	return max(milli*period.Microseconds()/milliPerCPU, minQuota)
+}
+
+// ContainerResources makes the CRI form of a container's resources.
+func ContainerResources(pod *v1.Pod, c *v1.Container, opts ResourceOptions) *runtimeapi.LinuxContainerResources {
+	cpuLimit, cpuRequest := c.Resources.Limits.Cpu(), c.Resources.Requests.Cpu()
+	if cpuRequest.IsZero() {
+		cpuRequest = cpuLimit
+	}
+	out := &runtimeapi.LinuxContainerResources{
+		CpuShares:          int64(Shares(cpuRequest.MilliValue())),
+		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
+		OomScoreAdj:        oomScoreAdj(pod, c, opts.MemoryCapacity),
+	}
+	if opts.CFSQuota {
+		period := opts.period()
+		out.CpuPeriod, out.CpuQuota = period.Microseconds(), Quota(cpuLimit.MilliValue(), period)
+	}
+	return out
+}
+
+func (o ResourceOptions) period() time.Duration {
+	if o.CFSPeriod <= 0 {
+		return defaultPeriod
+	}
+	return o.CFSPeriod
+}
+
+func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
+	if p := pod.Spec.Priority; p != nil && *p >= priorityNodeCritical {
+		return oomGuaranteed
+	}
+	switch QOS(pod) {
+	case v1.PodQOSGuaranteed:
+		return oomGuaranteed
+	case v1.PodQOSBestEffort:
+		return oomBestEffort
+	}
+	if capacity <= 0 {
+		return oomBestEffort - 1
+	}
+	// The more of the node's memory it asked for, the later it goes.
+	score := oomBestEffort - 1000*c.Resources.Requests.Memory().Value()/capacity
+	return min(max(score, oomBurstableMin), oomBestEffort-1)
+}
+
+// Resources are the values of a pod's cgroup. Zero values set nothing.
+type Resources struct {
+	CPUShares uint64
+	CPUQuota  int64 // microseconds per period
+	CPUPeriod uint64
+	Memory    int64 // bytes
+	Pids      int64
+}
+
+// PodResources works out the values of a pod's cgroup: shares from its requests, and limits where every
+// container has one.
+func PodResources(pod *v1.Pod, opts ResourceOptions, pids int64) Resources {
+	requests := admission.Requests(pod)
+	limits, cpuLimited, memoryLimited := podLimits(pod)
+	r := Resources{CPUShares: Shares(requests.Cpu().MilliValue()), Pids: pids}
+	if QOS(pod) == v1.PodQOSBestEffort {
+		r.CPUShares = minShares
+		return r
+	}
+	if cpuLimited && opts.CFSQuota {
+		period := opts.period()
+		r.CPUQuota, r.CPUPeriod = Quota(limits.Cpu().MilliValue(), period), uint64(period.Microseconds())
+	}
+	if memoryLimited {
+		r.Memory = limits.Memory().Value()
+	}
+	return r
+}
+
+// podLimits adds up the limits of a pod the way admission.Requests adds up requests, and tells which
+// of cpu and memory are limited in every container.
+func podLimits(pod *v1.Pod) (limits v1.ResourceList, cpu, memory bool) {
+	asRequests := pod.DeepCopy()
+	cpu, memory = true, true
+	for _, list := range [][]v1.Container{asRequests.Spec.InitContainers, asRequests.Spec.Containers} {
+		for i := range list {
+			r := &list[i].Resources
+			cpu, memory = cpu && positive(r.Limits, v1.ResourceCPU), memory && positive(r.Limits, v1.ResourceMemory)
+			r.Requests = r.Limits
+		}
+	}
+	if r := asRequests.Spec.Resources; r != nil {
+		cpu, memory = cpu || positive(r.Limits, v1.ResourceCPU), memory || positive(r.Limits, v1.ResourceMemory)
+		r.Requests = r.Limits
+	}
+	return admission.Requests(asRequests), cpu, memory
+}
+
+func positive(list v1.ResourceList, name v1.ResourceName) bool {
+	q, ok := list[name]
+	return ok && q.Sign() > 0
+}
+
+// burstableShares are the shares of all Burstable pods together.
+func burstableShares(pods []*v1.Pod) uint64 {
+	var sum resource.Quantity
+	for _, pod := range pods {
+		if QOS(pod) == v1.PodQOSBurstable {
+			requests := admission.Requests(pod)
+			sum.Add(*requests.Cpu())
+		}
+	}
+	return Shares(sum.MilliValue())
+}

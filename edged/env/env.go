@@ -1,0 +1,183 @@
+// Package env makes the environment of a container: literal values with $(VAR) references, keys of
+// configMaps and secrets, whole configMaps and secrets, fields of the pod, resources. The rules are those
+// documented with "Define Environment Variables for a Container" and the downward API.
+package env
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Objects gives configMaps and secrets. apierrors.IsNotFound tells a missing one.
+type Objects interface {
+	ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error)
+	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
+}
+
+// Facts are what a pod may ask for that is not in its spec.
+type Facts struct {
+	PodIPs  []string
+	HostIPs []string
+	// Allocatable stands in for limits that a container does not have.
+	Allocatable v1.ResourceList
+}
+
+// Make returns the environment of a container in the order of its spec, and the keys that were left out
+// because they are no names of variables. An error is in the kubelet's words.
+func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, objects Objects) (vars []*runtimeapi.KeyValue, invalid []string, err error) {
+	e := &environ{values: map[string]string{}}
+	for i := range c.EnvFrom {
+		bad, err := e.addAll(ctx, pod.Namespace, &c.EnvFrom[i], objects)
+		if err != nil {
+			return nil, nil, err
+		}
+		invalid = append(invalid, bad...)
+	}
+	for i := range c.Env {
+		v := &c.Env[i]
+		value, ok, err := e.value(ctx, pod, c, v, facts, objects)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ok {
+			e.set(v.Name, value)
+		}
+	}
+	for _, name := range e.order {
+		vars = append(vars, &runtimeapi.KeyValue{Key: name, Value: []byte(e.values[name])})
+	}
+	return vars, invalid, nil
+}
+
+// environ is an environment under construction.
+type environ struct {
+	order  []string
+	values map[string]string
+}
+
+func (e *environ) set(name, value string) {
+	if _, ok := e.values[name]; !ok {
+		e.order = append(e.order, name)
+	}
+	e.values[name] = value
+}
+
+// addAll adds every key of a configMap or secret.
+func (e *environ) addAll(ctx context.Context, namespace string, from *v1.EnvFromSource, objects Objects) (invalid []string, err error) {
+	data := map[string]string{}
+	var optional *bool
+	switch {
+	case from.ConfigMapRef != nil:
+		optional = from.ConfigMapRef.Optional
+		var cm *v1.ConfigMap
+		if cm, err = objects.ConfigMap(ctx, namespace, from.ConfigMapRef.Name); err == nil {
+			data = cm.Data
+		}
+	case from.SecretRef != nil:
+		optional = from.SecretRef.Optional
+		var secret *v1.Secret
+		if secret, err = objects.Secret(ctx, namespace, from.SecretRef.Name); err == nil {
+			for k, v := range secret.Data {
+				data[k] = string(v)
+			}
+		}
+	}
+	if err != nil {
+		if apierrors.IsNotFound(err) && optional != nil && *optional {
+			return nil, nil
+		}
+		return nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		name := from.Prefix + key
+		if len(validation.IsRelaxedEnvVarName(name)) > 0 {
+			invalid = append(invalid, name)
+			continue
+		}
+		e.set(name, data[key])
+	}
+	return invalid, nil
+}
+
+// value works out one variable; ok is false for an optional one that is not there.
+func (e *environ) value(ctx context.Context, pod *v1.Pod, c *v1.Container, v *v1.EnvVar, facts Facts, objects Objects) (value string, ok bool, err error) {
+	from := v.ValueFrom
+	switch {
+	case from == nil:
+		return Expand(v.Value, e.lookup), true, nil
+	case from.FieldRef != nil:
+		value, err = Field(pod, from.FieldRef.FieldPath, facts)
+		return value, true, err
+	case from.ResourceFieldRef != nil:
+		target := c
+		if name := from.ResourceFieldRef.ContainerName; name != "" && name != c.Name {
+			if target = find(pod, name); target == nil {
+				return "", false, fmt.Errorf("container %s not found", name)
+			}
+		}
+		value, err = Resource(target, from.ResourceFieldRef, facts.Allocatable)
+		return value, true, err
+	case from.ConfigMapKeyRef != nil:
+		return configMapKey(ctx, pod.Namespace, from.ConfigMapKeyRef, objects)
+	case from.SecretKeyRef != nil:
+		return secretKey(ctx, pod.Namespace, from.SecretKeyRef, objects)
+	case from.FileKeyRef != nil:
+		return "", false, fmt.Errorf("environment variable %s: fileKeyRef is not supported by this node", v.Name)
+	}
+	return "", true, nil
+}
+
+func (e *environ) lookup(name string) (string, bool) {
+	value, ok := e.values[name]
+	return value, ok
+}
+
+func configMapKey(ctx context.Context, namespace string, ref *v1.ConfigMapKeySelector, objects Objects) (string, bool, error) {
+	optional := ref.Optional != nil && *ref.Optional
+	cm, err := objects.ConfigMap(ctx, namespace, ref.Name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return "", false, nil
+		}
+		return "", false, err
+	}
+	value, ok := cm.Data[ref.Key]
+	if !ok && !optional {
+		return "", false, fmt.Errorf("couldn't find key %v in ConfigMap %v/%v", ref.Key, namespace, ref.Name)
+	}
+	return value, ok, nil
+}
+
+func secretKey(ctx context.Context, namespace string, ref *v1.SecretKeySelector, objects Objects) (string, bool, error) {
+	optional := ref.Optional != nil && *ref.Optional
+	secret, err := objects.Secret(ctx, namespace, ref.Name)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return "", false, nil
+		}
+		return "", false, err
+	}
+	value, ok := secret.Data[ref.Key]
+	if !ok && !optional {
+		return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", ref.Key, namespace, ref.Name)
+	}
+	return string(value), ok, nil
+}
+
+func find(pod *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}

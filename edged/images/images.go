@@ -1,0 +1,256 @@
+// Package images brings images onto the node: the pull policy, credentials from pull secrets, one pull
+// at a time or several, and the backoff of pulls that fail. Reasons, messages and events are the
+// kubelet's.
+//
+// Two containers that want the same image with the same credentials share one pull. A pull ends when
+// nobody waits for it any more.
+package images
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// The kubelet's reasons for a container that waits for its image.
+const (
+	ErrImagePull        = "ErrImagePull"
+	ImagePullBackOff    = "ImagePullBackOff"
+	ErrImageNeverPull   = "ErrImageNeverPull"
+	InvalidImageName    = "InvalidImageName"
+	ImageInspectError   = "ImageInspectError"
+	RegistryUnavailable = "RegistryUnavailable"
+	SignatureInvalid    = "SignatureValidationFailed"
+)
+
+const (
+	eventPulling = "Pulling"
+	eventPulled  = "Pulled"
+	eventFailed  = "Failed"
+	eventBackOff = "BackOff"
+	eventInspect = "InspectFailed"
+	eventNever   = "ErrImageNeverPull"
+)
+
+const (
+	firstBackoff = 10 * time.Second
+	maxBackoff   = 5 * time.Minute
+)
+
+// Recorder records a container's events.
+type Recorder interface {
+	ContainerEventf(pod *v1.Pod, container *v1.Container, eventType, reason, format string, args ...any)
+}
+
+// Options configure a Puller.
+type Options struct {
+	// Serialize allows one pull at a time on the node.
+	Serialize bool
+	// MaxParallel bounds pulls that are not serialized; 0 is no bound.
+	MaxParallel int
+	// QPS and Burst bound how often a pull begins; QPS 0 is no bound.
+	QPS      float64
+	Burst    int
+	Recorder Recorder
+}
+
+// Puller ensures images. Its methods may be called from any goroutine.
+type Puller struct {
+	client runtimeapi.ImageServiceClient
+	opts   Options
+	limit  *rate.Limiter
+	// slots bounds pulls; nil is no bound.
+	slots chan struct{}
+
+	mu      sync.Mutex
+	pulls   map[string]*pull
+	backoff map[string]*retry
+}
+
+// retry is the backoff of one image for one pod.
+type retry struct {
+	delay time.Duration
+	until time.Time
+	why   string
+}
+
+// New makes a Puller.
+func New(client runtimeapi.ImageServiceClient, opts Options) *Puller {
+	p := &Puller{client: client, opts: opts, pulls: map[string]*pull{}, backoff: map[string]*retry{}}
+	if opts.QPS > 0 {
+		p.limit = rate.NewLimiter(rate.Limit(opts.QPS), max(opts.Burst, 1))
+	}
+	switch {
+	case opts.Serialize:
+		p.slots = make(chan struct{}, 1)
+	case opts.MaxParallel > 0:
+		p.slots = make(chan struct{}, opts.MaxParallel)
+	}
+	return p
+}
+
+// EnsureImage returns the reference by which to run a container's image, or why it is not there yet and
+// when to try again. It returns when the image is there, the pull failed, or ctx ended.
+func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+	name, err := Normalize(c.Image)
+	if err != nil {
+		why := observed.Reason{Reason: InvalidImageName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)}
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventInspect, "%s", why.Message)
+		return "", &why, time.Time{}
+	}
+	spec := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: c.Image, Annotations: pod.Annotations}
+	policy := policyOf(c)
+	ref, err := p.present(ctx, spec)
+	if err != nil {
+		why := observed.Reason{Reason: ImageInspectError, Message: fmt.Sprintf("Failed to inspect image %q: %v", name, err)}
+		if ctx.Err() == nil {
+			p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventInspect, "%s", why.Message)
+		}
+		return "", &why, time.Now().Add(firstBackoff)
+	}
+	switch {
+	case ref != "" && policy != v1.PullAlways:
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Container image %q already present on machine and can be accessed by the pod", c.Image)
+		return ref, nil, time.Time{}
+	case ref == "" && policy == v1.PullNever:
+		why := observed.Reason{Reason: ErrImageNeverPull, Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)}
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventNever, "%s", why.Message)
+		return "", &why, time.Now().Add(firstBackoff)
+	case policy == v1.PullNever:
+		return ref, nil, time.Time{}
+	}
+	return p.pullFor(ctx, pod, c, spec, secrets, sandbox)
+}
+
+// policyOf is a container's pull policy; a pod from an API server always has one.
+func policyOf(c *v1.Container) v1.PullPolicy {
+	switch {
+	case c.ImagePullPolicy != "":
+		return c.ImagePullPolicy
+	case strings.HasSuffix(c.Image, ":latest"), !strings.Contains(c.Image[strings.LastIndex(c.Image, "/")+1:], ":"):
+		return v1.PullAlways
+	}
+	return v1.PullIfNotPresent
+}
+
+// Normalize completes an image's name: the registry's host, and the tag "latest" where there is neither
+// tag nor digest.
+func Normalize(image string) (string, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return "", fmt.Errorf("couldn't parse image name %q: %w", image, err)
+	}
+	return reference.TagNameOnly(named).String(), nil
+}
+
+// present returns the reference of an image that is on the node, or "".
+func (p *Puller) present(ctx context.Context, spec *runtimeapi.ImageSpec) (string, error) {
+	resp, err := p.client.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	if err != nil {
+		return "", err
+	}
+	return resp.GetImage().GetId(), nil
+}
+
+// pullFor pulls an image for a container, with its backoff and its events.
+func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec *runtimeapi.ImageSpec, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+	key := string(pod.UID) + "_" + spec.Image
+	if r, waiting := p.waiting(key); waiting {
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventBackOff, "Back-off pulling image %q", c.Image)
+		return "", &observed.Reason{Reason: ImagePullBackOff, Message: fmt.Sprintf("Back-off pulling image %q: %s", c.Image, r.why)}, r.until
+	}
+	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulling, "Pulling image %q", c.Image)
+	began := time.Now()
+	creds, err := credentials(secrets, spec.Image)
+	if err != nil {
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Image pull secret of no use: %v", err)
+	}
+	ref, pulled, err := p.share(ctx, spec, creds, sandbox)
+	if err == nil {
+		p.succeeded(key)
+		size := p.size(ctx, spec)
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
+			c.Image, pulled.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), size)
+		return ref, nil, time.Time{}
+	}
+	if ctx.Err() != nil {
+		return "", &observed.Reason{Reason: ErrImagePull, Message: "pull of " + c.Image + " ended: " + ctx.Err().Error()}, time.Time{}
+	}
+	reason, message := explain(c.Image, err)
+	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", c.Image, message)
+	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", reason)
+	until := p.failed(key, message)
+	return "", &observed.Reason{Reason: reason, Message: message}, until
+}
+
+// explain sorts the failures that a runtime names by themselves from the others.
+func explain(image string, err error) (reason, message string) {
+	message = trimRPC(err)
+	for _, named := range []string{RegistryUnavailable, SignatureInvalid} {
+		if strings.Contains(message, named) {
+			return named, fmt.Sprintf("image pull failed for %s because: %s", image, message)
+		}
+	}
+	return ErrImagePull, message
+}
+
+func (p *Puller) size(ctx context.Context, spec *runtimeapi.ImageSpec) uint64 {
+	resp, err := p.client.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
+	if err != nil {
+		return 0
+	}
+	return resp.GetImage().GetSize()
+}
+
+func (p *Puller) waiting(key string) (retry, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.backoff[key]; r != nil && time.Now().Before(r.until) {
+		return *r, true
+	}
+	return retry{}, false
+}
+
+// failed counts a failure, and returns when the next try is due.
+func (p *Puller) failed(key, why string) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for k, old := range p.backoff {
+		if now.Sub(old.until) > 2*maxBackoff {
+			delete(p.backoff, k)
+		}
+	}
+	r := p.backoff[key]
+	if r == nil {
+		r = &retry{}
+		p.backoff[key] = r
+	}
+	r.delay = min(max(2*r.delay, firstBackoff), maxBackoff)
+	r.until, r.why = now.Add(r.delay), why
+	return r.until
+}
+
+func (p *Puller) succeeded(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.backoff, key)
+}
+
+// trimRPC removes the words of gRPC around a message.
+func trimRPC(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}

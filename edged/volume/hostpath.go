@@ -1,0 +1,58 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// checkHostPath makes sure that a path of the node is what its type says, and makes it where the
+// type asks for that.
+func checkHostPath(src *v1.HostPathVolumeSource) error {
+	kind := v1.HostPathUnset
+	if src.Type != nil {
+		kind = *src.Type
+	}
+	info, err := os.Stat(src.Path)
+	missing := errors.Is(err, os.ErrNotExist)
+	if err != nil && !missing {
+		return fmt.Errorf("hostPath type check failed: %w", err)
+	}
+	is := func(mode, mask os.FileMode, what string) error {
+		if missing || info.Mode()&mask != mode {
+			return fmt.Errorf("hostPath type check failed: %s is not %s", src.Path, what)
+		}
+		return nil
+	}
+	switch kind {
+	case v1.HostPathUnset:
+		return nil
+	case v1.HostPathDirectoryOrCreate:
+		if missing {
+			return os.MkdirAll(src.Path, 0o755)
+		}
+		return is(os.ModeDir, os.ModeDir, "a directory")
+	case v1.HostPathDirectory:
+		return is(os.ModeDir, os.ModeDir, "a directory")
+	case v1.HostPathFileOrCreate:
+		if missing {
+			f, err := os.OpenFile(src.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+		return is(0, os.ModeType, "a file")
+	case v1.HostPathFile:
+		return is(0, os.ModeType, "a file")
+	case v1.HostPathSocket:
+		return is(os.ModeSocket, os.ModeSocket, "a socket file")
+	case v1.HostPathCharDev:
+		return is(os.ModeCharDevice, os.ModeCharDevice, "a character device")
+	case v1.HostPathBlockDev:
+		return is(os.ModeDevice, os.ModeDevice|os.ModeCharDevice, "a block device")
+	}
+	return fmt.Errorf("hostPath type %q is unknown; want \"\", DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice or BlockDevice", kind)
+}
