@@ -1,0 +1,163 @@
+package pleg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// exitWatch waits in one goroutine for the end of many processes: a pidfd becomes readable when its
+// process ends. It costs no time while nothing ends.
+type exitWatch struct {
+	epoll int
+	// stop wakes the goroutine for its end.
+	stop int
+
+	mu  sync.Mutex
+	fds map[int]watched // by pidfd
+	ids map[string]int  // container or sandbox -> pidfd
+}
+
+type watched struct {
+	id  string
+	uid types.UID
+}
+
+func newExitWatch() (*exitWatch, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(epoll))
+	}
+	w := &exitWatch{epoll: epoll, stop: stop, fds: map[int]watched{}, ids: map[string]int{}}
+	if err := w.register(stop); err != nil {
+		return nil, errors.Join(err, unix.Close(stop), unix.Close(epoll))
+	}
+	return w, nil
+}
+
+func (w *exitWatch) register(fd int) error {
+	return unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+}
+
+// add watches a process. os.ErrProcessDone says that it has ended already, or that its pid is another's.
+func (w *exitWatch) add(pid int, id string, uid types.UID) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return os.ErrProcessDone
+	}
+	if err != nil {
+		return fmt.Errorf("pidfd of process %d: %w", pid, err)
+	}
+	if !inCgroupOf(pid, id) {
+		return errors.Join(os.ErrProcessDone, unix.Close(fd))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, twice := w.ids[id]; twice || w.epoll < 0 {
+		return unix.Close(fd)
+	}
+	if err := w.register(fd); err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	w.fds[fd], w.ids[id] = watched{id, uid}, fd
+	return nil
+}
+
+func (w *exitWatch) watches(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.ids[id]
+	return ok
+}
+
+// watchesAll tells whether everything that runs in a pod is watched.
+func (w *exitWatch) watchesAll(pod *observed.Pod) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range pod.Containers {
+		if _, ok := w.ids[c.ID]; c.Running() && !ok {
+			return false
+		}
+	}
+	for _, s := range pod.Sandboxes {
+		if _, ok := w.ids[s.ID]; s.Ready && !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// run tells of ends until ctx does.
+func (w *exitWatch) run(ctx context.Context, ended func(types.UID)) {
+	defer w.close()
+	unhook := context.AfterFunc(ctx, func() {
+		if _, err := unix.Write(w.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+			klog.ErrorS(err, "Exit watch not woken")
+		}
+	})
+	defer unhook()
+	events := make([]unix.EpollEvent, 16)
+	for {
+		n, err := unix.EpollWait(w.epoll, events, -1)
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			klog.ErrorS(err, "Exit watch ended; ends are noticed by relist")
+			return
+		}
+		for _, e := range events[:n] {
+			if uid, ok := w.take(int(e.Fd)); ok {
+				ended(uid)
+			}
+		}
+	}
+}
+
+// take ends the watch of a process, and returns whose it was.
+func (w *exitWatch) take(fd int) (types.UID, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	what, ok := w.fds[fd]
+	if !ok {
+		return "", false
+	}
+	delete(w.fds, fd)
+	delete(w.ids, what.id)
+	w.closeFD(fd) // which takes it out of the epoll set, too
+	return what.uid, true
+}
+
+func (w *exitWatch) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for fd := range w.fds {
+		w.closeFD(fd)
+	}
+	clear(w.fds)
+	clear(w.ids)
+	w.closeFD(w.stop)
+	w.closeFD(w.epoll)
+	w.epoll = -1
+}
+
+func (w *exitWatch) closeFD(fd int) {
+	if err := unix.Close(fd); err != nil {
+		klog.V(2).InfoS("File descriptor not closed", "fd", fd, "err", err)
+	}
+}
