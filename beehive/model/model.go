@@ -1,0 +1,107 @@
+// Package model is the message of the bus and of the wire (protocol sections 3 and 4). A message is never
+// changed once it was sent: whoever has a pointer to it may read it without a lock. Its content is the JSON
+// that came in, decoded once, by whom it is for.
+package model
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Operations.
+const (
+	OpInsert    = "insert"
+	OpDelete    = "delete"
+	OpQuery     = "query"
+	OpUpdate    = "update"
+	OpPatch     = "patch"
+	OpUpload    = "upload"
+	OpResponse  = "response"
+	OpError     = "error"
+	OpKeepalive = "keepalive"
+)
+
+// Modules and groups of the edge (protocol section 4.3).
+const (
+	ModuleEdged       = "edged"
+	ModuleMetaManager = "metamanager"
+	ModuleEdgeHub     = "websocket"
+
+	GroupEdged    = "edged"
+	GroupMeta     = "meta"
+	GroupHub      = "hub"
+	GroupResource = "resource"
+)
+
+// OK is the content of an answer that says no more than that.
+var OK = json.RawMessage(`"OK"`)
+
+// Header says which message this is.
+type Header struct {
+	ID       string `json:"msg_id"`
+	ParentID string `json:"parent_msg_id,omitempty"`
+	// Timestamp is in milliseconds since 1970.
+	Timestamp       int64  `json:"timestamp"`
+	ResourceVersion string `json:"resourceversion,omitempty"`
+	Sync            bool   `json:"sync,omitempty"`
+	Type            string `json:"type,omitempty"`
+}
+
+// Route says where a message comes from and what it is about.
+type Route struct {
+	Source      string `json:"source,omitempty"`
+	Destination string `json:"destination,omitempty"`
+	Group       string `json:"group,omitempty"`
+	Operation   string `json:"operation,omitempty"`
+	Resource    string `json:"resource,omitempty"`
+}
+
+// Message is what modules and both ends of the link exchange.
+type Message struct {
+	Header  Header          `json:"header"`
+	Route   Route           `json:"route"`
+	Content json.RawMessage `json:"content"`
+}
+
+// New makes a message with an id and the time of now.
+func New(source, group, operation, resource string, content json.RawMessage) *Message {
+	return &Message{
+		Header:  Header{ID: uuid.NewString(), Timestamp: time.Now().UnixMilli()},
+		Route:   Route{Source: source, Group: group, Operation: operation, Resource: resource},
+		Content: content,
+	}
+}
+
+// Respond makes the answer to a message (protocol section 4.5).
+func (m *Message) Respond(content json.RawMessage) *Message {
+	r := New(m.Route.Source, m.Route.Group, OpResponse, m.Route.Resource, content)
+	r.Header.ParentID, r.Header.Type = m.Header.ID, m.Header.Type
+	return r
+}
+
+// RespondError makes the answer that says what went wrong.
+func (m *Message) RespondError(source string, err error) *Message {
+	r := m.Respond(json.RawMessage(strconv.Quote("")))
+	if text, e := json.Marshal(err.Error()); e == nil {
+		r.Content = text
+	}
+	r.Route.Source, r.Route.Operation = source, OpError
+	return r
+}
+
+// IsResponse tells whether the message answers another.
+func (m *Message) IsResponse() bool { return m.Header.ParentID != "" }
+
+// ContentData is the object in a message: an object may travel nested, or as a string that holds its JSON.
+func (m *Message) ContentData() []byte {
+	if len(m.Content) > 0 && m.Content[0] == '"' {
+		var text string
+		if err := json.Unmarshal(m.Content, &text); err == nil {
+			return []byte(text)
+		}
+	}
+	return m.Content
+}

@@ -1,0 +1,86 @@
+package beehive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	restartMin = 100 * time.Millisecond
+	restartMax = 30 * time.Second
+	// steady is how long a module has to run for its failures to be forgotten.
+	steady = time.Minute
+)
+
+// Run runs all modules until ctx ends, and returns when all of them have ended. A bus runs once.
+func (b *Bus) Run(ctx context.Context) error {
+	b.mu.Lock()
+	if b.running != nil {
+		b.mu.Unlock()
+		return errors.New("the bus has been run already")
+	}
+	b.running = ctx
+	for _, mem := range b.modules {
+		b.start(mem)
+	}
+	b.mu.Unlock()
+	<-ctx.Done()
+	// Whoever is adding a module now sees that ctx has ended, once the lock was free.
+	b.mu.Lock()
+	//lint:ignore SA2001 the lock orders this against Add
+	b.mu.Unlock()
+	b.wg.Wait()
+	return nil
+}
+
+// start runs a module in its goroutine; b.mu is held.
+func (b *Bus) start(mem *member) {
+	ctx, cancel := context.WithCancel(b.running)
+	mem.cancel = cancel
+	b.wg.Go(func() {
+		defer cancel()
+		b.supervise(ctx, mem)
+	})
+}
+
+// supervise runs a module again and again until it ends by itself or ctx does.
+func (b *Bus) supervise(ctx context.Context, mem *member) {
+	delay := restartMin
+	for {
+		began := time.Now()
+		err := runOnce(ctx, mem.module)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) >= steady {
+			delay = restartMin
+		}
+		wait := delay/2 + rand.N(delay) // spread, so that modules that fell together rise one by one
+		klog.ErrorS(err, "Module failed; it is restarted", "module", mem.module.Name(), "in", wait.Round(time.Millisecond))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		delay = min(2*delay, restartMax)
+		b.mu.Lock()
+		mem.restarts++
+		b.mu.Unlock()
+	}
+}
+
+// runOnce runs a module and turns a panic into an error.
+func runOnce(ctx context.Context, m Module) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("module %s panicked: %v\n%s", m.Name(), r, debug.Stack())
+		}
+	}()
+	return m.Run(ctx)
+}

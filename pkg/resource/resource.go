@@ -1,0 +1,63 @@
+// Package resource names objects as messages and the store do: "<namespace>/<type>[/<name>]" (protocol
+// section 4.1).
+package resource
+
+import (
+	"fmt"
+	"strings"
+)
+
+// NullNamespace stands for no namespace.
+const NullNamespace = "null"
+
+// Types of resources on the wire.
+const (
+	TypePod                   = "pod"
+	TypePodList               = "podlist"
+	TypePodPatch              = "podpatch"
+	TypePodPatchList          = "podpatchlist"
+	TypePodStatus             = "podstatus"
+	TypeConfigMap             = "configmap"
+	TypeSecret                = "secret"
+	TypeNode                  = "node"
+	TypeNodePatch             = "nodepatch"
+	TypeNodeStatus            = "nodestatus"
+	TypeLease                 = "lease"
+	TypeEvent                 = "event"
+	TypeServiceAccountToken   = "serviceaccounttoken"
+	TypePersistentVolume      = "persistentvolume"
+	TypePersistentVolumeClaim = "persistentvolumeclaim"
+	TypeVolumeAttachment      = "volumeattachment"
+)
+
+// Key names an object, or with an empty Name all of a type.
+type Key struct {
+	Namespace, Type, Name string
+}
+
+// Parse reads a key. The text of a key comes from the wire: one that does not have two or three parts,
+// none of them empty, is an error.
+func Parse(text string) (Key, error) {
+	parts := strings.Split(text, "/")
+	if len(parts) != 2 && len(parts) != 3 {
+		return Key{}, fmt.Errorf("resource %q: want <namespace>/<type> or <namespace>/<type>/<name>", text)
+	}
+	for _, p := range parts {
+		if p == "" {
+			return Key{}, fmt.Errorf("resource %q: it has an empty part", text)
+		}
+	}
+	k := Key{Namespace: parts[0], Type: parts[1]}
+	if len(parts) == 3 {
+		k.Name = parts[2]
+	}
+	return k, nil
+}
+
+// String is the form on the wire.
+func (k Key) String() string {
+	if k.Name == "" {
+		return k.Namespace + "/" + k.Type
+	}
+	return k.Namespace + "/" + k.Type + "/" + k.Name
+}

@@ -1,0 +1,31 @@
+package resource
+
+import "testing"
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]Key{
+		"default/pod/web":   {"default", "pod", "web"},
+		"null/node/edge1":   {"null", "node", "edge1"},
+		"kube-system/pod":   {"kube-system", "pod", ""},
+		"default/pod/a.b-c": {"default", "pod", "a.b-c"},
+	} {
+		got, err := Parse(text)
+		if err != nil || got != want || got.String() != text {
+			t.Errorf("Parse(%q) = %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "pod", "a//b", "/a/b", "a/b/", "a/b/c/d"} {
+		if got, err := Parse(text); err == nil {
+			t.Errorf("Parse(%q) = %+v, want an error", text, got)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("default/pod/web")
+	f.Fuzz(func(t *testing.T, text string) {
+		if k, err := Parse(text); err == nil && k.String() != text {
+			t.Errorf("%q came back as %q", text, k.String())
+		}
+	})
+}
