@@ -130,6 +130,15 @@ func (c *Client) PodStatuses(ctx context.Context) (map[types.UID]v1.PodStatus, e
 
 // ReportStatus stores a pod's status and queues it for the cloud; it is durable on return.
 func (c *Client) ReportStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	return c.putStatus(ctx, model.OpPatch, resource.TypePodPatch, pod, status)
+}
+
+// KeepStatus stores the status of a pod of which the cloud does not know; it is durable on return.
+func (c *Client) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	return c.putStatus(ctx, model.OpUpdate, resource.TypePodStatus, pod, status)
+}
+
+func (c *Client) putStatus(ctx context.Context, operation, typ string, pod *v1.Pod, status v1.PodStatus) error {
 	var p statusPatch
 	p.Metadata.UID, p.Status = pod.UID, status
 	text, err := json.Marshal(p)
@@ -140,7 +149,13 @@ func (c *Client) ReportStatus(ctx context.Context, pod *v1.Pod, status v1.PodSta
 	if err != nil {
 		return err
 	}
-	_, err = c.ask(ctx, model.OpPatch, resource.Key{Namespace: pod.Namespace, Type: resource.TypePodPatch, Name: pod.Name}, content)
+	_, err = c.ask(ctx, operation, resource.Key{Namespace: pod.Namespace, Type: typ, Name: pod.Name}, content)
+	return err
+}
+
+// ForgetStatus removes what KeepStatus stored.
+func (c *Client) ForgetStatus(ctx context.Context, pod *v1.Pod) error {
+	_, err := c.ask(ctx, model.OpDelete, resource.Key{Namespace: pod.Namespace, Type: resource.TypePodStatus, Name: pod.Name}, nil)
 	return err
 }
 

@@ -1,0 +1,260 @@
+// Package metamanager is the edge's source of truth: it keeps what the cloud wants in the store, hands it
+// to edged, and keeps what edged reports until the cloud has it. This is its local half; no call of it
+// waits for a link.
+//
+// Promises:
+//
+//   - An object is acknowledged only after it is on the disk. A failure is answered with the operation
+//     "error", and the sender tries again.
+//   - Messages about one object are handled in the order in which they came; those about different objects
+//     side by side, so that they share the store's transactions.
+//   - An object that is older than the stored one (by resourceVersion, of the same UID) changes nothing, and is
+//     acknowledged. A delete removes the UID that it names and no other.
+//   - A report replaces an older one on the same object; an unchanged one writes nothing.
+package metamanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"net/http"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// lanes is how many objects are worked on at once: enough for the store to gather them into shared
+// transactions. A lane is a goroutine that sleeps when there is nothing to do.
+const lanes = 16
+
+// Store is what the module needs of its store; see package store.
+type Store interface {
+	Get(ctx context.Context, key string) (store.Meta, error)
+	List(ctx context.Context, typ string) ([]store.Meta, error)
+	Apply(ctx context.Context, ops ...store.Op) error
+}
+
+// Bus is what the module needs of beehive.
+type Bus interface {
+	Receive(ctx context.Context, module string) (*model.Message, error)
+	SendResp(ctx context.Context, m *model.Message) error
+	SendToGroup(ctx context.Context, group string, m *model.Message) error
+}
+
+// Module is the beehive module.
+type Module struct {
+	bus   Bus
+	store Store
+	// health is told of each write's outcome: nil when the store took it.
+	health func(error)
+}
+
+// New makes the module. health, which may be nil, is told how each write to the store went.
+func New(bus Bus, s Store, health func(error)) *Module {
+	if health == nil {
+		health = func(error) {}
+	}
+	return &Module{bus: bus, store: s, health: health}
+}
+
+// Name implements beehive.Module.
+func (m *Module) Name() string { return model.ModuleMetaManager }
+
+// Group implements beehive.Module.
+func (m *Module) Group() string { return model.GroupMeta }
+
+// Run implements beehive.Module: it takes messages until ctx ends, and finishes those that it took.
+func (m *Module) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	queues := make([]chan *model.Message, lanes)
+	for i := range queues {
+		queues[i] = make(chan *model.Message, lanes)
+		wg.Go(func() {
+			for msg := range queues[i] {
+				m.handle(ctx, msg)
+			}
+		})
+	}
+	defer wg.Wait()
+	defer func() {
+		for _, q := range queues {
+			close(q)
+		}
+	}()
+	seed := maphash.MakeSeed()
+	for {
+		msg, err := m.bus.Receive(ctx, m.Name())
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		// All of one object goes one way, so that it keeps its order.
+		lane := queues[maphash.String(seed, laneKey(msg.Route.Resource))%lanes]
+		select {
+		case lane <- msg:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// laneKey is what keeps its order together: a pod and the reports on it.
+func laneKey(text string) string {
+	key, err := resource.Parse(text)
+	if err != nil {
+		return text
+	}
+	if key.Type == resource.TypePodPatch || key.Type == resource.TypePodStatus {
+		key.Type = resource.TypePod
+	}
+	return key.String()
+}
+
+// handle does one message and answers it. A panic is this message's own.
+func (m *Module) handle(ctx context.Context, msg *model.Message) {
+	defer func() {
+		if r := recover(); r != nil {
+			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "panic", r)
+			m.answer(ctx, msg.RespondError(m.Name(), fmt.Errorf("%s %s: internal error", msg.Route.Operation, msg.Route.Resource)))
+		}
+	}()
+	content, err := m.do(ctx, msg)
+	if err != nil {
+		if ctx.Err() == nil {
+			klog.ErrorS(err, "Message not carried out", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "source", msg.Route.Source)
+		}
+		m.answer(ctx, msg.RespondError(m.Name(), err))
+		return
+	}
+	m.answer(ctx, msg.Respond(content))
+}
+
+// answer sends an answer to whoever asked. That nobody waits any more is their business.
+func (m *Module) answer(ctx context.Context, msg *model.Message) {
+	if err := m.bus.SendResp(ctx, msg); err != nil {
+		klog.V(4).InfoS("Answer not delivered", "resource", msg.Route.Resource, "err", err)
+	}
+}
+
+// do carries a message out and returns the content of the answer.
+func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
+	key, err := resource.Parse(msg.Route.Resource)
+	if err != nil {
+		return nil, err
+	}
+	fromEdged := msg.Route.Source == model.ModuleEdged
+	switch msg.Route.Operation {
+	case model.OpQuery:
+		return m.query(ctx, key)
+	case model.OpPatch:
+		return model.OK, m.report(ctx, key, msg)
+	case model.OpInsert, model.OpUpdate:
+		if fromEdged && key.Type == resource.TypePodStatus {
+			return model.OK, m.keepStatus(ctx, key, msg)
+		}
+		return model.OK, m.upsert(ctx, key, msg, !fromEdged)
+	case model.OpDelete:
+		switch {
+		case fromEdged && key.Type == resource.TypePodStatus:
+			return model.OK, m.apply(ctx, store.Delete(statusKey(key)))
+		case fromEdged && key.Type == resource.TypePod:
+			return model.OK, m.apply(ctx, outbox(msg))
+		}
+		return model.OK, m.remove(ctx, key, msg)
+	}
+	return nil, fmt.Errorf("%s %s: operation %q is not one that metamanager does", msg.Route.Operation, key, msg.Route.Operation)
+}
+
+// apply writes, and tells how it went.
+func (m *Module) apply(ctx context.Context, ops ...store.Op) error {
+	err := m.store.Apply(ctx, ops...)
+	if ctx.Err() == nil {
+		m.health(err)
+	}
+	return err
+}
+
+// query answers from the store.
+func (m *Module) query(ctx context.Context, key resource.Key) (json.RawMessage, error) {
+	switch {
+	case key.Type == resource.TypePodPatchList:
+		return m.statuses(ctx)
+	case key.Type == resource.TypePodList:
+		return m.list(ctx, resource.TypePod, "")
+	case key.Name == "":
+		return m.list(ctx, key.Type, key.Namespace+"/")
+	}
+	row, err := m.store.Get(ctx, key.String())
+	if errors.Is(err, store.ErrNotFound) {
+		return notFound(key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !json.Valid(row.Value) {
+		return nil, fmt.Errorf("%s: the stored value is no JSON", key)
+	}
+	return row.Value, nil
+}
+
+// list returns the rows of a type as a JSON array; rows that are no JSON are left out.
+func (m *Module) list(ctx context.Context, typ, prefix string) (json.RawMessage, error) {
+	rows, err := m.store.List(ctx, typ)
+	if err != nil {
+		return nil, err
+	}
+	size := 2
+	for _, row := range rows {
+		size += len(row.Value) + 1
+	}
+	out := append(make([]byte, 0, size), '[')
+	for _, row := range rows {
+		if len(row.Key) < len(prefix) || row.Key[:len(prefix)] != prefix {
+			continue
+		}
+		if !json.Valid(row.Value) {
+			klog.ErrorS(nil, "Stored object is no JSON; left out", "key", row.Key)
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, row.Value...)
+	}
+	return append(out, ']'), nil
+}
+
+// statuses returns the stored reports on pods, as edged asks for them at its start.
+func (m *Module) statuses(ctx context.Context) (json.RawMessage, error) {
+	rows, err := m.store.List(ctx, resource.TypePodPatch)
+	if err != nil {
+		return nil, err
+	}
+	type row struct {
+		Key   string `json:"key"`
+		Value string `json:"value"`
+	}
+	list := make([]row, 0, len(rows))
+	for _, r := range rows {
+		list = append(list, row{r.Key, string(r.Value)})
+	}
+	return json.Marshal(list)
+}
+
+// notFound is the answer about an object that there is not.
+func notFound(key resource.Key) (json.RawMessage, error) {
+	return json.Marshal(map[string]metav1.Status{"ErrStatus": {
+		Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound,
+		Message: fmt.Sprintf("%s %q not found", key.Type, key.Name),
+		Details: &metav1.StatusDetails{Name: key.Name, Kind: key.Type},
+	}})
+}
