@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/dns"
+	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/metamanager"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/version"
+)
+
+const (
+	// gcPercent trades a little time for memory, of which small devices have less.
+	gcPercent = 50
+	// recovered is the store's note that it was repaired, kept until the cloud has told all anew.
+	recovered = "store-recovered"
+)
+
+// runAgent builds the parts, hands each what it needs, and runs them until ctx ends.
+func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	kubelet := &cfg.Modules.Edged.TailoredKubeletConfig
+	setOOMScore(ptr.Deref(kubelet.OOMScoreAdj, 0))
+	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
+
+	conditions := &health.Registry{}
+	db, recovery, err := store.Open(ctx, cfg.Database.DataSource, store.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			klog.ErrorS(err, "Store not closed")
+		}
+	}()
+	damaged, err := rememberRecovery(ctx, db, recovery, conditions)
+	if err != nil {
+		klog.ErrorS(err, "Recovery of the store not noted")
+	}
+
+	bus := beehive.New()
+	if cfg.Modules.MetaManager.Enable {
+		if err := bus.Add(metamanager.New(bus, db, func(err error) { conditions.SetError(health.StoreFailing, "", err) })); err != nil {
+			return err
+		}
+	}
+	if cfg.Modules.Edged.Enable {
+		opts, err := edgedOptions(cfg)
+		if err != nil {
+			return err
+		}
+		opts.Bus, opts.Health, opts.StoreDamaged = bus, conditions, damaged
+		if err := bus.Add(edged.New(opts)); err != nil {
+			return err
+		}
+	}
+	err = bus.Run(ctx)
+	klog.InfoS("edgecore has ended; the pods run on")
+	return err
+}
+
+// rememberRecovery notes in the store that rows may have been lost, and returns whether that is so, now or
+// since an earlier start.
+func rememberRecovery(ctx context.Context, db *store.Store, r *store.Recovery, conditions *health.Registry) (bool, error) {
+	if r != nil {
+		conditions.Set(health.StoreRecovered, "", r.String())
+		if r.Complete {
+			return false, nil
+		}
+		return true, db.Apply(ctx, store.AgentSet(recovered, r.String()))
+	}
+	what, err := db.AgentValue(ctx, recovered)
+	if err != nil {
+		return false, nil // there is no such note
+	}
+	conditions.Set(health.StoreRecovered, "", what)
+	return true, nil
+}
+
+// setOOMScore keeps the kernel from taking the agent before the pods. Where it may not, things go on as they are.
+func setOOMScore(adj int32) {
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(adj))), 0o644); err != nil {
+		klog.V(2).InfoS("OOM score not set", "oomScoreAdj", adj, "err", err)
+	}
+}
+
+// edgedOptions works out what the configuration says about pods.
+func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
+	node := &cfg.Modules.Edged
+	kubelet := &node.TailoredKubeletConfig
+	capacity, err := edged.Capacity(kubelet.MaxPods)
+	if err != nil {
+		return edged.Options{}, fmt.Errorf("size of the node: %w", err)
+	}
+	allocatable, err := edged.Allocatable(capacity, kubelet.SystemReserved, kubelet.KubeReserved)
+	if err != nil {
+		return edged.Options{}, err
+	}
+	var maxBackoff time.Duration
+	if d := kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil {
+		maxBackoff = d.Duration
+	}
+	resources := cgroups.ResourceOptions{
+		CFSQuota: ptr.Deref(kubelet.CPUCFSQuota, true), MemoryCapacity: capacity.Memory().Value(),
+	}
+	if kubelet.CPUCFSQuotaPeriod != nil {
+		resources.CFSPeriod = kubelet.CPUCFSQuotaPeriod.Duration
+	}
+	return edged.Options{
+		NodeName: node.HostnameOverride, NodeIP: node.NodeIP, Version: version.Version(),
+		Capacity: capacity, Allocatable: allocatable,
+		RootDir: node.RootDirectory, PodLogsDir: kubelet.PodLogsDir, StaticPodDir: kubelet.StaticPodPath,
+		FileCheck: kubelet.FileCheckFrequency.Duration, Resync: kubelet.SyncFrequency.Duration, StorePath: cfg.Database.DataSource,
+		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint, ImageEndpoint: kubelet.ImageServiceEndpoint,
+		RuntimeTimeout: kubelet.RuntimeRequestTimeout.Duration,
+		Listen:         edged.ListenAddress(kubelet.Address, kubelet.ReadOnlyPort),
+		SeccompDefault: node.SeccompDefault || ptr.Deref(kubelet.SeccompDefault, false), MaxBackoff: maxBackoff,
+		Images: images.Options{
+			Serialize: ptr.Deref(kubelet.SerializeImagePulls, true), MaxParallel: int(ptr.Deref(kubelet.MaxParallelImagePulls, 0)),
+			QPS: float64(ptr.Deref(kubelet.RegistryPullQPS, 5)), Burst: int(kubelet.RegistryBurst),
+		},
+		Cgroups: cgroups.Options{
+			Root: kubelet.CgroupRoot, Driver: kubelet.CgroupDriver, PerQOS: ptr.Deref(kubelet.CgroupsPerQOS, true),
+			PodPids: ptr.Deref(kubelet.PodPidsLimit, -1), ResourceOptions: resources,
+		},
+		DNS: dns.Config{ClusterDNS: kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain, ResolvConf: ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf")},
+	}, nil
+}

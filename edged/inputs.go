@@ -1,0 +1,171 @@
+package edged
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/dns"
+	"github.com/edgecore-io/edgecore/edged/env"
+	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/volume"
+)
+
+// inputs answers the runtime's questions about what a sandbox or container needs beyond its spec;
+// it brings together dns, cgroups, env and volumes. It implements runtime.Inputs.
+type inputs struct {
+	dns      *dns.Configurer
+	cgroups  *cgroups.Manager
+	volumes  *volume.Manager
+	objects  volume.Objects
+	recorder *events.Recorder
+	podDir   func(types.UID) string
+	facts    func() env.Facts
+
+	mu sync.Mutex
+	// mounted holds the volumes of the pods that are set up.
+	mounted map[types.UID]volume.Volumes
+}
+
+func (in *inputs) keep(uid types.UID, v volume.Volumes) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.mounted == nil {
+		in.mounted = map[types.UID]volume.Volumes{}
+	}
+	in.mounted[uid] = v
+}
+
+func (in *inputs) drop(uid types.UID) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.mounted, uid)
+}
+
+func (in *inputs) volumesOf(uid types.UID) volume.Volumes {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.mounted[uid]
+}
+
+// results remembers the newest sync of each pod: why containers wait.
+type results struct {
+	mu   sync.Mutex
+	last map[types.UID]runtime.SyncResult
+}
+
+func (r *results) keep(uid types.UID, res runtime.SyncResult) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil {
+		r.last = map[types.UID]runtime.SyncResult{}
+	}
+	r.last[uid] = res
+}
+
+func (r *results) get(uid types.UID) runtime.SyncResult {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last[uid]
+}
+
+func (r *results) drop(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, uid)
+}
+
+// Sandbox implements runtime.Inputs.
+func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs, error) {
+	hostname, _, err := in.dns.Hostname(pod)
+	if err != nil {
+		return runtime.SandboxInputs{}, err
+	}
+	config, warning, err := in.dns.PodDNS(pod)
+	if err != nil {
+		return runtime.SandboxInputs{}, err
+	}
+	if warning != "" {
+		in.recorder.Eventf(pod, v1.EventTypeWarning, events.DNSConfigForming, "%s", warning)
+	}
+	return runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.cgroups.PodParent(pod)}, nil
+}
+
+// Container implements runtime.Inputs.
+func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, podIPs []string) (runtime.ContainerInputs, error) {
+	facts := in.facts()
+	facts.PodIPs = podIPs
+	vars, invalid, err := env.Make(ctx, pod, c, facts, in.objects)
+	if err != nil {
+		return runtime.ContainerInputs{}, err
+	}
+	if len(invalid) > 0 {
+		in.recorder.ContainerEventf(pod, c, v1.EventTypeWarning, events.InvalidEnvironmentVariableNames,
+			"Keys %v from the envFrom of container %s were skipped since they are considered invalid environment variable names.", invalid, c.Name)
+	}
+	lookup := env.Lookup(vars)
+	mounts, err := in.volumes.Mounts(pod, c, in.volumesOf(pod.UID), func(text string) (string, error) { return expandPath(text, lookup) })
+	if err != nil {
+		return runtime.ContainerInputs{}, err
+	}
+	hosts, err := in.dns.EnsureHosts(in.podDir(pod.UID), pod, podIPs)
+	if err != nil {
+		return runtime.ContainerInputs{}, err
+	}
+	if !hasMount(c, "/etc/hosts") {
+		mounts = append(mounts, &runtimeapi.Mount{HostPath: hosts, ContainerPath: "/etc/hosts"})
+	}
+	return runtime.ContainerInputs{
+		Envs: vars, Mounts: mounts, WorkingDir: c.WorkingDir,
+		Command: env.ExpandAll(c.Command, vars), Args: env.ExpandAll(c.Args, vars),
+	}, nil
+}
+
+func hasMount(c *v1.Container, path string) bool {
+	for _, m := range c.VolumeMounts {
+		if m.MountPath == path {
+			return true
+		}
+	}
+	return false
+}
+
+// expandPath expands a subPathExpr, in which every variable has to be known.
+func expandPath(text string, lookup func(string) (string, bool)) (string, error) {
+	missing := ""
+	out := env.Expand(text, func(name string) (string, bool) {
+		value, ok := lookup(name)
+		if !ok {
+			missing = name
+		}
+		return value, ok
+	})
+	if missing != "" {
+		return "", fmt.Errorf("subPathExpr %q: variable %s is not set", text, missing)
+	}
+	return out, nil
+}
+
+// fields answers the downward API for volumes.
+type fields struct{ e *Edged }
+
+// Field implements volume.Fields.
+func (f *fields) Field(pod *v1.Pod, path string) (string, error) {
+	return env.Field(pod, path, f.e.facts())
+}
+
+// Resource implements volume.Fields.
+func (f *fields) Resource(pod *v1.Pod, container string, ref *v1.ResourceFieldSelector) (string, error) {
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.Name == container {
+			return env.Resource(c, ref, f.e.opts.Allocatable)
+		}
+	}
+	return "", fmt.Errorf("container %s not found", container)
+}

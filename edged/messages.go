@@ -1,0 +1,69 @@
+package edged
+
+import (
+	"context"
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/metaclient"
+	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// receive takes what metamanager forwards, in order, until ctx ends.
+func (e *Edged) receive(ctx context.Context) error {
+	for {
+		m, err := e.opts.Bus.Receive(ctx, e.Name())
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		e.handle(m)
+	}
+}
+
+// handle acts on one message. By the time it comes, its content is in the store: a message that
+// makes no sense is logged and changes nothing.
+func (e *Edged) handle(m *model.Message) {
+	key, err := resource.Parse(m.Route.Resource)
+	if err != nil {
+		klog.ErrorS(err, "Message dropped", "resource", m.Route.Resource, "source", m.Route.Source)
+		return
+	}
+	switch key.Type {
+	case resource.TypePod:
+		e.handlePod(m)
+	case resource.TypeConfigMap:
+		e.objectChanged(volume.KindConfigMap, key.Namespace, key.Name)
+	case resource.TypeSecret:
+		e.objectChanged(volume.KindSecret, key.Namespace, key.Name)
+	default:
+		klog.V(4).InfoS("Message of no interest", "resource", m.Route.Resource, "operation", m.Route.Operation)
+	}
+}
+
+func (e *Edged) handlePod(m *model.Message) {
+	switch m.Route.Operation {
+	case model.OpInsert, model.OpUpdate:
+		pod, err := metaclient.DecodePod(m.ContentData())
+		if err != nil {
+			klog.ErrorS(err, "Pod message dropped", "resource", m.Route.Resource)
+			return
+		}
+		e.storedPod(pod)
+	case model.OpDelete:
+		// The content may be no more than the names and the UID.
+		var obj metav1.PartialObjectMetadata
+		if err := json.Unmarshal(m.ContentData(), &obj); err != nil || obj.UID == "" {
+			klog.ErrorS(err, "Pod delete message without a UID dropped", "resource", m.Route.Resource)
+			return
+		}
+		e.storedPodGone(types.UID(obj.UID))
+	}
+}

@@ -1,0 +1,149 @@
+package edged
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// gather is how long a changed status waits for the next change of the same pod: a pod that
+	// starts passes several states within a moment, and each write wears the flash.
+	gather = 200 * time.Millisecond
+	// reportRetryMin and reportRetryMax bound the wait after the store refused a report.
+	reportRetryMin = time.Second
+	reportRetryMax = 30 * time.Second
+)
+
+// statusStore keeps reports; see metaclient.
+type statusStore interface {
+	ReportStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error
+	KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error
+}
+
+// reporter brings changed pod statuses to the store, the newest of each pod only, away from the
+// workers: no container waits for a disk. A status that could not be stored is tried again until
+// a newer one takes its place.
+type reporter struct {
+	store statusStore
+	// failed is told of the outcome of each attempt.
+	failed func(error)
+
+	mu    sync.Mutex
+	dirty map[types.UID]report
+	wake  chan struct{}
+	// sending serialises stores, so that flush and run never overtake each other.
+	sending sync.Mutex
+}
+
+type report struct {
+	pod    *v1.Pod
+	status v1.PodStatus
+}
+
+func newReporter(store statusStore, failed func(error)) *reporter {
+	return &reporter{store: store, failed: failed, dirty: map[types.UID]report{}, wake: make(chan struct{}, 1)}
+}
+
+// PodStatus implements status.Reporter.
+func (r *reporter) PodStatus(pod *v1.Pod, status v1.PodStatus) {
+	r.mu.Lock()
+	r.dirty[pod.UID] = report{pod: pod, status: status}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drop forgets what is to be told of a pod.
+func (r *reporter) drop(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.dirty, uid)
+}
+
+// run reports until ctx ends.
+func (r *reporter) run(ctx context.Context) {
+	delay := time.Duration(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		}
+		if !sleep(ctx, max(gather, delay)) {
+			return
+		}
+		if r.sendAll(ctx) {
+			delay = 0
+			continue
+		}
+		delay = min(max(2*delay, reportRetryMin), reportRetryMax)
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// sendAll stores what is dirty, and returns whether all of it was stored.
+func (r *reporter) sendAll(ctx context.Context) bool {
+	r.mu.Lock()
+	uids := make([]types.UID, 0, len(r.dirty))
+	for uid := range r.dirty {
+		uids = append(uids, uid)
+	}
+	r.mu.Unlock()
+	ok := true
+	for _, uid := range uids {
+		ok = r.flush(ctx, uid) == nil && ok
+	}
+	return ok
+}
+
+// flush stores what is dirty of one pod, now.
+func (r *reporter) flush(ctx context.Context, uid types.UID) error {
+	r.sending.Lock()
+	defer r.sending.Unlock()
+	r.mu.Lock()
+	rep, ok := r.dirty[uid]
+	delete(r.dirty, uid)
+	r.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	put := r.store.ReportStatus
+	if isStatic(rep.pod) {
+		put = r.store.KeepStatus // the cloud knows nothing of the pod
+	}
+	err := put(ctx, rep.pod, rep.status)
+	if ctx.Err() == nil {
+		r.failed(err)
+	}
+	if err != nil {
+		klog.V(2).InfoS("Pod status not stored yet", "pod", klog.KObj(rep.pod), "err", err)
+		r.mu.Lock()
+		if _, newer := r.dirty[uid]; !newer {
+			r.dirty[uid] = rep
+		}
+		r.mu.Unlock()
+	}
+	return err
+}
+
+// sleep waits, and returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,229 @@
+package edged
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/status"
+)
+
+// The methods in this file are what the pod workers do; see the states in package podworker.
+
+// runtimeRetry is how soon a pod is tried again that met a runtime which is down. The news that
+// it is back wakes all pods, so this is a safety net.
+const runtimeRetry = 10 * time.Second
+
+// Sync implements podworker.Syncer.
+func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
+	if status.Terminal(e.statuses.Phase(pod.UID)) {
+		return podworker.Outcome{Finished: true} // what has ended stays ended, also over a reboot
+	}
+	obs, err := e.observe(ctx, pod.UID)
+	if err != nil {
+		return e.syncFailed(pod, fmt.Errorf("read state of pod %s: %w", klog.KObj(pod), err))
+	}
+	e.setStatus(pod, obs, nil)
+	secrets, err := e.prepare(ctx, pod)
+	if err != nil {
+		return e.syncFailed(pod, err)
+	}
+	result := e.runtime.SyncPod(ctx, pod, obs, secrets)
+	if result.Changed || result.Err != nil {
+		if fresh, err := e.pleg.Refresh(ctx, pod.UID); err == nil {
+			obs = fresh
+		}
+	}
+	phase := e.setStatus(pod, obs, &result)
+	if result.Err != nil {
+		out := e.syncFailed(pod, result.Err)
+		if out.RetryAt.IsZero() {
+			out.RetryAt = result.RetryAt
+		}
+		return out
+	}
+	return podworker.Outcome{Finished: status.Terminal(phase), RetryAt: result.RetryAt}
+}
+
+// syncFailed makes an outcome of an error. A runtime that is down is not the pod's fault: the
+// agent's own condition says so, once.
+func (e *Edged) syncFailed(pod *v1.Pod, err error) podworker.Outcome {
+	if cri.IsDown(err) {
+		return podworker.Outcome{Err: err, RetryAt: time.Now().Add(runtimeRetry)}
+	}
+	if !errors.Is(err, context.Canceled) {
+		klog.V(2).InfoS("Pod not in sync yet", "pod", klog.KObj(pod), "err", err)
+	}
+	return podworker.Outcome{Err: err}
+}
+
+// observe returns what the runtime has of a pod, from the cache where that is whole.
+func (e *Edged) observe(ctx context.Context, uid types.UID) (*observed.Pod, error) {
+	if obs := e.pleg.Get(uid); obs != nil && obs.Detailed {
+		return obs, nil
+	}
+	return e.pleg.Refresh(ctx, uid)
+}
+
+// prepare makes what the pod needs before its sandbox: folders, cgroup, volumes, pull secrets.
+func (e *Edged) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, error) {
+	if err := os.MkdirAll(e.podDir(pod.UID), 0o750); err != nil {
+		return nil, fmt.Errorf("pod folder: %w", err)
+	}
+	if err := e.cgroups.EnsurePod(pod); err != nil {
+		e.recorder.Eventf(pod, v1.EventTypeWarning, events.FailedCreatePodContainer, "unable to ensure pod container exists: %v", err)
+		return nil, fmt.Errorf("cgroup of pod %s: %w", klog.KObj(pod), err)
+	}
+	volumes, err := e.volumes.Setup(ctx, pod)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.recorder.Eventf(pod, v1.EventTypeWarning, events.FailedMountVolume, "%v", err)
+		}
+		return nil, err
+	}
+	e.inputs.keep(pod.UID, volumes)
+	return e.pullSecrets(ctx, pod), nil
+}
+
+// pullSecrets returns the image pull secrets that exist; a missing one is reported, and the pull is tried without it.
+func (e *Edged) pullSecrets(ctx context.Context, pod *v1.Pod) []v1.Secret {
+	var secrets []v1.Secret
+	for _, ref := range pod.Spec.ImagePullSecrets {
+		if ref.Name == "" {
+			continue
+		}
+		secret, err := e.meta.Secret(ctx, pod.Namespace, ref.Name)
+		if err != nil {
+			if apierrors.IsNotFound(err) {
+				e.recorder.Eventf(pod, v1.EventTypeWarning, events.FailedToRetrieveImagePullSecret,
+					"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name)
+			} else {
+				klog.ErrorS(err, "Image pull secret could not be read", "pod", klog.KObj(pod), "secret", ref.Name)
+			}
+			continue
+		}
+		secrets = append(secrets, *secret)
+	}
+	return secrets
+}
+
+// Terminate implements podworker.Syncer.
+func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
+	obs, err := e.pleg.Refresh(ctx, end.UID)
+	if err != nil {
+		return fmt.Errorf("read state of pod %s: %w", end.UID, err)
+	}
+	if end.Pod != nil {
+		e.setStatus(end.Pod, obs, nil)
+	}
+	if !obs.Alive() {
+		return nil
+	}
+	if end.Pod == nil {
+		klog.InfoS("Stopping a pod that nobody wants", "pod", klog.KRef(obs.Namespace, obs.Name), "podUID", end.UID)
+	}
+	killErr := e.runtime.KillPod(ctx, end.UID, end.Pod, obs, end.Grace)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if obs, err = e.pleg.Refresh(ctx, end.UID); err != nil {
+		return errors.Join(killErr, err)
+	}
+	if end.Pod != nil {
+		e.setStatus(end.Pod, obs, nil)
+	}
+	if obs.ContainersAlive() {
+		return errors.Join(killErr, fmt.Errorf("pod %s: containers still run", end.UID))
+	}
+	return killErr
+}
+
+// Terminated implements podworker.Syncer.
+func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
+	gone := end.Removed || end.Deleted
+	if end.Pod != nil {
+		if obs := e.pleg.Get(end.UID); obs != nil {
+			e.finalStatus(end.Pod, obs)
+		}
+	}
+	if err := e.volumes.Teardown(ctx, end.UID); err != nil {
+		return fmt.Errorf("volumes of pod %s: %w", end.UID, err)
+	}
+	e.inputs.drop(end.UID)
+	if gone {
+		if obs := e.pleg.Get(end.UID); obs != nil {
+			if err := e.runtime.RemovePod(ctx, obs); err != nil {
+				return fmt.Errorf("remove containers of pod %s: %w", end.UID, err)
+			}
+		}
+	}
+	if err := e.cgroups.RemovePod(end.UID); err != nil {
+		return fmt.Errorf("cgroup of pod %s: %w", end.UID, err)
+	}
+	if gone {
+		if err := e.volumes.RemovePodDir(end.UID); err != nil {
+			return fmt.Errorf("folder of pod %s: %w", end.UID, err)
+		}
+	}
+	return e.reportEnd(ctx, end)
+}
+
+// reportEnd tells the store that nothing is left of a pod.
+func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
+	if end.Pod == nil {
+		return nil
+	}
+	if end.Deleted && !end.Removed {
+		// Whoever deleted the pod waits for this, and removes the object then.
+		if err := e.reporter.flush(ctx, end.UID); err != nil {
+			return err
+		}
+		return e.meta.ReportDeleted(ctx, end.Pod)
+	}
+	if end.Removed {
+		e.reporter.drop(end.UID)
+		e.statuses.Delete(end.UID)
+		if isStatic(end.Pod) {
+			return e.meta.ForgetStatus(ctx, end.Pod)
+		}
+	}
+	return nil
+}
+
+// podDir is the pod's own folder, in the kubelet's place.
+func (e *Edged) podDir(uid types.UID) string {
+	return filepath.Join(e.opts.RootDir, "pods", string(uid))
+}
+
+// setStatus makes the pod's status from what is seen now, and returns its phase. result is that of
+// the newest sync; nil keeps what the one before said.
+func (e *Edged) setStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) v1.PodPhase {
+	if result != nil {
+		e.results.keep(pod.UID, *result)
+	}
+	last := e.results.get(pod.UID)
+	in := e.statusInputs(pod, obs)
+	in.Reasons, in.SandboxReason = last.Reasons, last.SandboxErr
+	return e.statuses.Set(pod, status.Generate(in))
+}
+
+// finalStatus makes the status of a pod of which nothing runs any more.
+func (e *Edged) finalStatus(pod *v1.Pod, obs *observed.Pod) {
+	in := e.statusInputs(pod, obs)
+	in.Terminated = true
+	e.statuses.Set(pod, status.Generate(in))
+	e.results.drop(pod.UID)
+}

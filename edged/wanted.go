@@ -1,0 +1,139 @@
+package edged
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/source"
+)
+
+// wanted is the set of pods that somebody wants on this node, and those that are on their way out.
+// It only remembers; what follows from a change is its caller's business. Pods in it are immutable.
+type wanted struct {
+	mu   sync.Mutex
+	pods map[types.UID]*want
+}
+
+// want is one pod of the set.
+type want struct {
+	pod    *v1.Pod
+	static bool
+	// restored pods were admitted before the agent (or the device) started, and are not judged again.
+	restored bool
+	admitted bool
+	// rejected says why the pod was not admitted.
+	rejected *observed.Reason
+	// leaving: nobody wants the pod any more, but something of it is still there.
+	leaving bool
+}
+
+func newWanted() *wanted { return &wanted{pods: map[types.UID]*want{}} }
+
+// setStatic replaces all static pods, and returns what came and what went.
+func (w *wanted) setStatic(pods []*v1.Pod) (added, removed []*v1.Pod) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := map[types.UID]bool{}
+	for _, pod := range pods {
+		now[pod.UID] = true
+		if have := w.pods[pod.UID]; have != nil && !have.leaving {
+			continue
+		}
+		w.pods[pod.UID] = &want{pod: pod, static: true}
+		added = append(added, pod)
+	}
+	for uid, have := range w.pods {
+		if have.static && !have.leaving && !now[uid] {
+			have.leaving = true
+			removed = append(removed, have.pod)
+		}
+	}
+	return added, removed
+}
+
+// put adds or replaces a pod of the store. It returns false when the pod is no news.
+func (w *wanted) put(pod *v1.Pod, restored bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	have := w.pods[pod.UID]
+	if have == nil || have.leaving {
+		w.pods[pod.UID] = &want{pod: pod, restored: restored}
+		return true
+	}
+	if have.static {
+		return false // a UID belongs to one source
+	}
+	have.pod = pod
+	return true
+}
+
+// leave marks a pod as no longer wanted, and returns it, or nil when it is not there.
+func (w *wanted) leave(uid types.UID) *v1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	have := w.pods[uid]
+	if have == nil || have.leaving {
+		return nil
+	}
+	have.leaving = true
+	return have.pod
+}
+
+// forget drops a pod that is leaving: nothing is left of it.
+func (w *wanted) forget(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if have := w.pods[uid]; have != nil && have.leaving {
+		delete(w.pods, uid)
+	}
+}
+
+// get returns what is known of a pod; ok is false when it is not in the set.
+func (w *wanted) get(uid types.UID) (have want, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.pods[uid]; p != nil {
+		return *p, true
+	}
+	return want{}, false
+}
+
+// judge records the outcome of an admission.
+func (w *wanted) judge(uid types.UID, rejected *observed.Reason) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.pods[uid]; p != nil {
+		p.admitted, p.rejected = rejected == nil, rejected
+	}
+}
+
+// all returns the set in the order in which pods are to start: those restored from before first,
+// then by creation, name and UID.
+func (w *wanted) all() []want {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := make([]want, 0, len(w.pods))
+	for p := range maps.Values(w.pods) {
+		list = append(list, *p)
+	}
+	slices.SortFunc(list, func(a, b want) int {
+		if a.restored != b.restored {
+			if a.restored {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.pod.CreationTimestamp.Compare(b.pod.CreationTimestamp.Time),
+			cmp.Compare(a.pod.Namespace, b.pod.Namespace), cmp.Compare(a.pod.Name, b.pod.Name), cmp.Compare(a.pod.UID, b.pod.UID))
+	})
+	return list
+}
+
+// isStatic tells whether a pod comes from a manifest on this node.
+func isStatic(pod *v1.Pod) bool { return source.IsStatic(pod) }

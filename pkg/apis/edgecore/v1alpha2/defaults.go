@@ -1,0 +1,136 @@
+package v1alpha2
+
+import (
+	"os"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+)
+
+// Where things lie by default: KubeEdge's places.
+const (
+	DefaultConfigFile    = "/etc/kubeedge/config/edgecore.yaml"
+	DefaultDataSource    = "/var/lib/kubeedge/edgecore.db"
+	DefaultRootDirectory = "/var/lib/kubelet"
+	DefaultManifests     = "/etc/kubeedge/manifests"
+	DefaultCRISocket     = "unix:///run/containerd/containerd.sock"
+	// DefaultReadOnlyPort is the kubelet's own; KubeEdge's files say 10350, and get it.
+	DefaultReadOnlyPort = 10255
+
+	caFile   = "/etc/kubeedge/ca/rootCA.crt"
+	certFile = "/etc/kubeedge/certs/server.crt"
+	keyFile  = "/etc/kubeedge/certs/server.key"
+	local    = "127.0.0.1"
+)
+
+// Default returns the configuration of an empty file.
+func Default() *EdgeCore {
+	return &EdgeCore{
+		TypeMeta: metav1.TypeMeta{APIVersion: APIVersion, Kind: Kind},
+		Database: Database{DriverName: "sqlite3", AliasName: "default", DataSource: DefaultDataSource},
+		Modules: Modules{
+			Edged:       defaultEdged(),
+			EdgeHub:     defaultEdgeHub(),
+			EventBus:    defaultEventBus(),
+			MetaManager: defaultMetaManager(),
+			ServiceBus:  ServiceBus{Server: local, Port: 9060, Timeout: 60},
+			DeviceTwin:  DeviceTwin{Enable: true, DMISockPath: "/etc/kubeedge/"},
+			EdgeStream: EdgeStream{
+				Server: local + ":10004", TLSTunnelCAFile: caFile, TLSTunnelCertFile: certFile, TLSTunnelPrivateKeyFile: keyFile,
+				HandshakeTimeout: 30, ReadDeadline: 15, WriteDeadline: 15,
+			},
+		},
+	}
+}
+
+// Minimal returns the keys that a new device most likely wants to set.
+func Minimal() map[string]any {
+	d := Default()
+	return map[string]any{
+		"apiVersion": APIVersion, "kind": Kind,
+		"database": map[string]any{"dataSource": d.Database.DataSource},
+		"modules": map[string]any{"edged": map[string]any{
+			"hostnameOverride": d.Modules.Edged.HostnameOverride,
+			"rootDirectory":    d.Modules.Edged.RootDirectory,
+			"tailoredKubeletConfig": map[string]any{
+				"staticPodPath": DefaultManifests, "containerRuntimeEndpoint": DefaultCRISocket, "cgroupDriver": "cgroupfs",
+				"address": local, "readOnlyPort": DefaultReadOnlyPort,
+			},
+		}},
+	}
+}
+
+func defaultEdged() Edged {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "edge-node"
+	}
+	return Edged{
+		Enable: true, RegisterNodeNamespace: "default", HostnameOverride: strings.ToLower(name),
+		PodSandboxImage: "kubeedge/pause:3.6", RootDirectory: DefaultRootDirectory,
+		MaxPerPodContainerCount: 1, MaxContainerCount: -1, RegisterSchedulable: true,
+		TailoredKubeletConfig: defaultKubelet(),
+	}
+}
+
+func defaultEdgeHub() EdgeHub {
+	transport := func(port string, enable bool) Transport {
+		return Transport{Enable: enable, Server: local + ":" + port, HandshakeTimeout: 30, ReadDeadline: 15, WriteDeadline: 15}
+	}
+	return EdgeHub{
+		Enable: true, Heartbeat: 15, MessageQPS: 30, MessageBurst: 60, ProjectID: "e632aba927ea4ac2b575ec1603d56f10",
+		HTTPServer: "https://" + local + ":10002", RotateCertificates: true,
+		TLSCAFile: caFile, TLSCertFile: certFile, TLSPrivateKeyFile: keyFile,
+		WebSocket: transport("10000", true), Quic: transport("10001", false),
+	}
+}
+
+func defaultEventBus() EventBus {
+	return EventBus{
+		Enable: true, MqttSessionQueueSize: 100, MqttServerInternal: "tcp://127.0.0.1:1884", MqttServerExternal: "tcp://127.0.0.1:1883", MqttMode: 2,
+		TLS: EventBusTLS{TLSMqttCAFile: caFile, TLSMqttCertFile: certFile, TLSMqttPrivateKeyFile: keyFile},
+	}
+}
+
+func defaultMetaManager() MetaManager {
+	return MetaManager{
+		Enable: true, ContextSendGroup: "hub", ContextSendModule: "websocket", RemoteQueryTimeout: 60,
+		MetaServer: MetaServer{
+			Server: local + ":10550", DummyServer: "169.254.30.10:10550", TLSCaFile: caFile, TLSCertFile: certFile, TLSPrivateKeyFile: keyFile,
+			ServiceAccountIssuers: []string{"https://kubernetes.default.svc.cluster.local"},
+		},
+	}
+}
+
+func defaultKubelet() kubeletconfig.KubeletConfiguration {
+	duration := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
+	return kubeletconfig.KubeletConfiguration{
+		StaticPodPath: DefaultManifests, PodLogsDir: "/var/log/pods",
+		SyncFrequency: duration(time.Minute), FileCheckFrequency: duration(20 * time.Second),
+		Address: local, ReadOnlyPort: DefaultReadOnlyPort,
+		RegistryPullQPS: ptr.To[int32](5), RegistryBurst: 10, EventRecordQPS: ptr.To[int32](50), EventBurst: 100,
+		EnableDebuggingHandlers: ptr.To(true), OOMScoreAdj: ptr.To[int32](-999), ClusterDomain: "cluster.local",
+		StreamingConnectionIdleTimeout: duration(4 * time.Hour),
+		NodeStatusUpdateFrequency:      duration(10 * time.Second), NodeStatusReportFrequency: duration(5 * time.Minute), NodeLeaseDurationSeconds: 40,
+		ImageMinimumGCAge: duration(2 * time.Minute), ImageGCHighThresholdPercent: ptr.To[int32](85), ImageGCLowThresholdPercent: ptr.To[int32](80),
+		VolumeStatsAggPeriod: duration(time.Minute), CgroupsPerQOS: ptr.To(true), CgroupDriver: "cgroupfs",
+		CPUManagerPolicy: "none", CPUManagerReconcilePeriod: duration(10 * time.Second), MemoryManagerPolicy: "None",
+		TopologyManagerPolicy: "none", TopologyManagerScope: "container",
+		RuntimeRequestTimeout: duration(2 * time.Minute), HairpinMode: "promiscuous-bridge", MaxPods: 110, PodPidsLimit: ptr.To[int64](-1),
+		ResolverConfig: ptr.To("/etc/resolv.conf"), CPUCFSQuota: ptr.To(true), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 100 * time.Millisecond},
+		NodeStatusMaxImages: ptr.To[int32](0), MaxOpenFiles: 1000000, ContentType: "application/json", SerializeImagePulls: ptr.To(true),
+		EvictionHard:                     map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%"},
+		EvictionPressureTransitionPeriod: duration(5 * time.Minute), EnableControllerAttachDetach: ptr.To(true),
+		MakeIPTablesUtilChains: ptr.To(true), IPTablesMasqueradeBit: ptr.To[int32](14), IPTablesDropBit: ptr.To[int32](15),
+		FailSwapOn: ptr.To(false), ContainerLogMaxSize: "10Mi", ContainerLogMaxFiles: ptr.To[int32](5), ContainerLogMaxWorkers: ptr.To[int32](1),
+		ContainerLogMonitorInterval:               &metav1.Duration{Duration: 10 * time.Second},
+		ConfigMapAndSecretChangeDetectionStrategy: kubeletconfig.GetChangeDetectionStrategy, EnforceNodeAllocatable: []string{"pods"},
+		VolumePluginDir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", EnableSystemLogHandler: ptr.To(true),
+		EnableProfilingHandler: ptr.To(true), EnableDebugFlagsHandler: ptr.To(true), SeccompDefault: ptr.To(false), MemoryThrottlingFactor: ptr.To(0.9),
+		RegisterNode: ptr.To(true), LocalStorageCapacityIsolation: ptr.To(true), FailCgroupV1: ptr.To(false),
+		ContainerRuntimeEndpoint: DefaultCRISocket,
+	}
+}

@@ -1,0 +1,187 @@
+// Package v1alpha2 is the configuration file of edgecore, edgecore.config.kubeedge.io/v1alpha2: every key that
+// KubeEdge has, so that a KubeEdge user's file is taken as it is. Load is strict: a key that nobody knows is
+// an error, one that this version does not act on is a warning.
+//
+// Durations without a unit are in seconds.
+package v1alpha2
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// The identity of the file.
+const (
+	APIVersion = "edgecore.config.kubeedge.io/v1alpha2"
+	Kind       = "EdgeCore"
+)
+
+// EdgeCore is the file.
+type EdgeCore struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Database is where the store lies.
+	Database Database `json:"database"`
+	Modules  Modules  `json:"modules"`
+	// FeatureGates of KubeEdge.
+	FeatureGates map[string]bool `json:"featureGates,omitempty"`
+	// EdgeCoreVersion is noted by KubeEdge; it changes nothing.
+	EdgeCoreVersion string `json:"edgecoreVersion,omitempty"`
+}
+
+// Database is the store.
+type Database struct {
+	DriverName string `json:"driverName"`
+	AliasName  string `json:"aliasName"`
+	// DataSource is the path of the SQLite file.
+	DataSource string `json:"dataSource"`
+}
+
+// Modules are the parts of edgecore.
+type Modules struct {
+	Edged       Edged       `json:"edged"`
+	EdgeHub     EdgeHub     `json:"edgeHub"`
+	EventBus    EventBus    `json:"eventBus"`
+	MetaManager MetaManager `json:"metaManager"`
+	ServiceBus  ServiceBus  `json:"serviceBus"`
+	DeviceTwin  DeviceTwin  `json:"deviceTwin"`
+	DBTest      Switch      `json:"dbTest"`
+	EdgeStream  EdgeStream  `json:"edgeStream"`
+	TaskManager Switch      `json:"taskManager"`
+}
+
+// Switch is a module that can only be on or off.
+type Switch struct {
+	Enable bool `json:"enable"`
+}
+
+// Edged runs the pods.
+type Edged struct {
+	Enable                bool   `json:"enable"`
+	ReportEvent           bool   `json:"reportEvent"`
+	CustomInterfaceName   string `json:"customInterfaceName,omitempty"`
+	RegisterNodeNamespace string `json:"registerNodeNamespace"`
+
+	// HostnameOverride is the name of the node.
+	HostnameOverride string `json:"hostnameOverride"`
+	// NodeIP is the address of the node; empty finds it.
+	NodeIP          string            `json:"nodeIP,omitempty"`
+	RuntimeCgroups  string            `json:"runtimeCgroups,omitempty"`
+	PodSandboxImage string            `json:"podSandboxImage"`
+	RootDirectory   string            `json:"rootDirectory"`
+	NodeLabels      map[string]string `json:"nodeLabels,omitempty"`
+
+	MinimumGCAge            metav1.Duration `json:"minimumGCAge"`
+	MaxPerPodContainerCount int32           `json:"maxPerPodContainerCount"`
+	MaxContainerCount       int32           `json:"maxContainerCount"`
+	RegisterSchedulable     bool            `json:"registerSchedulable"`
+	SeccompDefault          bool            `json:"seccompDefault"`
+
+	ExperimentalMounterPath                            string `json:"experimentalMounterPath,omitempty"`
+	ExperimentalNodeAllocatableIgnoreEvictionThreshold bool   `json:"experimentalNodeAllocatableIgnoreEvictionThreshold,omitempty"`
+	WindowsService                                     bool   `json:"windowsService,omitempty"`
+	WindowsPriorityClass                               string `json:"windowsPriorityClass,omitempty"`
+
+	// TailoredKubeletConfig has the names and meanings of the kubelet's configuration.
+	TailoredKubeletConfig kubeletconfig.KubeletConfiguration `json:"tailoredKubeletConfig"`
+}
+
+// EdgeHub is the edge's end of the link.
+type EdgeHub struct {
+	Enable             bool      `json:"enable"`
+	Heartbeat          int32     `json:"heartbeat"`
+	MessageQPS         int32     `json:"messageQPS"`
+	MessageBurst       int32     `json:"messageBurst"`
+	ProjectID          string    `json:"projectID"`
+	Token              string    `json:"token"`
+	HTTPServer         string    `json:"httpServer"`
+	RotateCertificates bool      `json:"rotateCertificates"`
+	TLSCAFile          string    `json:"tlsCaFile"`
+	TLSCertFile        string    `json:"tlsCertFile"`
+	TLSPrivateKeyFile  string    `json:"tlsPrivateKeyFile"`
+	WebSocket          Transport `json:"websocket"`
+	Quic               Transport `json:"quic"`
+}
+
+// Transport is one way to reach the cloud.
+type Transport struct {
+	Enable           bool   `json:"enable"`
+	Server           string `json:"server"`
+	HandshakeTimeout int32  `json:"handshakeTimeout"`
+	ReadDeadline     int32  `json:"readDeadline"`
+	WriteDeadline    int32  `json:"writeDeadline"`
+}
+
+// EventBus talks MQTT.
+type EventBus struct {
+	Enable               bool        `json:"enable"`
+	MqttQOS              uint8       `json:"mqttQOS"`
+	MqttRetain           bool        `json:"mqttRetain"`
+	MqttSessionQueueSize int32       `json:"mqttSessionQueueSize"`
+	MqttServerInternal   string      `json:"mqttServerInternal"`
+	MqttServerExternal   string      `json:"mqttServerExternal"`
+	MqttSubClientID      string      `json:"mqttSubClientID"`
+	MqttPubClientID      string      `json:"mqttPubClientID"`
+	MqttUsername         string      `json:"mqttUsername"`
+	MqttPassword         string      `json:"mqttPassword"`
+	MqttMode             int32       `json:"mqttMode"`
+	TLS                  EventBusTLS `json:"eventBusTLS"`
+}
+
+// EventBusTLS secures MQTT.
+type EventBusTLS struct {
+	Enable                bool   `json:"enable"`
+	TLSMqttCAFile         string `json:"tlsMqttCAFile"`
+	TLSMqttCertFile       string `json:"tlsMqttCertFile"`
+	TLSMqttPrivateKeyFile string `json:"tlsMqttPrivateKeyFile"`
+}
+
+// MetaManager keeps desired state.
+type MetaManager struct {
+	Enable             bool       `json:"enable"`
+	ContextSendGroup   string     `json:"contextSendGroup"`
+	ContextSendModule  string     `json:"contextSendModule"`
+	RemoteQueryTimeout int32      `json:"remoteQueryTimeout"`
+	MetaServer         MetaServer `json:"metaServer"`
+}
+
+// MetaServer is a Kubernetes API on the edge.
+type MetaServer struct {
+	Enable                bool     `json:"enable"`
+	Server                string   `json:"server"`
+	DummyServer           string   `json:"dummyServer"`
+	TLSCaFile             string   `json:"tlsCaFile"`
+	TLSCertFile           string   `json:"tlsCertFile"`
+	TLSPrivateKeyFile     string   `json:"tlsPrivateKeyFile"`
+	ServiceAccountIssuers []string `json:"serviceAccountIssuers"`
+	APIAudiences          []string `json:"apiAudiences,omitempty"`
+	ServiceAccountKeyFile []string `json:"serviceAccountKeyFiles,omitempty"`
+}
+
+// ServiceBus calls HTTP services on the edge.
+type ServiceBus struct {
+	Enable            bool   `json:"enable"`
+	Server            string `json:"server"`
+	Port              int32  `json:"port"`
+	Timeout           int32  `json:"timeout"`
+	TLSCertFile       string `json:"tlsCertFile,omitempty"`
+	TLSPrivateKeyFile string `json:"tlsPrivateKeyFile,omitempty"`
+}
+
+// DeviceTwin mirrors devices.
+type DeviceTwin struct {
+	Enable      bool   `json:"enable"`
+	DMISockPath string `json:"dmiSockPath"`
+}
+
+// EdgeStream carries logs and exec.
+type EdgeStream struct {
+	Enable                  bool   `json:"enable"`
+	Server                  string `json:"server"`
+	TLSTunnelCAFile         string `json:"tlsTunnelCAFile"`
+	TLSTunnelCertFile       string `json:"tlsTunnelCertFile"`
+	TLSTunnelPrivateKeyFile string `json:"tlsTunnelPrivateKeyFile"`
+	HandshakeTimeout        int32  `json:"handshakeTimeout"`
+	ReadDeadline            int32  `json:"readDeadline"`
+	WriteDeadline           int32  `json:"writeDeadline"`
+}

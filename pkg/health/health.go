@@ -1,0 +1,113 @@
+// Package health is the one registry of the agent's own conditions: what is wrong with the agent or with
+// what it stands on. Logs, metrics, the status command and the health endpoint all read it.
+package health
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// Condition is something that is wrong now.
+type Condition struct {
+	Code     Code     `json:"code"`
+	Title    string   `json:"title"`
+	Severity Severity `json:"severity"`
+	// Object is what the condition is about, where there may be several: a file, say.
+	Object string    `json:"object,omitempty"`
+	Detail string    `json:"detail,omitempty"`
+	Remedy string    `json:"remedy"`
+	Since  time.Time `json:"since"`
+}
+
+// Registry holds the conditions. The zero value is ready; its methods may be called from any goroutine.
+type Registry struct {
+	mu  sync.Mutex
+	set map[id]Condition
+}
+
+type id struct {
+	code   Code
+	object string
+}
+
+// Set says that a condition holds for an object ("" where there is only one), and why. It is logged when it
+// begins and when its detail changes.
+func (r *Registry) Set(code Code, object, detail string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := id{code, object}
+	c, there := r.set[key]
+	if there && c.Detail == detail {
+		return
+	}
+	if !there {
+		e := known[code]
+		c = Condition{Code: code, Title: e.Title, Severity: e.Severity, Object: object, Remedy: e.Remedy, Since: time.Now()}
+	}
+	c.Detail = detail
+	if r.set == nil {
+		r.set = map[id]Condition{}
+	}
+	r.set[key] = c
+	if !there {
+		klog.InfoS(c.Title, "condition", code, "object", object, "detail", detail, "remedy", c.Remedy)
+	}
+}
+
+// SetError sets the condition if err is not nil, and clears it otherwise.
+func (r *Registry) SetError(code Code, object string, err error) {
+	if err == nil {
+		r.Clear(code, object)
+		return
+	}
+	r.Set(code, object, err.Error())
+}
+
+// Clear says that a condition holds no more.
+func (r *Registry) Clear(code Code, object string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := id{code, object}
+	c, there := r.set[key]
+	if !there {
+		return
+	}
+	delete(r.set, key)
+	klog.InfoS("Condition is over", "condition", code, "object", object, "lasted", time.Since(c.Since).Round(time.Millisecond))
+}
+
+// Snapshot returns the conditions that have lasted long enough to be shown, the worst first.
+func (r *Registry) Snapshot() []Condition {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []Condition
+	for key, c := range r.set {
+		if time.Since(c.Since) >= known[key.code].After {
+			list = append(list, c)
+		}
+	}
+	slices.SortFunc(list, func(a, b Condition) int {
+		if a.Severity != b.Severity {
+			return strings.Compare(string(a.Severity), string(b.Severity)) // Error, Warning
+		}
+		if a.Code != b.Code {
+			return strings.Compare(string(a.Code), string(b.Code))
+		}
+		return strings.Compare(a.Object, b.Object)
+	})
+	return list
+}
+
+// Healthy returns the first condition that is an error; ok is true when there is none.
+func (r *Registry) Healthy() (worst Condition, ok bool) {
+	for _, c := range r.Snapshot() {
+		if c.Severity == Error {
+			return c, false
+		}
+	}
+	return Condition{}, true
+}
