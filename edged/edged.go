@@ -107,7 +107,7 @@ type Edged struct {
 	// started: the pods have been handed to their workers. staticLoaded: the manifests were read.
 	// storeTried: the store was asked; storeLoaded: it said all that it should hold.
 	started, staticLoaded, storeTried, storeLoaded atomic.Bool
-	runtimeName, runtimeVersion        atomic.Value // string
+	runtimeName, runtimeVersion                    atomic.Value // string
 }
 
 // New makes the module. It connects to nothing yet.

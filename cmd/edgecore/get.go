@@ -1,0 +1,233 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/yaml"
+)
+
+func newGetCommand(opts *globalOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get",
+		Short: "Show the pods and events of this device",
+		Long:  "Show what the agent on this device knows, from its read-only port. No cloud is asked.",
+	}
+	cmd.AddCommand(newGetPodsCommand(opts), newGetEventsCommand(opts))
+	return cmd
+}
+
+func newGetPodsCommand(opts *globalOptions) *cobra.Command {
+	var output, namespace string
+	cmd := &cobra.Command{
+		Use:     "pods [NAME]",
+		Aliases: []string{"pod", "po"},
+		Short:   "Show the pods of this device",
+		Example: `  edgecore get pods
+  edgecore get pods -o wide
+  edgecore get pods web-edge1 -o yaml`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := newAgent(opts)
+			if err != nil {
+				return err
+			}
+			list, err := a.pods(cmd.Context())
+			if err != nil {
+				return err
+			}
+			list.Items = slices.DeleteFunc(list.Items, func(p v1.Pod) bool {
+				return (namespace != "" && p.Namespace != namespace) || (len(args) > 0 && p.Name != args[0])
+			})
+			if len(args) > 0 && len(list.Items) == 0 {
+				return fmt.Errorf("pod %q not found; `edgecore get pods` shows those there are", args[0])
+			}
+			return printPods(cmd.OutOrStdout(), list, output, time.Now())
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the form: wide, json, yaml or name")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "show one namespace; all without it")
+	return cmd
+}
+
+func printPods(out io.Writer, list *v1.PodList, form string, now time.Time) error {
+	switch form {
+	case "json":
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "    ")
+		return enc.Encode(list)
+	case "yaml":
+		data, err := yaml.Marshal(list)
+		if err == nil {
+			_, err = out.Write(data)
+		}
+		return err
+	case "name":
+		for i := range list.Items {
+			fmt.Fprintf(out, "pod/%s\n", list.Items[i].Name)
+		}
+		return nil
+	case "", "wide":
+	default:
+		return fmt.Errorf("-o %s: want wide, json, yaml or name", form)
+	}
+	if len(list.Items) == 0 {
+		_, err := fmt.Fprintln(out, "No pods on this device.")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	head := "NAMESPACE\tNAME\tREADY\tSTATUS\tRESTARTS\tAGE"
+	if form == "wide" {
+		head += "\tIP\tNODE"
+	}
+	fmt.Fprintln(w, head)
+	for i := range list.Items {
+		p := &list.Items[i]
+		row := summarize(p, now)
+		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s", p.Namespace, p.Name, row.ready, row.total, row.status, row.restarts, row.age)
+		if form == "wide" {
+			fmt.Fprintf(w, "\t%s\t%s", orNone(p.Status.PodIP), orNone(p.Spec.NodeName))
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "<none>"
+	}
+	return s
+}
+
+// row is what a table shows of a pod.
+type row struct {
+	ready, total          int
+	status, restarts, age string
+}
+
+// summarize puts a pod into the words that kubectl has for it.
+func summarize(p *v1.Pod, now time.Time) row {
+	r := row{total: len(p.Spec.Containers), status: string(p.Status.Phase)}
+	if p.Status.Reason != "" {
+		r.status = p.Status.Reason
+	}
+	restarts, last := 0, time.Time{}
+	count := func(s *v1.ContainerStatus) {
+		restarts += int(s.RestartCount)
+		if t := s.LastTerminationState.Terminated; t != nil && t.FinishedAt.After(last) {
+			last = t.FinishedAt.Time
+		}
+	}
+	initializing := false
+	for i := range p.Status.InitContainerStatuses {
+		s := &p.Status.InitContainerStatuses[i]
+		count(s)
+		if text := initStatus(s, i, len(p.Spec.InitContainers)); text != "" && !initializing && p.Status.Phase != v1.PodSucceeded {
+			r.status, initializing = text, true
+		}
+	}
+	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
+		s := &p.Status.ContainerStatuses[i]
+		count(s)
+		if s.Ready {
+			r.ready++
+		}
+		if text := containerStatus(s); text != "" && !initializing {
+			r.status = text
+		}
+	}
+	if r.status == "Completed" && r.ready > 0 {
+		r.status = string(v1.PodRunning)
+	}
+	if p.DeletionTimestamp != nil {
+		r.status = "Terminating"
+	}
+	r.restarts = fmt.Sprint(restarts)
+	if restarts > 0 && !last.IsZero() {
+		r.restarts += " (" + duration.HumanDuration(now.Sub(last)) + " ago)"
+	}
+	r.age = "<unknown>"
+	switch {
+	case !p.CreationTimestamp.IsZero():
+		r.age = duration.HumanDuration(now.Sub(p.CreationTimestamp.Time))
+	case p.Status.StartTime != nil:
+		r.age = duration.HumanDuration(now.Sub(p.Status.StartTime.Time))
+	}
+	return r
+}
+
+// initStatus is what an init container says of its pod, "" when it has nothing against it.
+func initStatus(s *v1.ContainerStatus, i, total int) string {
+	switch {
+	case s.State.Terminated != nil && s.State.Terminated.ExitCode == 0, s.State.Running != nil && s.Started != nil && *s.Started && s.Ready:
+		return ""
+	case s.State.Terminated != nil:
+		return "Init:" + terminatedText(s.State.Terminated)
+	case s.State.Waiting != nil && s.State.Waiting.Reason != "" && s.State.Waiting.Reason != "PodInitializing" && s.State.Waiting.Reason != "ContainerCreating":
+		return "Init:" + s.State.Waiting.Reason
+	}
+	return fmt.Sprintf("Init:%d/%d", i, total)
+}
+
+func containerStatus(s *v1.ContainerStatus) string {
+	switch {
+	case s.State.Waiting != nil:
+		return s.State.Waiting.Reason
+	case s.State.Terminated != nil:
+		return terminatedText(s.State.Terminated)
+	}
+	return ""
+}
+
+func terminatedText(t *v1.ContainerStateTerminated) string {
+	switch {
+	case t.Reason != "":
+		return t.Reason
+	case t.Signal != 0:
+		return fmt.Sprintf("Signal:%d", t.Signal)
+	}
+	return fmt.Sprintf("ExitCode:%d", t.ExitCode)
+}
+
+func newGetEventsCommand(opts *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:     "events",
+		Aliases: []string{"event", "ev"},
+		Short:   "Show what happened to the pods of this device lately",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := newAgent(opts)
+			if err != nil {
+				return err
+			}
+			var list v1.EventList
+			if err := a.get(cmd.Context(), "/events", &list); err != nil {
+				return err
+			}
+			return printEvents(cmd.OutOrStdout(), list.Items, time.Now())
+		},
+	}
+}
+
+func printEvents(out io.Writer, events []v1.Event, now time.Time) error {
+	if len(events) == 0 {
+		_, err := fmt.Fprintln(out, "No events since the agent started.")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "LAST SEEN\tTYPE\tREASON\tCOUNT\tOBJECT\tMESSAGE")
+	for i := range events {
+		e := &events[i]
+		object := e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", duration.HumanDuration(now.Sub(e.LastTimestamp.Time)), e.Type, e.Reason, e.Count, object, e.Message)
+	}
+	return w.Flush()
+}

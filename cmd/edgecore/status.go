@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/pkg/health"
+)
+
+// errUnhealthy makes the exit status 1 where something is wrong.
+var errUnhealthy = errors.New("something needs attention; see above")
+
+func newStatusCommand(opts *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show how the agent on this device is, and what to do about what is wrong",
+		Long: `Show the node, its runtime, its pods, where things lie, and every condition that needs attention with its
+remedy. The exit status is 1 while something stands still.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := newAgent(opts)
+			if err != nil {
+				return err
+			}
+			var info server.Info
+			if err := a.get(cmd.Context(), "/status", &info); err != nil {
+				return err
+			}
+			pods, err := a.pods(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return printStatus(cmd.OutOrStdout(), &info, pods.Items, time.Now())
+		},
+	}
+}
+
+func printStatus(out io.Writer, info *server.Info, pods []v1.Pod, now time.Time) error {
+	phases := map[v1.PodPhase]int{}
+	for i := range pods {
+		phases[pods[i].Status.Phase]++
+	}
+	runtime := info.Runtime
+	if runtime == "" {
+		runtime = "unknown"
+	}
+	fmt.Fprintf(out, "Node:      %s\nAgent:     edgecore %s, running for %s\nRuntime:   %s %s at %s\n",
+		info.NodeName, info.Version, duration.HumanDuration(now.Sub(info.Started)), runtime, info.RuntimeVersion, info.Endpoint)
+	fmt.Fprintf(out, "Pods:      %d (%d running, %d pending, %d succeeded, %d failed)\n", len(pods),
+		phases[v1.PodRunning], phases[v1.PodPending], phases[v1.PodSucceeded], phases[v1.PodFailed])
+	fmt.Fprintf(out, "Manifests: %s\nStore:     %s\nPod logs:  %s\n\n", info.StaticPodPath, info.Store, info.PodLogsDir)
+	if len(info.Conditions) == 0 {
+		_, err := fmt.Fprintln(out, "All is well.")
+		return err
+	}
+	bad := false
+	for _, c := range info.Conditions {
+		bad = bad || c.Severity == health.Error
+		fmt.Fprintf(out, "%s: %s (%s, for %s)\n", c.Severity, c.Title, c.Code, duration.HumanDuration(now.Sub(c.Since)))
+		if c.Object != "" {
+			fmt.Fprintf(out, "  object: %s\n", c.Object)
+		}
+		if c.Detail != "" {
+			fmt.Fprintf(out, "  detail: %s\n", c.Detail)
+		}
+		fmt.Fprintf(out, "  remedy: %s\n", c.Remedy)
+	}
+	if bad {
+		return errUnhealthy
+	}
+	return nil
+}
