@@ -31,6 +31,8 @@ type inputs struct {
 	mu sync.Mutex
 	// mounted holds the volumes of the pods that are set up.
 	mounted map[types.UID]volume.Volumes
+	// warned holds the pods that were told that there is no cluster DNS.
+	warned map[types.UID]bool
 }
 
 func (in *inputs) keep(uid types.UID, v volume.Volumes) {
@@ -46,6 +48,19 @@ func (in *inputs) drop(uid types.UID) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	delete(in.mounted, uid)
+	delete(in.warned, uid)
+}
+
+// firstWarning tells whether a pod was not warned yet: a device that has no cluster is no news to anybody.
+func (in *inputs) firstWarning(uid types.UID) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.warned == nil {
+		in.warned = map[types.UID]bool{}
+	}
+	first := !in.warned[uid]
+	in.warned[uid] = true
+	return first
 }
 
 func (in *inputs) volumesOf(uid types.UID) volume.Volumes {
@@ -91,7 +106,7 @@ func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 	if err != nil {
 		return runtime.SandboxInputs{}, err
 	}
-	if warning != "" {
+	if warning != "" && in.firstWarning(pod.UID) {
 		in.recorder.Eventf(pod, v1.EventTypeWarning, events.DNSConfigForming, "%s", warning)
 	}
 	return runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.cgroups.PodParent(pod)}, nil

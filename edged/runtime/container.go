@@ -139,7 +139,7 @@ func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container,
 	if err := os.MkdirAll(filepath.Join(p.config.LogDirectory, c.Name), 0o755); err != nil {
 		return nil, fmt.Errorf("log folder: %w", err)
 	}
-	message, err := r.messageFile(p.pod, c)
+	message, err := r.messageFile(p.pod, c, attempt)
 	if err != nil {
 		return nil, err
 	}

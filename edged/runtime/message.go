@@ -6,11 +6,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/rand"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -23,9 +23,9 @@ const (
 	maxMessageLog    = 2048
 )
 
-// messageFile makes the file on the node into which a container writes its termination message,
-// and returns its path; "" when the container has none.
-func (r *Runtime) messageFile(pod *v1.Pod, c *v1.Container) (string, error) {
+// messageFile makes the file on the node into which an attempt at a container writes its termination message,
+// and returns its path; "" when the container has none. Files of attempts before the last are removed.
+func (r *Runtime) messageFile(pod *v1.Pod, c *v1.Container, attempt uint32) (string, error) {
 	if c.TerminationMessagePath == "" {
 		return "", nil
 	}
@@ -33,7 +33,19 @@ func (r *Runtime) messageFile(pod *v1.Pod, c *v1.Container) (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("folder of termination messages: %w", err)
 	}
-	path := filepath.Join(dir, rand.String(8))
+	path := filepath.Join(dir, strconv.FormatUint(uint64(attempt), 10))
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("folder of termination messages: %w", err)
+	}
+	for _, e := range entries {
+		if n, err := strconv.ParseUint(e.Name(), 10, 32); err == nil && uint32(n) == attempt-1 {
+			continue // its message is still shown
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return "", fmt.Errorf("old termination message: %w", err)
+		}
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666)
 	if err != nil {
 		return "", fmt.Errorf("file of termination message: %w", err)

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,9 @@ import (
 
 	"k8s.io/klog/v2"
 )
+
+// maxRestored bounds what a damaged head may ask for, in bytes; the file stays sparse.
+const maxRestored = 1 << 30
 
 // Recovery says what Open did about a damaged file.
 type Recovery struct {
@@ -117,8 +121,32 @@ func repair(ctx context.Context, path, damage string) (*Recovery, error) {
 	if err := migrate(ctx, fresh, path); err != nil {
 		return nil, err
 	}
+	if err := restoreLength(aside); err != nil {
+		klog.V(2).InfoS("Length of the damaged file not restored", "file", aside, "err", err)
+	}
 	r.Saved, r.Complete, err = salvage(ctx, aside, fresh)
 	return r, err
+}
+
+// restoreLength gives a file that was cut off the length that its head tells, in zeros: SQLite reads nothing at
+// all of a file that is too short.
+func restoreLength(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var head [32]byte
+	if _, err := f.ReadAt(head[:], 0); err != nil {
+		return err
+	}
+	pageSize := int64(binary.BigEndian.Uint16(head[16:18])) // of 512 to 32768, as this agent's files have
+	want := pageSize * int64(binary.BigEndian.Uint32(head[28:32]))
+	info, err := f.Stat()
+	if err != nil || want <= info.Size() || want > maxRestored {
+		return err
+	}
+	return f.Truncate(want)
 }
 
 // salvage copies the rows that can be read. It reads each table from both ends, and by its index, so that one
