@@ -5,13 +5,12 @@ package testenv
 
 import (
 	"context"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 const stopTimeout = 2 * time.Minute
@@ -51,7 +50,7 @@ func StartContainerd(t testing.TB, opts Options) *containerd.Instance {
 
 func remove(t testing.TB, instance *containerd.Instance) {
 	if t.Failed() {
-		t.Logf("the end of containerd's log:\n%s", logTail(instance.LogFile(), 40))
+		t.Logf("the end of containerd's log:\n%s", daemon.Tail(instance.LogFile(), 40))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -102,13 +101,4 @@ func Poll(t testing.TB, limit time.Duration, check func() error) {
 		}
 		<-ticker.C
 	}
-}
-
-func logTail(path string, lines int) string {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

@@ -33,9 +33,9 @@ func hierarchies() ([]string, error) {
 	return all, nil
 }
 
-// joinCgroup moves a process into a cgroup of one hierarchy, so that it and whatever it starts can
+// JoinCgroup moves a process into a cgroup of one hierarchy, so that it and whatever it starts can
 // be found again.
-func joinCgroup(name string, pid int) error {
+func JoinCgroup(name string, pid int) error {
 	all, err := hierarchies()
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 const (
@@ -50,19 +51,19 @@ type Options struct {
 // Instance is one private containerd. Its methods must not be called at the same time.
 type Instance struct {
 	record
-	proc *process
+	proc *daemon.Process
 }
 
 // record is what another process needs to know of an instance; it is kept in /run/NAME.
 type record struct {
-	Name    string       `json:"name"`
-	Root    string       `json:"root"`
-	Binary  string       `json:"binary"`
-	Major   int          `json:"major"`
-	Subnet  netip.Prefix `json:"subnet"`
-	Process identity     `json:"process"`
+	Name    string          `json:"name"`
+	Root    string          `json:"root"`
+	Binary  string          `json:"binary"`
+	Major   int             `json:"major"`
+	Subnet  netip.Prefix    `json:"subnet"`
+	Process daemon.Identity `json:"process"`
 	// Owner is the process that must live for the instance to be wanted; zero: wanted for ever.
-	Owner identity `json:"owner"`
+	Owner daemon.Identity `json:"owner"`
 }
 
 // Name makes the instance name of a key: the same for the same key.
@@ -110,7 +111,7 @@ func prepare(ctx context.Context, opts Options) (*Instance, error) {
 		return nil, err
 	}
 	if !opts.Detached {
-		if i.Owner, err = identify(os.Getpid()); err != nil {
+		if i.Owner, err = daemon.Identify(os.Getpid()); err != nil {
 			return nil, err
 		}
 	}
@@ -148,9 +149,7 @@ func Attach(name string) (*Instance, error) {
 	if err := json.Unmarshal(data, &i.record); err != nil {
 		return nil, fmt.Errorf("read the record of containerd %s: %w", name, err)
 	}
-	if i.Process.alive() {
-		i.proc = &process{identity: i.Process}
-	}
+	i.proc = daemon.Known(i.Process)
 	return i, nil
 }
 
@@ -178,7 +177,7 @@ func (i *Instance) LogFile() string { return filepath.Join(i.Root, "containerd.l
 func (i *Instance) Dial() (*cri.Client, error) { return cri.Dial(i.Endpoint(), "", callTimeout) }
 
 // Running tells whether the daemon's process is there, paused or not.
-func (i *Instance) Running() bool { return i.proc != nil && !i.proc.exited() }
+func (i *Instance) Running() bool { return i.proc.Running() }
 
 func (i *Instance) dir() string        { return filepath.Join(runDir, i.Name) }
 func (i *Instance) stateDir() string   { return filepath.Join(i.dir(), "state") }

@@ -10,23 +10,25 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // processes lists what runs in this instance: whatever is in its cgroup, its daemon and shims by
 // their command line, and the processes of containers by the root they run on, wherever a pod's
 // cgroup may be.
-func (i *Instance) processes() ([]identity, error) {
+func (i *Instance) processes() ([]daemon.Identity, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	var found []identity
+	var found []daemon.Identity
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == os.Getpid() || !i.owns(filepath.Join("/proc", e.Name())) {
 			continue
 		}
-		if id, err := identify(pid); err == nil && id.alive() {
+		if id, err := daemon.Identify(pid); err == nil && id.Alive() {
 			found = append(found, id)
 		}
 	}
@@ -72,23 +74,15 @@ func rootMountIn(line, dir string) bool {
 
 // killProcesses kills all of them. Shims end first or last: nobody is left to start anything.
 func (i *Instance) killProcesses(ctx context.Context) error {
-	return poll(ctx, func() error {
+	return daemon.Poll(ctx, func() error {
 		found, err := i.processes()
 		if err != nil {
-			return fatal(err)
+			return daemon.Fatal(err)
 		}
 		var errs []error
 		for _, id := range found {
-			errs = append(errs, id.signal(syscall.SIGKILL), fmt.Errorf("process %d (%s) still runs", id.PID, commandOf(id.PID)))
+			errs = append(errs, id.Signal(syscall.SIGKILL), fmt.Errorf("process %d (%s) still runs", id.PID, id.Command()))
 		}
 		return errors.Join(errs...)
 	})
-}
-
-func commandOf(pid int) string {
-	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
-	if err != nil {
-		return "ended"
-	}
-	return strings.TrimSpace(string(data))
 }

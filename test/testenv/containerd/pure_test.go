@@ -2,7 +2,6 @@ package containerd
 
 import (
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
@@ -146,18 +145,5 @@ func TestOwnership(t *testing.T) {
 	}
 	if !inCgroup("4:memory:/ec-1/kubepods/x", "/ec-1") || !inCgroup("0::/ec-1", "/ec-1") || inCgroup("0::/ec-10/x", "/ec-1") {
 		t.Error("inCgroup() is wrong")
-	}
-}
-
-func TestIdentity(t *testing.T) {
-	self, err := identify(os.Getpid())
-	if err != nil || !self.alive() {
-		t.Fatalf("identify(self) = %+v, %v: want a live process", self, err)
-	}
-	if reused := (identity{PID: self.PID, Start: self.Start + 1}); reused.alive() {
-		t.Error("a process with another start time counts as the same")
-	}
-	if (identity{}).alive() {
-		t.Error("the zero identity is alive")
 	}
 }

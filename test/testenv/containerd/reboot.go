@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // PowerOff does to the instance what a power cut does to a machine: the daemon, the shims and the
@@ -48,7 +50,7 @@ func Sweep(ctx context.Context) error {
 	for _, path := range records {
 		name := filepath.Base(filepath.Dir(path))
 		i, err := Attach(name)
-		if err != nil || i.Owner == (identity{}) || i.Owner.alive() {
+		if err != nil || i.Owner == (daemon.Identity{}) || i.Owner.Alive() {
 			continue // being made or removed just now, or wanted
 		}
 		unlock, mine := trySweep(name)
@@ -84,7 +86,7 @@ func (i *Instance) Leaks(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var left []string
-	_ = poll(ctx, func() error {
+	_ = daemon.Poll(ctx, func() error {
 		left = i.leaks(ctx)
 		if len(left) == 0 {
 			return nil
@@ -107,7 +109,7 @@ func (i *Instance) leaks(ctx context.Context) []string {
 	procs, err := i.processes()
 	names := make([]string, len(procs))
 	for n, p := range procs {
-		names[n] = fmt.Sprintf("%d (%s)", p.PID, commandOf(p.PID))
+		names[n] = fmt.Sprintf("%d (%s)", p.PID, p.Command())
 	}
 	found("process", names, err)
 	points, err := mounts(i.Root, i.dir())

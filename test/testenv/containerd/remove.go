@@ -1,11 +1,13 @@
 package containerd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -14,6 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 const (
@@ -55,7 +58,7 @@ func (i *Instance) clear(ctx context.Context) error {
 		_ = os.Remove(socket)
 	}
 	// A cgroup is busy until the last killed process has been reaped.
-	err = errors.Join(err, poll(ctx, func() error { return removeCgroups(i.CgroupRoot()) }))
+	err = errors.Join(err, daemon.Poll(ctx, func() error { return removeCgroups(i.CgroupRoot()) }))
 	err = errors.Join(err, removeRules(ctx, i.Name))
 	for _, path := range i.cniResults() {
 		err = errors.Join(err, os.Remove(path))
@@ -89,13 +92,17 @@ func (i *Instance) removeNetwork(ctx context.Context) error {
 }
 
 // cniResults are the files in which the CNI library remembers the networks of pods; containerd
-// leaves no choice of the folder.
+// leaves no choice of the folder. The loopback network of all containerds has one name, so it is
+// the path of the network namespace that tells whose they are.
 func (i *Instance) cniResults() []string {
-	found, err := filepath.Glob("/var/lib/cni/results/" + i.Name + "-*")
+	files, err := filepath.Glob("/var/lib/cni/results/*")
 	if err != nil {
 		panic(err) // a fixed pattern
 	}
-	return found
+	return slices.DeleteFunc(files, func(f string) bool {
+		data, err := os.ReadFile(f)
+		return err != nil || !bytes.Contains(data, []byte(i.dir()+"/"))
+	})
 }
 
 // shimSockets are the sockets of the shims, which lie in a folder that all containerds share.

@@ -1,0 +1,189 @@
+// Package daemon starts, finds and ends long-lived processes for the test environment. A process is
+// known by its pid and start time, so another program than the one that started it may end it.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	pollInterval = 5 * time.Millisecond
+	endTimeout   = time.Minute
+)
+
+// Identity names a process for good: pids are reused, a pid with its start time is not.
+type Identity struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks since boot
+}
+
+// Identify returns the identity of a process that is there.
+func Identify(pid int) (Identity, error) {
+	start, _, err := readStat(pid)
+	return Identity{PID: pid, Start: start}, err
+}
+
+// Alive tells whether the process runs; one that has ended and waits to be reaped does not.
+func (id Identity) Alive() bool {
+	if id.PID <= 0 {
+		return false
+	}
+	start, state, err := readStat(id.PID)
+	return err == nil && start == id.Start && state != "Z" && state != "X"
+}
+
+// Signal sends a signal. A process that has ended is no error.
+func (id Identity) Signal(sig syscall.Signal) error {
+	if !id.Alive() {
+		return nil
+	}
+	if err := syscall.Kill(id.PID, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal process %d: %w", id.PID, err)
+	}
+	return nil
+}
+
+// Command returns the short name of the process's program.
+func (id Identity) Command() string {
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(id.PID), "comm"))
+	if err != nil {
+		return "ended"
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// readStat returns the start time and the state of a process.
+func readStat(pid int) (start uint64, state string, err error) {
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, "", err
+	}
+	// The command may hold anything; the fields after it begin behind the last ")".
+	text := string(data)
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+	if len(fields) < 20 {
+		return 0, "", fmt.Errorf("process %d: unreadable stat", pid)
+	}
+	start, err = strconv.ParseUint(fields[19], 10, 64)
+	return start, fields[0], err
+}
+
+// Process is a daemon: started here, or only known.
+type Process struct {
+	Identity
+	done chan struct{} // closed when a process started here has been reaped
+}
+
+// Start runs a program in a session of its own, its output appended to logFile. It is ended by End
+// alone, not with any context.
+func Start(logFile string, env []string, program string, args ...string) (*Process, error) {
+	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	// It cannot be reaped before Wait, so its pid is its own here.
+	id, err := Identify(cmd.Process.Pid)
+	done := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // how it ended is in its log
+		close(done)
+	}()
+	if err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill())
+	}
+	return &Process{Identity: id, done: done}, nil
+}
+
+// Known returns the process of an identity that another program recorded; nil when it has ended.
+func Known(id Identity) *Process {
+	if !id.Alive() {
+		return nil
+	}
+	return &Process{Identity: id}
+}
+
+// Running tells whether the process is there, stopped or not. A nil Process is not.
+func (p *Process) Running() bool {
+	if p == nil {
+		return false
+	}
+	if p.done == nil {
+		return p.Alive()
+	}
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// End sends sig, lets the process go on if it was stopped, and returns when it has ended.
+func (p *Process) End(ctx context.Context, sig syscall.Signal) error {
+	if !p.Running() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	if err := errors.Join(p.Signal(sig), p.Signal(syscall.SIGCONT)); err != nil {
+		return err
+	}
+	return Poll(ctx, func() error {
+		if p.Running() {
+			return fmt.Errorf("process %d (%s) has not ended", p.PID, p.Command())
+		}
+		return nil
+	})
+}
+
+type fatalError struct{ error }
+
+func (f fatalError) Unwrap() error { return f.error }
+
+// Fatal makes an error that ends a Poll at once.
+func Fatal(err error) error { return fatalError{err} }
+
+// Poll calls check until it returns nil or a Fatal error, or the context ends.
+func Poll(ctx context.Context, check func() error) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if stop := (fatalError{}); err == nil || errors.As(err, &stop) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-ticker.C:
+		}
+	}
+}
+
+// Tail returns the last lines of a log.
+func Tail(path string, lines int) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

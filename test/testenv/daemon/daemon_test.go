@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestIdentity(t *testing.T) {
+	self, err := Identify(os.Getpid())
+	if err != nil || !self.Alive() {
+		t.Fatalf("Identify(self) = %+v, %v: want a live process", self, err)
+	}
+	if reused := (Identity{PID: self.PID, Start: self.Start + 1}); reused.Alive() {
+		t.Error("a process with another start time counts as the same")
+	}
+	if (Identity{}).Alive() {
+		t.Error("the zero Identity is alive")
+	}
+}
+
+func TestStartAndEnd(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	p, err := Start(log, []string{"GREETING=hello"}, "/bin/sh", "-c", "echo $GREETING; exec sleep 60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Poll(t.Context(), func() error {
+		if !strings.Contains(Tail(log, 5), "hello") {
+			return errors.New("no output yet")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	known := Known(p.Identity)
+	if !p.Running() || !known.Running() {
+		t.Fatal("the process does not count as running")
+	}
+	// Also one that is stopped ends.
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.End(t.Context(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if p.Running() || known.Running() || Known(p.Identity) != nil {
+		t.Error("the process counts as running after End")
+	}
+	if err := p.End(t.Context(), syscall.SIGTERM); err != nil {
+		t.Errorf("End of a process that has ended: %v", err)
+	}
+}
+
+func TestPoll(t *testing.T) {
+	boom := errors.New("boom")
+	if err := Poll(t.Context(), func() error { return Fatal(boom) }); !errors.Is(err, boom) {
+		t.Errorf("Poll with a fatal error = %v, want boom", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err := Poll(ctx, func() error { return boom })
+	if !errors.Is(err, boom) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Poll without success = %v, want the deadline and boom", err)
+	}
+}
