@@ -45,6 +45,8 @@ const (
 const (
 	firstBackoff = 10 * time.Second
 	maxBackoff   = 5 * time.Minute
+	// showFailure is how long a failed pull is shown as such.
+	showFailure = time.Second
 )
 
 // Recorder records a container's events.
@@ -189,8 +191,9 @@ func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec
 	reason, message := explain(c.Image, err)
 	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", c.Image, message)
 	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", reason)
-	until := p.failed(key, message)
-	return "", &observed.Reason{Reason: reason, Message: message}, until
+	p.failed(key, message)
+	// A look soon after turns the failure into the backoff that it begins.
+	return "", &observed.Reason{Reason: reason, Message: message}, time.Now().Add(showFailure)
 }
 
 // explain sorts the failures that a runtime names by themselves from the others.
@@ -221,8 +224,8 @@ func (p *Puller) waiting(key string) (retry, bool) {
 	return retry{}, false
 }
 
-// failed counts a failure, and returns when the next try is due.
-func (p *Puller) failed(key, why string) time.Time {
+// failed counts a failure, and puts the next try off.
+func (p *Puller) failed(key, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -238,7 +241,6 @@ func (p *Puller) failed(key, why string) time.Time {
 	}
 	r.delay = min(max(2*r.delay, firstBackoff), maxBackoff)
 	r.until, r.why = now.Add(r.delay), why
-	return r.until
 }
 
 func (p *Puller) succeeded(key string) {

@@ -20,39 +20,45 @@ const (
 	timeLayout = "..2006_01_02_15_04_05."
 )
 
-// writeAtomically makes the files of a volume what they should be. Nothing is written when they are.
+// writeAtomically makes the files of a volume what they should be. Nothing is written when they are. A
+// call that was killed half way is finished, or undone, by the next.
 func writeAtomically(dir string, files []file) error {
+	files, err := settle(files)
+	if err != nil {
+		return err
+	}
 	current, err := os.Readlink(filepath.Join(dir, dataLink))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if current != "" && filepath.Base(current) != current {
-		current = "" // not one of ours
-	}
-	if current != "" && sameFiles(filepath.Join(dir, current), files) {
-		return linkNames(dir, files)
-	}
-	next, err := os.MkdirTemp(dir, time.Now().UTC().Format(timeLayout))
-	if err != nil {
-		return err
-	}
-	if err := writeFiles(next, files); err != nil {
-		return errors.Join(err, os.RemoveAll(next))
-	}
-	tmp := filepath.Join(dir, dataNext)
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(filepath.Base(next), tmp); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, filepath.Join(dir, dataLink)); err != nil {
-		return err
+	if current == "" || filepath.Base(current) != current || !sameFiles(filepath.Join(dir, current), files) {
+		if current, err = replaceData(dir, files); err != nil {
+			return err
+		}
 	}
 	if err := linkNames(dir, files); err != nil {
 		return err
 	}
-	return dropOld(dir, filepath.Base(next), files)
+	return dropOld(dir, current, files)
+}
+
+// replaceData writes the files to a folder of their own and points "..data" to it.
+func replaceData(dir string, files []file) (string, error) {
+	next, err := os.MkdirTemp(dir, time.Now().UTC().Format(timeLayout))
+	if err != nil {
+		return "", err
+	}
+	if err := writeFiles(next, files); err != nil {
+		return "", errors.Join(err, os.RemoveAll(next))
+	}
+	tmp := filepath.Join(dir, dataNext)
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	if err := os.Symlink(filepath.Base(next), tmp); err != nil {
+		return "", err
+	}
+	return filepath.Base(next), os.Rename(tmp, filepath.Join(dir, dataLink))
 }
 
 func writeFiles(dir string, files []file) error {
@@ -60,17 +66,30 @@ func writeFiles(dir string, files []file) error {
 		return err
 	}
 	for _, f := range files {
-		path := filepath.Join(dir, f.path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		if err := makeParents(dir, f.path); err != nil {
 			return err
 		}
+		path := filepath.Join(dir, f.path)
 		if err := os.WriteFile(path, f.data, 0o600); err != nil {
 			return err
 		}
 		if err := os.Chown(path, 0, f.gid); err != nil {
 			return err
 		}
-		if err := os.Chmod(path, os.FileMode(f.mode&0o777)); err != nil { // whatever the umask says
+		if err := os.Chmod(path, os.FileMode(f.mode)); err != nil { // whatever the umask says
+			return err
+		}
+	}
+	return nil
+}
+
+// makeParents makes the folders above a file, open to all whatever the umask says.
+func makeParents(dir, name string) error {
+	for i, r := range name {
+		if r != '/' {
+			continue
+		}
+		if err := ensureDir(filepath.Join(dir, name[:i]), 0o755); err != nil {
 			return err
 		}
 	}
@@ -79,7 +98,7 @@ func writeFiles(dir string, files []file) error {
 
 // sameFiles tells whether a folder holds just these files.
 func sameFiles(dir string, files []file) bool {
-	want := map[string]file{}
+	want := make(map[string]file, len(files))
 	for _, f := range files {
 		want[f.path] = f
 	}
@@ -93,25 +112,25 @@ func sameFiles(dir string, files []file) bool {
 			return err
 		}
 		f, ok := want[rel]
-		if !ok {
-			return fmt.Errorf("%s is not wanted", rel)
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		st, isUnix := info.Sys().(*syscall.Stat_t)
-		if uint32(info.Mode().Perm()) != f.mode&0o777 || info.Size() != int64(len(f.data)) || (isUnix && int(st.Gid) != f.gid) {
+		if !ok || !sameFile(path, d, f) {
 			return fmt.Errorf("%s differs", rel)
-		}
-		data, err := os.ReadFile(path)
-		if err != nil || !bytes.Equal(data, f.data) {
-			return fmt.Errorf("%s differs: %w", rel, err)
 		}
 		seen++
 		return nil
 	})
 	return err == nil && seen == len(want)
+}
+
+func sameFile(path string, d os.DirEntry, f file) bool {
+	info, err := d.Info()
+	if err != nil || !info.Mode().IsRegular() || uint32(info.Mode().Perm()) != f.mode || info.Size() != int64(len(f.data)) {
+		return false
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Gid) != f.gid {
+		return false
+	}
+	data, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(data, f.data)
 }
 
 // linkNames makes the visible names that are missing.

@@ -1,63 +1,110 @@
 package volume
 
 import (
-	"fmt"
+	"errors"
 	"os"
-	"strconv"
+	"path/filepath"
 
-	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 )
 
 // setupEmptyDir makes a folder that every user of the pod may write, on the disk or in memory. What is
-// in it stays for as long as the pod does; in memory, until a reboot.
+// in it stays for as long as the pod does; in memory, until a reboot. Owner and mode are set before
+// anybody sees it, and never again: containers may change them.
 func (m *Manager) setupEmptyDir(pod *v1.Pod, vol *v1.Volume) (string, error) {
-	dir, err := m.volumeDir(pod, "empty-dir", vol.Name)
+	dir, err := m.volumeDir(pod, pluginEmptyDir, vol.Name)
 	if err != nil {
 		return "", err
 	}
-	switch medium := vol.EmptyDir.Medium; medium {
-	case v1.StorageMediumDefault:
-	case v1.StorageMediumMemory:
-		var size int64
-		if limit := vol.EmptyDir.SizeLimit; limit != nil {
-			size = limit.Value()
-		}
-		if err := ensureTmpfs(dir, size); err != nil {
-			return "", err
-		}
-	default:
-		return "", fmt.Errorf("emptyDir medium %q is not supported by this node; want \"\" or %q", medium, v1.StorageMediumMemory)
+	mode, gid := emptyDirAccess(vol.EmptyDir, fsGroup(pod))
+	if vol.EmptyDir.Medium == v1.StorageMediumMemory {
+		return dir, ensureTmpfs(dir, tmpfs{size: memoryLimit(pod, vol.EmptyDir, m.opts.MemoryBytes), mode: mode, gid: gid})
 	}
-	mode := os.FileMode(0o777)
-	if group := fsGroup(pod); group != nil {
-		if err := os.Chown(dir, -1, int(*group)); err != nil {
-			return "", err
-		}
-		mode |= os.ModeSetgid
-	}
-	return dir, os.Chmod(dir, mode)
+	return dir, makeOnce(dir, mode, gid)
 }
 
-// ensureTmpfs mounts a tmpfs of a size in bytes (0: the kernel's default) unless one is there.
-func ensureTmpfs(dir string, size int64) error {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return err
+// emptyDirAccess returns the mode and group of an emptyDir: 0777 unless the spec says otherwise; with an
+// fsGroup that group has it, and what is made in it.
+func emptyDirAccess(src *v1.EmptyDirVolumeSource, group *int64) (os.FileMode, int) {
+	mode := os.FileMode(0o777)
+	if src.Mode != nil {
+		mode = os.FileMode(*src.Mode & 0o777)
+		if *src.Mode&0o1000 != 0 {
+			mode |= os.ModeSticky
+		}
 	}
-	mounted, err := isMountpoint(dir)
-	if err != nil {
-		return err
+	if group == nil {
+		return mode, 0
 	}
-	if mounted && fs.Type == unix.TMPFS_MAGIC {
+	return mode | 0o770 | os.ModeSetgid, int(*group)
+}
+
+// makeOnce makes a folder that appears with its owner and mode, or not at all.
+func makeOnce(dir string, mode os.FileMode, gid int) error {
+	if info, err := os.Lstat(dir); err == nil && info.IsDir() {
 		return nil
 	}
-	options := ""
-	if size > 0 {
-		options = "size=" + strconv.FormatInt(size, 10)
+	next := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".new") // no volume can have such a name
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		return fmt.Errorf("mount tmpfs on %s: %w", dir, err)
+	if err := os.Mkdir(next, 0o700); err != nil {
+		return err
 	}
-	return nil
+	if gid != 0 {
+		if err := os.Chown(next, -1, gid); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(next, mode); err != nil {
+		return err
+	}
+	return os.Rename(next, dir)
+}
+
+// memoryLimit returns how many bytes an emptyDir in memory may hold: the least of its own limit, the
+// pod's memory limit and the node's memory. 0 is no limit.
+func memoryLimit(pod *v1.Pod, src *v1.EmptyDirVolumeSource, node int64) int64 {
+	limit := node
+	lower := func(value int64) {
+		if value > 0 && (limit == 0 || value < limit) {
+			limit = value
+		}
+	}
+	lower(podMemoryLimit(pod))
+	if src.SizeLimit != nil {
+		lower(src.SizeLimit.Value())
+	}
+	return limit
+}
+
+// podMemoryLimit returns the memory that all containers of a pod may have together, 0 when one of them has
+// no limit: the pod's own limit, or else the larger of what its containers and its init containers have.
+func podMemoryLimit(pod *v1.Pod) int64 {
+	if pod.Spec.Resources != nil {
+		if own := pod.Spec.Resources.Limits.Memory().Value(); own > 0 {
+			return own
+		}
+	}
+	var all, sidecars, peak int64
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		value := c.Resources.Limits.Memory().Value()
+		if value <= 0 {
+			return 0
+		}
+		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			sidecars += value
+			value = 0
+		}
+		peak = max(peak, sidecars+value)
+	}
+	for i := range pod.Spec.Containers {
+		value := pod.Spec.Containers[i].Resources.Limits.Memory().Value()
+		if value <= 0 {
+			return 0
+		}
+		all += value
+	}
+	return max(peak, all+sidecars)
 }

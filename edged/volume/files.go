@@ -1,7 +1,7 @@
 package volume
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // file is one file of a volume that the agent fills.
@@ -21,79 +20,47 @@ type file struct {
 	gid  int
 }
 
+// source is what a configMap or secret volume, or such a part of a projected one, asks for.
+type source struct {
+	name     string
+	items    []v1.KeyToPath
+	mode     *int32
+	optional bool
+}
+
 const defaultMode = 0o644
 
 func modeOf(specific, general *int32) uint32 {
-	switch {
-	case specific != nil:
-		return uint32(*specific)
-	case general != nil:
-		return uint32(*general)
-	}
-	return defaultMode
+	return uint32(*cmp.Or(specific, general, new(int32(defaultMode)))) & 0o777
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }
 
-func (m *Manager) configMapFiles(ctx context.Context, pod *v1.Pod, src *v1.ConfigMapVolumeSource) ([]file, error) {
-	return m.configMap(ctx, pod, src.Name, src.Items, src.DefaultMode, isTrue(src.Optional))
-}
-
-func (m *Manager) configMap(ctx context.Context, pod *v1.Pod, name string, items []v1.KeyToPath, mode *int32, optional bool) ([]file, error) {
-	cm, err := m.opts.Objects.ConfigMap(ctx, pod.Namespace, name)
-	if err != nil {
-		if apierrors.IsNotFound(err) && optional {
-			return nil, nil
-		}
-		return nil, err
-	}
-	data := make(map[string][]byte, len(cm.Data)+len(cm.BinaryData))
-	for k, v := range cm.Data {
-		data[k] = []byte(v)
-	}
-	maps.Copy(data, cm.BinaryData)
-	return pick(data, items, mode, optional)
-}
-
-func (m *Manager) secretFiles(ctx context.Context, pod *v1.Pod, src *v1.SecretVolumeSource) ([]file, error) {
-	return m.secret(ctx, pod, src.SecretName, src.Items, src.DefaultMode, isTrue(src.Optional))
-}
-
-func (m *Manager) secret(ctx context.Context, pod *v1.Pod, name string, items []v1.KeyToPath, mode *int32, optional bool) ([]file, error) {
-	secret, err := m.opts.Objects.Secret(ctx, pod.Namespace, name)
-	if err != nil {
-		if apierrors.IsNotFound(err) && optional {
-			return nil, nil
-		}
-		return nil, err
-	}
-	return pick(secret.Data, items, mode, optional)
-}
-
-// pick makes files of all keys, or of those that items name.
-func pick(data map[string][]byte, items []v1.KeyToPath, mode *int32, optional bool) ([]file, error) {
+// pick makes files of all keys, or of those that the source's items name. missing words the error for a
+// key that is not there.
+func pick(data map[string][]byte, src source, missing string) ([]file, error) {
 	var files []file
-	if len(items) == 0 {
+	if len(src.items) == 0 {
 		for _, key := range slices.Sorted(maps.Keys(data)) {
 			if err := checkPath(key); err != nil {
 				return nil, err
 			}
-			files = append(files, file{path: key, data: data[key], mode: modeOf(nil, mode)})
+			files = append(files, file{path: key, data: data[key], mode: modeOf(nil, src.mode)})
 		}
 		return files, nil
 	}
-	for _, item := range items {
+	for _, item := range src.items {
 		content, ok := data[item.Key]
 		if !ok {
-			if optional {
+			if src.optional {
 				continue
 			}
-			return nil, fmt.Errorf("references non-existent config key: %s", item.Key)
+			return nil, fmt.Errorf("%s: %s", missing, item.Key)
 		}
 		if err := checkPath(item.Path); err != nil {
 			return nil, err
 		}
-		files = append(files, file{path: path.Clean(item.Path), data: content, mode: modeOf(item.Mode, mode)})
+		files = append(files, file{path: path.Clean(item.Path), data: content, mode: modeOf(item.Mode, src.mode)})
 	}
 	return files, nil
 }
@@ -101,67 +68,37 @@ func pick(data map[string][]byte, items []v1.KeyToPath, mode *int32, optional bo
 // checkPath refuses a path that could leave the volume or meet the files by which it is updated.
 func checkPath(p string) error {
 	switch {
-	case p == "":
-		return errors.New("invalid path: must not be empty")
+	case p == "" || path.Clean(p) == ".":
+		return errors.New("invalid path: must name a file")
+	case strings.ContainsRune(p, 0):
+		return fmt.Errorf("invalid path %q: must not contain a NUL byte", p)
 	case path.IsAbs(p):
 		return fmt.Errorf("invalid path %q: must be relative", p)
 	case slices.Contains(strings.Split(p, "/"), ".."):
 		return fmt.Errorf("invalid path %q: must not contain '..'", p)
-	case strings.HasPrefix(p, ".."):
+	case strings.HasPrefix(path.Clean(p), ".."):
 		return fmt.Errorf("invalid path %q: must not start with '..'", p)
 	}
 	return nil
 }
 
-func (m *Manager) downwardFiles(pod *v1.Pod, items []v1.DownwardAPIVolumeFile, mode *int32) ([]file, error) {
-	var files []file
-	for _, item := range items {
-		if err := checkPath(item.Path); err != nil {
-			return nil, err
-		}
-		var value string
-		var err error
-		switch {
-		case item.FieldRef != nil:
-			value, err = m.opts.Fields.Field(pod, item.FieldRef.FieldPath)
-		case item.ResourceFieldRef != nil:
-			value, err = m.opts.Fields.Resource(pod, item.ResourceFieldRef.ContainerName, item.ResourceFieldRef)
-		default:
-			err = fmt.Errorf("item %q: want fieldRef or resourceFieldRef", item.Path)
-		}
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file{path: path.Clean(item.Path), data: []byte(value), mode: modeOf(item.Mode, mode)})
+// settle puts files in order. Of several with one path the last counts; one that lies where another has a
+// folder is an error.
+func settle(files []file) ([]file, error) {
+	byPath := make(map[string]file, len(files))
+	for _, f := range files {
+		byPath[f.path] = f
 	}
-	return files, nil
-}
-
-// projectedFiles brings several sources into one volume.
-func (m *Manager) projectedFiles(ctx context.Context, pod *v1.Pod, src *v1.ProjectedVolumeSource) ([]file, error) {
-	var all []file
-	for i := range src.Sources {
-		s := &src.Sources[i]
-		var files []file
-		var err error
-		switch {
-		case s.ConfigMap != nil:
-			files, err = m.configMap(ctx, pod, s.ConfigMap.Name, s.ConfigMap.Items, src.DefaultMode, isTrue(s.ConfigMap.Optional))
-		case s.Secret != nil:
-			files, err = m.secret(ctx, pod, s.Secret.Name, s.Secret.Items, src.DefaultMode, isTrue(s.Secret.Optional))
-		case s.DownwardAPI != nil:
-			files, err = m.downwardFiles(pod, s.DownwardAPI.Items, src.DefaultMode)
-		case s.ServiceAccountToken != nil:
-			err = errors.New("projected source serviceAccountToken is not supported by this node")
-		case s.ClusterTrustBundle != nil:
-			err = errors.New("projected source clusterTrustBundle is not supported by this node")
-		default:
-			err = fmt.Errorf("projected source %d is not supported by this node", i)
+	for name := range byPath {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if _, ok := byPath[dir]; ok {
+				return nil, fmt.Errorf("path %q conflicts with path %q: one is a file where the other needs a folder", dir, name)
+			}
 		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, files...)
 	}
-	return all, nil
+	out := make([]file, 0, len(byPath))
+	for _, name := range slices.Sorted(maps.Keys(byPath)) {
+		out = append(out, byPath[name])
+	}
+	return out, nil
 }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -11,9 +14,15 @@ import (
 // checkHostPath makes sure that a path of the node is what its type says, and makes it where the
 // type asks for that.
 func checkHostPath(src *v1.HostPathVolumeSource) error {
+	if !filepath.IsAbs(src.Path) || slices.Contains(strings.Split(src.Path, "/"), "..") {
+		return fmt.Errorf("hostPath %q must be absolute and must not contain '..'", src.Path)
+	}
 	kind := v1.HostPathUnset
 	if src.Type != nil {
 		kind = *src.Type
+	}
+	if kind == v1.HostPathUnset {
+		return nil // the runtime makes a folder of one that is missing
 	}
 	info, err := os.Stat(src.Path)
 	missing := errors.Is(err, os.ErrNotExist)
@@ -27,8 +36,6 @@ func checkHostPath(src *v1.HostPathVolumeSource) error {
 		return nil
 	}
 	switch kind {
-	case v1.HostPathUnset:
-		return nil
 	case v1.HostPathDirectoryOrCreate:
 		if missing {
 			return os.MkdirAll(src.Path, 0o755)
@@ -38,21 +45,26 @@ func checkHostPath(src *v1.HostPathVolumeSource) error {
 		return is(os.ModeDir, os.ModeDir, "a directory")
 	case v1.HostPathFileOrCreate:
 		if missing {
-			f, err := os.OpenFile(src.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-			if err != nil {
-				return err
-			}
-			return f.Close()
+			return makeHostFile(src.Path)
 		}
 		return is(0, os.ModeType, "a file")
 	case v1.HostPathFile:
 		return is(0, os.ModeType, "a file")
 	case v1.HostPathSocket:
-		return is(os.ModeSocket, os.ModeSocket, "a socket file")
+		return is(os.ModeSocket, os.ModeType, "a socket file")
 	case v1.HostPathCharDev:
-		return is(os.ModeCharDevice, os.ModeCharDevice, "a character device")
+		return is(os.ModeDevice|os.ModeCharDevice, os.ModeType, "a character device")
 	case v1.HostPathBlockDev:
-		return is(os.ModeDevice, os.ModeDevice|os.ModeCharDevice, "a block device")
+		return is(os.ModeDevice, os.ModeType, "a block device")
 	}
-	return fmt.Errorf("hostPath type %q is unknown; want \"\", DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice or BlockDevice", kind)
+	return fmt.Errorf("%s is an invalid volume type; want \"\", DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice or BlockDevice", kind)
+}
+
+// makeHostFile makes an empty file; the folder above it has to be there.
+func makeHostFile(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }

@@ -3,9 +3,12 @@
 // has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
 //
 // Setup may be called at any time, and again: it makes what is missing and brings the content of
-// configMaps and secrets up to date, in one step for each volume, writing only what differs.
-// Secrets lie in memory (tmpfs), never on flash. Teardown removes what is below the pod's folder and
-// never anything else: it does not cross a mount, follow a link, or remove while something is mounted.
+// configMaps and secrets up to date, in one step for each volume. Where nothing differs it writes nothing,
+// not even a time stamp. What containers did to an emptyDir stays. Secrets lie in memory (tmpfs, kept out
+// of swap where the kernel can), never on flash.
+//
+// Teardown removes what is below the pod's folder and never anything else: it does not cross a mount,
+// follow a link, or remove while something is mounted. Both may be killed at any point and called again.
 package volume
 
 import (
@@ -13,11 +16,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Objects gives the content of volumes. apierrors.IsNotFound tells a missing object.
@@ -38,6 +42,9 @@ type Options struct {
 	Root    string
 	Objects Objects
 	Fields  Fields
+	// MemoryBytes is the node's allocatable memory: what an emptyDir in memory may grow to when neither
+	// it nor its pod has a limit. 0 leaves it to the kernel (half of the memory).
+	MemoryBytes int64
 }
 
 // Manager sets volumes up. Its methods may be called for different pods at once.
@@ -63,8 +70,12 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Setup puts all volumes of a pod in place and returns their paths. The first that fails is the error.
+// Setup puts all volumes of a pod in place and returns their paths. The first that fails is the error; a
+// pod with a volume that this node cannot have gets nothing at all.
 func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
+	if err := Unsupported(pod); err != nil {
+		return nil, err
+	}
 	vols := Volumes{}
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
@@ -84,59 +95,65 @@ func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (strin
 	case vol.EmptyDir != nil:
 		return m.setupEmptyDir(pod, vol)
 	case vol.ConfigMap != nil:
-		files, err := m.configMapFiles(ctx, pod, vol.ConfigMap)
-		return m.setupFiles(pod, vol, "configmap", false, files, err)
+		files, err := m.configMapFiles(ctx, pod.Namespace, configMapSource(vol.ConfigMap))
+		return m.setupFiles(pod, vol, pluginConfigMap, files, err)
 	case vol.Secret != nil:
-		files, err := m.secretFiles(ctx, pod, vol.Secret)
-		return m.setupFiles(pod, vol, "secret", true, files, err)
+		files, err := m.secretFiles(ctx, pod.Namespace, secretSource(vol.Secret))
+		return m.setupFiles(pod, vol, pluginSecret, files, err)
 	case vol.DownwardAPI != nil:
 		files, err := m.downwardFiles(pod, vol.DownwardAPI.Items, vol.DownwardAPI.DefaultMode)
-		return m.setupFiles(pod, vol, "downward-api", false, files, err)
+		return m.setupFiles(pod, vol, pluginDownwardAPI, files, err)
 	case vol.Projected != nil:
 		files, err := m.projectedFiles(ctx, pod, vol.Projected)
-		return m.setupFiles(pod, vol, "projected", true, files, err)
+		return m.setupFiles(pod, vol, pluginProjected, files, err)
 	}
-	return "", fmt.Errorf("volume type %s is not supported by this node", Type(vol))
+	return "", fmt.Errorf("volume type %s is not supported", Type(vol)) // Unsupported has said so before
 }
 
-// Type names the kind of a volume as its spec does.
-func Type(vol *v1.Volume) string {
-	kinds := map[string]bool{
-		"persistentVolumeClaim": vol.PersistentVolumeClaim != nil, "csi": vol.CSI != nil, "nfs": vol.NFS != nil, "iscsi": vol.ISCSI != nil,
-		"ephemeral": vol.Ephemeral != nil, "image": vol.Image != nil, "fc": vol.FC != nil, "gitRepo": vol.GitRepo != nil, "cephfs": vol.CephFS != nil,
-		"rbd": vol.RBD != nil, "glusterfs": vol.Glusterfs != nil, "flexVolume": vol.FlexVolume != nil, "azureFile": vol.AzureFile != nil,
-		"azureDisk": vol.AzureDisk != nil, "vsphereVolume": vol.VsphereVolume != nil, "awsElasticBlockStore": vol.AWSElasticBlockStore != nil,
-		"gcePersistentDisk": vol.GCEPersistentDisk != nil, "cinder": vol.Cinder != nil, "portworxVolume": vol.PortworxVolume != nil,
-	}
-	for name, is := range kinds {
-		if is {
-			return name
-		}
-	}
-	return "unknown"
-}
+// The plugins, as the folders of volumes name them.
+const (
+	pluginEmptyDir    = "empty-dir"
+	pluginConfigMap   = "configmap"
+	pluginSecret      = "secret"
+	pluginDownwardAPI = "downward-api"
+	pluginProjected   = "projected"
+)
 
 // podDir is the folder of a pod. A UID comes from outside: one that is no plain name is refused.
 func (m *Manager) podDir(uid types.UID) (string, error) {
-	name := string(uid)
-	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
-		return "", fmt.Errorf("pod UID %q is no name of a folder", uid)
+	if !validUID(string(uid)) {
+		return "", fmt.Errorf("pod UID %q cannot be the name of a folder; want letters, digits, '-', '_' and '.'", uid)
 	}
-	return filepath.Join(m.opts.Root, "pods", name), nil
+	return filepath.Join(m.opts.Root, "pods", string(uid)), nil
 }
 
-// volumeDir makes the folder of a volume and returns its path.
+// validUID tells whether a text can be a pod's UID: that excludes names that mean something to the file
+// system, as ".." or "lost+found".
+func validUID(uid string) bool {
+	if uid == "" || len(uid) > 128 || uid[0] == '.' {
+		return false
+	}
+	return strings.IndexFunc(uid, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+	}) < 0
+}
+
+// volumeDir returns where a volume lies, and makes the folders above it.
 func (m *Manager) volumeDir(pod *v1.Pod, plugin, name string) (string, error) {
 	dir, err := m.podDir(pod.UID)
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(dir, "volumes", "kubernetes.io~"+plugin, name)
-	return dir, os.MkdirAll(dir, 0o750)
+	if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
+		return "", fmt.Errorf("volume name %q is invalid: %s", name, strings.Join(faults, "; "))
+	}
+	dir = filepath.Join(dir, "volumes", "kubernetes.io~"+plugin)
+	return filepath.Join(dir, name), os.MkdirAll(dir, 0o750)
 }
 
-// setupFiles writes the files of a volume that the agent itself fills.
-func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, inMemory bool, files []file, err error) (string, error) {
+// setupFiles writes the files of a volume that the agent itself fills. Those that may hold a secret lie in
+// memory.
+func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, files []file, err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
@@ -144,10 +161,15 @@ func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, inMemor
 	if err != nil {
 		return "", err
 	}
-	if inMemory {
-		if err := ensureTmpfs(dir, 0); err != nil {
-			return "", err
-		}
+	mode := os.FileMode(0o777)
+	if plugin == pluginSecret || plugin == pluginProjected {
+		mode |= os.ModeSticky
+		err = ensureTmpfs(dir, tmpfs{mode: mode})
+	} else {
+		err = ensureDir(dir, mode)
+	}
+	if err != nil {
+		return "", err
 	}
 	if group := fsGroup(pod); group != nil {
 		for i := range files {
@@ -155,10 +177,29 @@ func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, inMemor
 			files[i].mode |= 0o440
 		}
 	}
-	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
-		return "", err
+	if err := writeAtomically(dir, files); err != nil {
+		return "", fmt.Errorf("write %s: %w", dir, err)
 	}
-	return dir, writeAtomically(dir, files)
+	return dir, nil
+}
+
+// ensureDir makes a folder with a mode, whatever the umask, and does not touch one that has it.
+func ensureDir(dir string, mode os.FileMode) error {
+	if err := os.Mkdir(dir, mode); err != nil && !os.IsExist(err) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is in the way: it is no folder; remove it", dir)
+	}
+	const bits = os.ModePerm | os.ModeSticky | os.ModeSetgid | os.ModeSetuid
+	if info.Mode()&bits == mode&bits {
+		return nil
+	}
+	return os.Chmod(dir, mode)
 }
 
 func fsGroup(pod *v1.Pod) *int64 {
@@ -179,95 +220,17 @@ func (m *Manager) Pods() ([]types.UID, error) {
 	}
 	var uids []types.UID
 	for _, e := range entries {
-		if e.IsDir() {
+		if e.IsDir() && validUID(e.Name()) {
 			uids = append(uids, types.UID(e.Name()))
 		}
 	}
 	return uids, nil
 }
 
-// Kind is a kind of object that pods refer to.
-type Kind string
-
-// The kinds.
-const (
-	KindConfigMap Kind = "configmap"
-	KindSecret    Kind = "secret"
-)
-
-// Refers tells whether a pod names an object of a kind, in whatever place a pod can: volumes,
-// environments of all kinds of containers, pull secrets.
-func Refers(pod *v1.Pod, kind Kind, name string) bool {
-	return slices.Contains(References(pod, kind), name)
-}
-
-// References returns the names of all objects of a kind that a pod refers to.
-func References(pod *v1.Pod, kind Kind) []string {
-	var names []string
-	add := func(k Kind, name string) {
-		if k == kind && name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+// notFound puts the error of a missing object into the kubelet's words: configmap "x" not found.
+func notFound(err error, kind, name string) error {
+	if apierrors.IsNotFound(err) {
+		return apierrors.NewNotFound(v1.Resource(kind), name)
 	}
-	for _, s := range pod.Spec.ImagePullSecrets {
-		add(KindSecret, s.Name)
-	}
-	for i := range pod.Spec.Volumes {
-		volumeReferences(&pod.Spec.Volumes[i], add)
-	}
-	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			envReferences(list[i].Env, list[i].EnvFrom, add)
-		}
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		c := &pod.Spec.EphemeralContainers[i]
-		envReferences(c.Env, c.EnvFrom, add)
-	}
-	return names
-}
-
-func volumeReferences(vol *v1.Volume, add func(Kind, string)) {
-	if vol.ConfigMap != nil {
-		add(KindConfigMap, vol.ConfigMap.Name)
-	}
-	if vol.Secret != nil {
-		add(KindSecret, vol.Secret.SecretName)
-	}
-	if vol.CSI != nil && vol.CSI.NodePublishSecretRef != nil {
-		add(KindSecret, vol.CSI.NodePublishSecretRef.Name)
-	}
-	if vol.Projected == nil {
-		return
-	}
-	for _, s := range vol.Projected.Sources {
-		if s.ConfigMap != nil {
-			add(KindConfigMap, s.ConfigMap.Name)
-		}
-		if s.Secret != nil {
-			add(KindSecret, s.Secret.Name)
-		}
-	}
-}
-
-func envReferences(env []v1.EnvVar, from []v1.EnvFromSource, add func(Kind, string)) {
-	for _, e := range env {
-		if e.ValueFrom == nil {
-			continue
-		}
-		if r := e.ValueFrom.ConfigMapKeyRef; r != nil {
-			add(KindConfigMap, r.Name)
-		}
-		if r := e.ValueFrom.SecretKeyRef; r != nil {
-			add(KindSecret, r.Name)
-		}
-	}
-	for _, f := range from {
-		if f.ConfigMapRef != nil {
-			add(KindConfigMap, f.ConfigMapRef.Name)
-		}
-		if f.SecretRef != nil {
-			add(KindSecret, f.SecretRef.Name)
-		}
-	}
+	return fmt.Errorf("%s %q: %w", kind, name, err)
 }

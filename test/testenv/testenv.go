@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
@@ -101,4 +102,41 @@ func Poll(t testing.TB, limit time.Duration, check func() error) {
 		}
 		<-ticker.C
 	}
+}
+
+// StartAgent runs an edgecore on a containerd, and ends both when the test does: the agent's pods with it.
+func StartAgent(t testing.TB, instance *containerd.Instance, opts agent.Options) *agent.Agent {
+	t.Helper()
+	if opts.Binary == "" {
+		var err error
+		if opts.Binary, err = agent.Build(t.Context(), t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if opts.Dir == "" {
+		opts.Dir = t.TempDir()
+	}
+	opts.Endpoint, opts.CgroupRoot = instance.Endpoint(), instance.CgroupRoot()
+	a, err := agent.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Runs before the containerd's own clean-up, and before the folder is removed.
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		if err := a.Stop(ctx); err != nil {
+			t.Errorf("stop edgecore: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("the end of edgecore's log:\n%s", daemon.Tail(a.Log(), 60))
+		}
+		if err := agent.Unmount(opts.Dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a
 }

@@ -1,0 +1,54 @@
+# edgecore's tasks; `make help` explains them.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-dev)
+COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
+PKG     := github.com/edgecore-io/edgecore
+TAGS    := osusergo,netgo,sqlite_omit_load_extension
+LDFLAGS := -s -w -X $(PKG)/pkg/version.version=$(VERSION) -X $(PKG)/pkg/version.commit=$(COMMIT)
+BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
+
+export CGO_ENABLED := 1
+
+.PHONY: help setup build run stop test lint race bench cross clean
+
+help: ## show this
+	@echo "edgecore: pods on edge devices. Targets:"
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  %-8s %s\n' "$$t" "$$d"; done
+	@echo
+	@echo "make run CRI=unix:///run/containerd/containerd.sock uses a runtime that is there already."
+
+setup: ## install the Debian packages that are missing (needs root)
+	hack/setup
+
+build: ## build bin/edgecore, stripped
+	$(BUILD) -o bin/edgecore ./cmd/edgecore
+	@ls -l bin/edgecore
+
+run: setup build ## run sample pods under edgecore on a containerd of its own
+	go run ./hack/dev run $(if $(CRI),--cri $(CRI))
+
+stop: ## remove all that `make run` made
+	go run ./hack/dev stop
+
+test: setup lint build ## all tests, on real parts, with the race detector (needs root)
+	go test -timeout 20m $$(go list ./... | grep -v /test/edge)
+	go test -timeout 30m -race $$(go list ./... | grep -v /test/)
+	go test -timeout 30m ./test/edge
+
+lint: ## gofmt, go vet, staticcheck
+	@echo "gofmt -l ."; out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+
+bench: setup build ## measure the agent beside the bare CRI calls, and the packages' own benchmarks
+	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store
+	go run ./test/bench --binary bin/edgecore
+
+cross: ## build for arm64 and arm (installs the C compilers)
+	hack/setup cross
+	GOOS=linux GOARCH=arm64 CC=aarch64-linux-gnu-gcc $(BUILD) -o bin/edgecore-arm64 ./cmd/edgecore
+	GOOS=linux GOARCH=arm GOARM=7 CC=arm-linux-gnueabihf-gcc $(BUILD) -o bin/edgecore-arm ./cmd/edgecore
+	@ls -l bin
+
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,115 @@
+package volume
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// mountsBelow returns the mount points at and below a path, the deepest first; of several on one place the
+// newest first.
+func mountsBelow(path string) ([]string, error) {
+	real, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	path = filepath.Join(real, filepath.Base(path))
+	infos, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
+		return i.Mountpoint != path && !strings.HasPrefix(i.Mountpoint, path+"/"), false
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	points := make([]string, 0, len(infos))
+	for _, i := range slices.Backward(infos) {
+		points = append(points, i.Mountpoint)
+	}
+	slices.SortStableFunc(points, func(a, b string) int {
+		return cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/"))
+	})
+	return points, nil
+}
+
+// unmountAll unmounts a path and all that is mounted below it.
+func unmountAll(path string) error {
+	points, err := mountsBelow(path)
+	if err != nil {
+		return err
+	}
+	// Mounts that are shared with the node's own would take those along.
+	for _, point := range points {
+		if err := unix.Mount("", point, "", unix.MS_PRIVATE, ""); err != nil && !gone(err) {
+			return fmt.Errorf("make %s private before unmounting it: %w", point, err)
+		}
+	}
+	for _, point := range points {
+		err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			// Nothing of the pod runs any more; what holds it open loses it when it closes it.
+			err = unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		if err != nil && !gone(err) {
+			return fmt.Errorf("unmount %s: %w", point, err)
+		}
+	}
+	return nil
+}
+
+// gone tells whether an error of mount or umount says that nothing is mounted there.
+func gone(err error) bool { return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) }
+
+// isMountpoint tells whether something is mounted on a path, be it of the same file system.
+func isMountpoint(path string) (bool, error) {
+	own, err := mountIDOf(path)
+	if err != nil {
+		return false, err
+	}
+	parent, err := mountIDOf(filepath.Dir(path))
+	return err == nil && own != parent, err
+}
+
+func mountIDOf(path string) (uint64, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	return mountID(fd)
+}
+
+// mountID returns the kernel's number of the mount on which an open file is. A file's device does not tell
+// as much: a bind mount has that of what is bound.
+func mountID(fd int) (uint64, error) {
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &st)
+	if err == nil && st.Mask&unix.STATX_MNT_ID != 0 {
+		return st.Mnt_id, nil
+	}
+	return mountIDFromProc(fd) // before Linux 5.8
+}
+
+func mountIDFromProc(fd int) (uint64, error) {
+	name := "/proc/self/fdinfo/" + strconv.Itoa(fd)
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(data) {
+		if value, ok := bytes.CutPrefix(line, []byte("mnt_id:")); ok {
+			return strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no mnt_id", name)
+}

@@ -1,0 +1,253 @@
+// Package agent runs an edgecore of its own beside a private containerd: its own folders, port, cgroup root
+// and node name. The tests, the benchmarks and make run share it.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+)
+
+// Options say which agent to run.
+type Options struct {
+	// Binary is the edgecore to run; see Build.
+	Binary string
+	// Dir is where everything of the agent lies: configuration, manifests, store, pods, logs.
+	Dir string
+	// NodeName is the name of the node; empty is "node1".
+	NodeName string
+	// Endpoint is the runtime's socket, CgroupRoot the cgroup of the pods.
+	Endpoint, CgroupRoot string
+	// Port is the read-only port; 0 finds a free one.
+	Port int
+	// Kubelet are more keys of tailoredKubeletConfig.
+	Kubelet map[string]any
+	// Env is the environment; nil is that of this process.
+	Env []string
+}
+
+// Agent is an edgecore with its files. Its methods must not be called at the same time.
+type Agent struct {
+	Options
+	proc *daemon.Process
+}
+
+// Build builds edgecore into a folder and returns its path.
+func Build(ctx context.Context, dir string) (string, error) {
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	out := filepath.Join(dir, "edgecore")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "osusergo,netgo,sqlite_omit_load_extension", "-o", out, "./cmd/edgecore")
+	cmd.Dir = filepath.Dir(strings.TrimSpace(string(mod)))
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build edgecore: %w\n%s", err, text)
+	}
+	return out, nil
+}
+
+// New makes the files of an agent.
+func New(opts Options) (*Agent, error) {
+	if opts.NodeName == "" {
+		opts.NodeName = "node1"
+	}
+	if opts.Port == 0 {
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		opts.Port = port
+	}
+	a := &Agent{Options: opts}
+	for _, dir := range []string{a.Manifests(), a.PodLogs()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return a, a.writeConfig()
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return 0, errors.New("no TCP address")
+	}
+	return addr.Port, nil
+}
+
+func (a *Agent) writeConfig() error {
+	kubelet := map[string]any{
+		"staticPodPath": a.Manifests(), "podLogsDir": a.PodLogs(), "containerRuntimeEndpoint": a.Endpoint,
+		"cgroupRoot": a.CgroupRoot, "cgroupDriver": "cgroupfs", "address": "127.0.0.1", "readOnlyPort": a.Port,
+	}
+	for k, v := range a.Kubelet {
+		kubelet[k] = v
+	}
+	data, err := yaml.Marshal(map[string]any{
+		"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "kind": "EdgeCore",
+		"database": map[string]any{"dataSource": a.Store()},
+		"modules": map[string]any{"edged": map[string]any{
+			"hostnameOverride": a.NodeName, "rootDirectory": filepath.Join(a.Dir, "root"), "tailoredKubeletConfig": kubelet,
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(a.Config(), data, 0o644)
+}
+
+// Where the files are.
+
+// Config is the configuration file.
+func (a *Agent) Config() string { return filepath.Join(a.Dir, "edgecore.yaml") }
+
+// Manifests is the folder of static pods.
+func (a *Agent) Manifests() string { return filepath.Join(a.Dir, "manifests") }
+
+// PodLogs is the folder of pod logs.
+func (a *Agent) PodLogs() string { return filepath.Join(a.Dir, "logs") }
+
+// Store is the SQLite file.
+func (a *Agent) Store() string { return filepath.Join(a.Dir, "db", "edgecore.db") }
+
+// Log is what the agent writes.
+func (a *Agent) Log() string { return filepath.Join(a.Dir, "edgecore.log") }
+
+// Start starts the agent and waits until its port answers.
+func (a *Agent) Start(ctx context.Context) error {
+	proc, err := daemon.Start(a.Log(), a.Env, a.Binary, "--config", a.Config(), "-v", "2")
+	if err != nil {
+		return err
+	}
+	a.proc = proc
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err = daemon.Poll(ctx, func() error {
+		if !proc.Running() {
+			return daemon.Fatal(errors.New("edgecore has ended"))
+		}
+		_, err := a.get(ctx, "/healthz/ping")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("start edgecore: %w\n%s", err, daemon.Tail(a.Log(), 20))
+	}
+	return nil
+}
+
+// PID is the agent's process, 0 when there is none.
+func (a *Agent) PID() int {
+	if !a.proc.Running() {
+		return 0
+	}
+	return a.proc.PID
+}
+
+// Attach takes over an agent that another process started.
+func (a *Agent) Attach(id daemon.Identity) { a.proc = daemon.Known(id) }
+
+// Identity tells another process which one this is.
+func (a *Agent) Identity() daemon.Identity {
+	if a.proc == nil {
+		return daemon.Identity{}
+	}
+	return a.proc.Identity
+}
+
+// Kill9 kills the agent the hard way.
+func (a *Agent) Kill9(ctx context.Context) error { return a.end(ctx, syscall.SIGKILL) }
+
+// Stop ends the agent; its pods run on.
+func (a *Agent) Stop(ctx context.Context) error { return a.end(ctx, syscall.SIGTERM) }
+
+func (a *Agent) end(ctx context.Context, sig syscall.Signal) error {
+	if !a.proc.Running() {
+		return nil
+	}
+	return a.proc.End(ctx, sig)
+}
+
+// WriteManifest puts a manifest into the folder, whole from the first moment.
+func (a *Agent) WriteManifest(name, content string) error {
+	tmp := filepath.Join(a.Dir, ".manifest")
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(a.Manifests(), name))
+}
+
+// RemoveManifest takes a manifest away.
+func (a *Agent) RemoveManifest(name string) error {
+	return os.Remove(filepath.Join(a.Manifests(), name))
+}
+
+// Pods asks the agent for its pods.
+func (a *Agent) Pods(ctx context.Context) (map[string]*v1.Pod, error) {
+	resp, err := a.get(ctx, "/pods")
+	if err != nil {
+		return nil, err
+	}
+	var list v1.PodList
+	if err := json.Unmarshal(resp, &list); err != nil {
+		return nil, err
+	}
+	pods := map[string]*v1.Pod{}
+	for i := range list.Items {
+		pods[strings.TrimSuffix(list.Items[i].Name, "-"+a.NodeName)] = &list.Items[i]
+	}
+	return pods, nil
+}
+
+// Get asks the agent's port for a path.
+func (a *Agent) Get(ctx context.Context, path string) (string, error) {
+	data, err := a.get(ctx, path)
+	return string(data), err
+}
+
+func (a *Agent) get(ctx context.Context, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(a.Port)+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", path, resp.Status, body)
+	}
+	return body, err
+}
+
+// Run runs another command of the binary with this agent's configuration, and returns what it prints.
+func (a *Agent) Run(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, a.Binary, append(args, "--config", a.Config())...).CombinedOutput()
+	return string(out), err
+}
