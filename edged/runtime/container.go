@@ -51,15 +51,18 @@ type place struct {
 	pod       *v1.Pod
 	sandboxID string
 	config    *runtimeapi.PodSandboxConfig
-	ips       []string
-	secrets   []v1.Secret
+	// fresh: the sandbox was just made in place of one that had lived. What ended with that one did not
+	// crash, and does not wait.
+	fresh   bool
+	ips     []string
+	secrets []v1.Secret
 }
 
 // startContainer makes and starts one container; everything that stands in the way is written into
 // the result.
 func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *SyncResult) {
 	c := s.Container
-	if wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last); until.After(now()) {
+	if wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last); until.After(now()) && !p.fresh {
 		res.wait(c.Name, observed.Reason{Reason: reasonCrashLoop, Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.Name, podID(p.pod))})
 		res.retry(until)
 		r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventBackOff, "Back-off restarting failed container %s in pod %s", c.Name, podID(p.pod))

@@ -16,6 +16,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
+// sandboxLived is how long a sandbox has to have been there for its end not to count as its containers' crash.
+const sandboxLived = 2 * time.Second
+
 // now is the wall clock: what it is compared with are the runtime's own times.
 func now() time.Time { return time.Now() }
 
@@ -95,6 +98,8 @@ func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Action
 			p.ips = obs.Sandbox().IPs
 			return true
 		}
+		old := obs.Sandbox()
+		p.fresh = old == nil || now().Sub(old.CreatedAt) > sandboxLived
 		err = r.createSandbox(ctx, p)
 	}
 	if err != nil {

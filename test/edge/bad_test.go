@@ -48,7 +48,7 @@ func TestBadInput(t *testing.T) {
 		}
 		for _, want := range []string{
 			`MountVolume.SetUp failed for volume "v" : configmap "missing" not found`,
-			`MountVolume.SetUp failed for volume "data" : volume type persistentVolumeClaim is not supported by this node`,
+			`volume type persistentVolumeClaim is not supported`,
 		} {
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("no event says %q:\n%s", want, out)
