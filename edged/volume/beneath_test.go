@@ -1,0 +1,183 @@
+package volume
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// prison is a volume on a file system of its own, so that whatever is found outside of it has another
+// device. Beside it lies a secret that must not be reached.
+func prison(t testing.TB) (volume string, dev uint64) {
+	t.Helper()
+	outside := t.TempDir()
+	volume = filepath.Join(outside, "volume")
+	for _, err := range []error{
+		os.Mkdir(volume, 0o777), os.WriteFile(filepath.Join(outside, "secret"), []byte("key"), 0o600), os.Mkdir(filepath.Join(outside, "dir"), 0o755),
+		unix.Mount("tmpfs", volume, "tmpfs", 0, "size=8m"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := unmountAll(volume); err != nil {
+			t.Error(err)
+		}
+	})
+	var st unix.Stat_t
+	if err := unix.Stat(volume, &st); err != nil {
+		t.Fatal(err)
+	}
+	return volume, st.Dev
+}
+
+func TestLinksOutOfTheVolume(t *testing.T) {
+	volume, dev := prison(t)
+	in := func(name string) string { return filepath.Join(volume, name) }
+	outside := filepath.Dir(volume)
+	must(t,
+		os.MkdirAll(in("d/e"), 0o755),
+		os.Symlink("/", in("root")), os.Symlink(outside, in("abs")), os.Symlink("..", in("up")), os.Symlink("../secret", in("up-file")),
+		os.Symlink("../../..", in("d/e/over")), os.Symlink("../../../dir", in("d/e/over-dir")), os.Symlink("/proc/self/root", in("magic")),
+		os.Symlink("loop", in("loop")), os.Symlink("a-link", in("two")), os.Symlink("up", in("a-link")), os.Symlink("nowhere", in("dangling")),
+		os.Symlink(volume, in("abs-inside")),
+		os.Symlink("../e/../e", in("d/back")), os.Symlink("../..", in("d/e/to-root")))
+	for sub, want := range map[string]string{
+		"root": "leads out of the volume", "root/etc": "leads out of the volume", "abs": "leads out of the volume", "abs/secret": "leads out of the volume",
+		"up": "a link leads out of the volume", "up-file": "a link leads out of the volume", "d/e/over": "a link leads out of the volume",
+		"d/e/over-dir": "a link leads out of the volume", "magic": "leads out of the volume", "magic/etc": "leads out of the volume",
+		"two": "a link leads out of the volume", "loop": "too many levels of symbolic links", "dangling": "no such file", "dangling/x": "no such file",
+		"abs-inside": "leads out of the volume", "d/back": "a link leads out", "d/e/to-root": "",
+	} {
+		if sub == "d/back" {
+			want = "no such file" // d/../e does not exist
+		}
+		fd, err := openBeneath(volume, sub)
+		if want == "" {
+			if err != nil {
+				t.Errorf("%s: %v", sub, err)
+				continue
+			}
+			var st unix.Stat_t
+			must(t, unix.Fstat(fd, &st), unix.Close(fd))
+			if st.Dev != dev {
+				t.Errorf("%s is outside", sub)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", sub, err, want)
+		}
+	}
+	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {
+		t.Errorf("something was made outside: %v, %v", entries, err)
+	}
+}
+
+// A container swaps folders for links while the path is walked: the walk may fail, but never gets out, and
+// makes no folder outside.
+func TestSubPathRace(t *testing.T) {
+	volume, dev := prison(t)
+	in := func(name string) string { return filepath.Join(volume, name) }
+	must(t, os.MkdirAll(in("a/b/c"), 0o777), os.Symlink("../dir", in("evil")), os.Symlink("/", in("root")))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, link := range []string{"evil", "root"} {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_ = unix.Renameat2(unix.AT_FDCWD, in("a/b"), unix.AT_FDCWD, in(link), unix.RENAME_EXCHANGE)
+				_ = unix.Renameat2(unix.AT_FDCWD, in("a"), unix.AT_FDCWD, in(link), unix.RENAME_EXCHANGE)
+				_ = os.Remove(in("a/b/new"))
+			}
+		})
+	}
+	var reached, refused int
+	for range 20000 {
+		fd, err := openBeneath(volume, "a/b/new")
+		if err != nil {
+			refused++
+			continue
+		}
+		reached++
+		var st unix.Stat_t
+		must(t, unix.Fstat(fd, &st), unix.Close(fd))
+		if st.Dev != dev {
+			t.Fatal("the walk left the volume")
+		}
+	}
+	cancel()
+	wg.Wait()
+	if reached == 0 || refused == 0 {
+		t.Errorf("no race: reached %d times, refused %d times", reached, refused)
+	}
+	if entries, err := os.ReadDir(filepath.Join(filepath.Dir(volume), "dir")); err != nil || len(entries) != 0 {
+		t.Errorf("made outside: %v, %v", entries, err)
+	}
+	if _, err := os.Lstat("/b/new"); err == nil {
+		t.Error("/b/new was made")
+	}
+}
+
+func TestWalkClosesWhatItOpens(t *testing.T) {
+	volume, _ := prison(t)
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(entries)
+	}
+	before := count()
+	must(t, os.Symlink("..", filepath.Join(volume, "up")))
+	for _, sub := range []string{"a/b/c", "up", "a/b/../c", strings.Repeat("d/", 300)} {
+		if fd, err := openBeneath(volume, sub); err == nil {
+			must(t, unix.Close(fd))
+		}
+	}
+	if after := count(); after != before {
+		t.Errorf("%d files open before, %d after", before, after)
+	}
+}
+
+// FuzzSubPath lets the fuzzer choose the path and two links of the volume: whatever it finds is inside.
+func FuzzSubPath(f *testing.F) {
+	volume, dev := prison(f)
+	if err := os.MkdirAll(filepath.Join(volume, "d/e"), 0o777); err != nil {
+		f.Fatal(err)
+	}
+	f.Add("d/l2/secret", "..", "../../..")
+	f.Add("l1/l2", "d/../d/e", "/etc/passwd")
+	f.Add("d/e/../..", ".", "l1")
+	f.Add("l1", "l1/../..", "")
+	outside := filepath.Dir(volume)
+	f.Fuzz(func(t *testing.T, sub, link1, link2 string) {
+		if len(sub)+len(link1)+len(link2) > 400 || strings.ContainsRune(link1+link2, 0) {
+			return
+		}
+		for path, link := range map[string]string{"l1": link1, "d/l2": link2} {
+			path = filepath.Join(volume, path)
+			must(t, os.RemoveAll(path))
+			if link != "" {
+				must(t, os.Symlink(link, path))
+			}
+		}
+		if checkSubPath(sub) != nil {
+			return
+		}
+		if fd, err := openBeneath(volume, sub); err == nil {
+			var st unix.Stat_t
+			must(t, unix.Fstat(fd, &st), unix.Close(fd))
+			if st.Dev != dev {
+				t.Fatalf("%q with links %q and %q leads out", sub, link1, link2)
+			}
+		}
+		if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {
+			t.Fatalf("%q with links %q and %q: outside are %v, %v", sub, link1, link2, entries, err)
+		}
+	})
+}
