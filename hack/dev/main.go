@@ -140,8 +140,12 @@ func (d *dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	binary, err := filepath.Abs(filepath.Join("bin", "edgecore"))
+	if err != nil {
+		return err
+	}
 	a, err := agent.New(agent.Options{
-		Binary: filepath.Join("bin", "edgecore"), Dir: d.dir, NodeName: strings.ToLower(host), Endpoint: endpoint, CgroupRoot: root, Port: readOnlyPort,
+		Binary: binary, Dir: d.dir, NodeName: strings.ToLower(host), Endpoint: endpoint, CgroupRoot: root, Port: readOnlyPort,
 	})
 	if err != nil {
 		return err
