@@ -219,6 +219,10 @@ func TestRemovalOfHostileTrees(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(tree, "deep", strconv.Itoa(i)), nil, 0o000))
 	}
 	must(t, unix.Mkfifo(filepath.Join(tree, "fifo"), 0), unix.Mknod(filepath.Join(tree, "null"), unix.S_IFCHR, int(unix.Mkdev(1, 3))))
+	var limit unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: limit.Max}))
 	must(t, removeTree(t.Context(), tree))
 	if entries, err := os.ReadDir(base); err != nil || len(entries) != 0 {
 		t.Errorf("left: %v, %v", entries, err)
