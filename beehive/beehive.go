@@ -4,9 +4,12 @@
 // # Modules
 //
 // A module has a name, a group and a Run function. Run is called in a goroutine of its own, and again with
-// a growing delay when it fails or panics, while the others run on; it ends for good when it returns nil or
-// the bus ends. A module has an inbox from the moment it is added to the moment it is removed, so that
-// what was sent to it survives its restart.
+// a growing delay when it fails or panics, while the others run on. When it returns nil, the module is taken
+// off the bus as if by Remove. A module has an inbox from the moment it is added to the moment it is taken
+// off, so that what was sent to it survives its restart.
+//
+// When the bus ends, modules end one by one, the last added first: one that tells another something at its
+// end (edged its last reports to metamanager) still finds it if it was added after it.
 //
 // # Order and delivery
 //
@@ -21,7 +24,8 @@
 // # What a receiver must do
 //
 // Receive in a loop, do not hold the loop up for long, and answer what came by SendSync with SendResp,
-// also when it cannot be done. Messages are shared: never change one.
+// also when it cannot be done. Messages are shared: never change one. A Run that got ErrRemoved or the end of
+// its context from Receive is to return; one of the same name may be on the bus already.
 //
 // # Debugging
 //
@@ -34,6 +38,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,7 +61,10 @@ var (
 	ErrNoGroup  = errors.New("no module in the group")
 	ErrFull     = errors.New("inbox is full")
 	ErrNoWaiter = errors.New("nobody waits for this answer")
-	ErrRemoved  = errors.New("module was removed")
+	// ErrRemoved: the module left the bus, by Remove or because it ended, with what was in its inbox.
+	ErrRemoved = errors.New("module has left the bus")
+	// ErrStopped: the bus has ended, or is about to.
+	ErrStopped = errors.New("the bus has ended")
 )
 
 const (
@@ -84,11 +92,13 @@ type Bus struct {
 	mu      sync.RWMutex
 	modules map[string]*member
 	groups  map[string][]*member
+	// order is that in which the modules were added.
+	order []*member
+	// running is what the contexts of modules are made from, once Run was called; it does not end by itself.
+	running  context.Context
+	stopping bool
 
 	waiters waiters
-
-	// running is set while Run is.
-	running context.Context
 	wg      sync.WaitGroup
 }
 
@@ -96,8 +106,9 @@ type Bus struct {
 type member struct {
 	module   Module
 	inbox    chan *model.Message
-	removed  chan struct{} // closed by Remove
-	cancel   context.CancelFunc
+	removed  chan struct{}      // closed when it leaves the bus
+	cancel   context.CancelFunc // set once it runs
+	ended    chan struct{}      // closed when it runs no more
 	restarts int
 }
 
@@ -115,34 +126,49 @@ func New(opts ...Option) *Bus {
 func (b *Bus) Add(m Module) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.stopping {
+		return fmt.Errorf("add module %q: %w", m.Name(), ErrStopped)
+	}
 	if b.modules[m.Name()] != nil {
 		return fmt.Errorf("add module %q: there is one of this name", m.Name())
 	}
-	mem := &member{module: m, inbox: make(chan *model.Message, b.inboxSize), removed: make(chan struct{})}
+	mem := &member{module: m, inbox: make(chan *model.Message, b.inboxSize), removed: make(chan struct{}), ended: make(chan struct{})}
 	b.modules[m.Name()] = mem
 	b.groups[m.Group()] = append(slices.Clone(b.groups[m.Group()]), mem)
-	if b.running != nil && b.running.Err() == nil {
+	b.order = append(b.order, mem)
+	if b.running != nil {
 		b.start(mem)
 	}
 	return nil
 }
 
 // Remove ends a module and takes it off the bus with what is in its inbox. Who waits for an answer of it
-// learns so at once.
+// learns so at once. Remove does not wait for the module's Run to return; the bus's Run does.
 func (b *Bus) Remove(name string) {
 	b.mu.Lock()
-	mem := b.modules[name]
-	if mem == nil {
-		b.mu.Unlock()
+	defer b.mu.Unlock()
+	if mem := b.modules[name]; mem != nil {
+		b.drop(mem)
+	}
+}
+
+// drop takes a module off the bus, unless it is off already; b.mu is held.
+func (b *Bus) drop(mem *member) {
+	name, group := mem.module.Name(), mem.module.Group()
+	if b.modules[name] != mem {
 		return
 	}
+	is := func(m *member) bool { return m == mem }
 	delete(b.modules, name)
-	group := mem.module.Group()
-	b.groups[group] = slices.DeleteFunc(slices.Clone(b.groups[group]), func(m *member) bool { return m == mem })
+	b.order = slices.DeleteFunc(b.order, is)
+	if rest := slices.DeleteFunc(slices.Clone(b.groups[group]), is); len(rest) > 0 {
+		b.groups[group] = rest
+	} else {
+		delete(b.groups, group)
+	}
 	if mem.cancel != nil {
 		mem.cancel()
 	}
-	b.mu.Unlock()
 	close(mem.removed)
 }
 
@@ -194,6 +220,10 @@ func (b *Bus) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 
 // Receive returns the next message of a module, and waits for one as long as ctx lasts.
 func (b *Bus) Receive(ctx context.Context, module string) (*model.Message, error) {
+	// What would be taken now could not be acted upon any more.
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	mem, err := b.member(module)
 	if err != nil {
 		return nil, err
@@ -254,11 +284,6 @@ func (b *Bus) Stats() []Stats {
 	for name, mem := range b.modules {
 		all = append(all, Stats{name, mem.module.Group(), len(mem.inbox), mem.restarts})
 	}
-	slices.SortFunc(all, func(x, y Stats) int {
-		if x.Module < y.Module {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(x, y Stats) int { return strings.Compare(x.Module, y.Module) })
 	return all
 }

@@ -52,7 +52,7 @@ func serve(b *Bus, name string) func(context.Context) error {
 			if err != nil {
 				return nil
 			}
-			if err := b.SendResp(ctx, m.Respond(model.OK)); err != nil {
+			if err := b.SendResp(ctx, m.Respond(model.OK)); err != nil && !errors.Is(err, ErrNoWaiter) {
 				return err
 			}
 		}
@@ -158,6 +158,11 @@ func TestSendSyncEnds(t *testing.T) {
 		req := message(0)
 		if _, err := b.SendSync(ctx, "mute", req); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("err = %v, want the deadline", err)
+		}
+		b2 := newBus(t, []Option{WithTimeout(3 * time.Second)}, &module{name: "mute", group: "g"})
+		began := time.Now()
+		if _, err := b2.SendSync(t.Context(), "mute", message(0)); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
+			t.Errorf("err = %v after %v, want the limit of the bus", err, time.Since(began))
 		}
 		if err := b.SendResp(ctx, req.Respond(model.OK)); !errors.Is(err, ErrNoWaiter) {
 			t.Errorf("late answer: %v, want ErrNoWaiter", err)
@@ -296,11 +301,18 @@ func BenchmarkSendReceive(b *testing.B) {
 }
 
 func BenchmarkSendSync(b *testing.B) {
+	for name, limit := range map[string]time.Duration{"deadline": time.Hour, "no deadline": 0} {
+		b.Run(name, func(b *testing.B) { benchmarkSendSync(b, limit) })
+	}
+}
+
+func benchmarkSendSync(b *testing.B, limit time.Duration) {
 	bus := New()
 	if err := bus.Add(&module{name: "a", group: "g"}); err != nil {
 		b.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
 	go func() {
 		for {
 			m, err := bus.Receive(ctx, "a")
@@ -313,12 +325,17 @@ func BenchmarkSendSync(b *testing.B) {
 			}
 		}
 	}()
+	asking := ctx
+	if limit > 0 {
+		var end context.CancelFunc
+		asking, end = context.WithTimeout(ctx, limit)
+		defer end()
+	}
 	m := message(0)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := bus.SendSync(ctx, "a", m); err != nil {
+		if _, err := bus.SendSync(asking, "a", m); err != nil {
 			b.Fatal(err)
 		}
 	}
-	cancel()
 }

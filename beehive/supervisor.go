@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -18,24 +19,30 @@ const (
 	steady = time.Minute
 )
 
-// Run runs all modules until ctx ends, and returns when all of them have ended. A bus runs once.
+// Run runs all modules until ctx ends, then ends them, the last added first, and returns when all have ended.
+// A bus runs once.
 func (b *Bus) Run(ctx context.Context) error {
 	b.mu.Lock()
 	if b.running != nil {
 		b.mu.Unlock()
 		return errors.New("the bus has been run already")
 	}
-	b.running = ctx
-	for _, mem := range b.modules {
+	b.running = context.WithoutCancel(ctx)
+	for _, mem := range b.order {
 		b.start(mem)
 	}
 	b.mu.Unlock()
+
 	<-ctx.Done()
-	// Whoever is adding a module now sees that ctx has ended, once the lock was free.
 	b.mu.Lock()
-	//lint:ignore SA2001 the lock orders this against Add
+	b.stopping = true
+	order := slices.Clone(b.order)
 	b.mu.Unlock()
-	b.wg.Wait()
+	for _, mem := range slices.Backward(order) {
+		mem.cancel()
+		<-mem.ended
+	}
+	b.wg.Wait() // for those that were removed and have not ended yet
 	return nil
 }
 
@@ -44,8 +51,12 @@ func (b *Bus) start(mem *member) {
 	ctx, cancel := context.WithCancel(b.running)
 	mem.cancel = cancel
 	b.wg.Go(func() {
+		defer close(mem.ended)
 		defer cancel()
 		b.supervise(ctx, mem)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.drop(mem)
 	})
 }
 

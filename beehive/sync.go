@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
@@ -17,19 +18,23 @@ type waiters struct {
 	spare sync.Pool
 }
 
-// waiter has room for every answer that may come, so that SendResp never waits.
+// waiter has room for its answer, so that SendResp never waits.
 type waiter struct {
-	answers chan *model.Message
-	left    int
+	answer   chan *model.Message
+	answered bool
+	// limit ends the wait of those whose context has no deadline; a context for it would cost more than
+	// all the rest of a request.
+	limit *time.Timer
 }
 
-// expect makes the place for the answers to a request.
-func (w *waiters) expect(id string, answers int) (*waiter, error) {
+// expect makes the place for the answer to a request.
+func (w *waiters) expect(id string) (*waiter, error) {
 	one, ok := w.spare.Get().(*waiter)
-	if !ok || cap(one.answers) < answers {
-		one = &waiter{answers: make(chan *model.Message, answers)}
+	if !ok {
+		one = &waiter{answer: make(chan *model.Message, 1), limit: time.NewTimer(time.Hour)}
+		one.limit.Stop()
 	}
-	one.left = answers
+	one.answered = false
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.byID[id] != nil {
@@ -44,14 +49,11 @@ func (w *waiters) end(id string, one *waiter) {
 	w.mu.Lock()
 	delete(w.byID, id)
 	w.mu.Unlock()
-	for {
-		select {
-		case <-one.answers: // came too late
-		default:
-			w.spare.Put(one)
-			return
-		}
+	select {
+	case <-one.answer: // came too late
+	default:
 	}
+	w.spare.Put(one)
 }
 
 // SendSync sends a request and waits for its answer: until ctx ends, or for the default limit when ctx
@@ -61,9 +63,7 @@ func (b *Bus) SendSync(ctx context.Context, module string, m *model.Message) (*m
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := b.bounded(ctx)
-	defer cancel()
-	w, err := b.waiters.expect(m.Header.ID, 1)
+	w, err := b.waiters.expect(m.Header.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -71,18 +71,37 @@ func (b *Bus) SendSync(ctx context.Context, module string, m *model.Message) (*m
 	if err := b.put(ctx, mem, m); err != nil {
 		return nil, err
 	}
+	return b.await(ctx, mem, m, w)
+}
+
+// await waits for the answer of a module. One that is there counts, whatever else has come to an end.
+func (b *Bus) await(ctx context.Context, mem *member, m *model.Message, w *waiter) (*model.Message, error) {
+	if _, has := ctx.Deadline(); !has {
+		w.limit.Reset(b.timeout)
+		defer w.limit.Stop()
+	}
+	var err error
 	select {
-	case answer := <-w.answers:
+	case answer := <-w.answer:
 		return answer, nil
 	case <-mem.removed:
-		return nil, fmt.Errorf("%s %s at %q: %w", m.Route.Operation, m.Route.Resource, module, ErrRemoved)
+		err = ErrRemoved
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%s %s: no answer from %q: %w", m.Route.Operation, m.Route.Resource, module, ctx.Err())
+		err = ctx.Err()
+	case <-w.limit.C:
+		err = context.DeadlineExceeded
+	}
+	select {
+	case answer := <-w.answer:
+		return answer, nil
+	default:
+		return nil, fmt.Errorf("%s %s: no answer from %q: %w", m.Route.Operation, m.Route.Resource, mem.module.Name(), err)
 	}
 }
 
-// SendToGroupSync sends a request to all modules of a group and waits for an answer of each. With an error
-// come the answers that were there by then.
+// SendToGroupSync sends a request to all modules of a group and returns their answers, in the order in which the
+// modules were added. With an error come the answers of the others. Each module gets the request under an
+// id of its own; the answers have that of m as their parent.
 func (b *Bus) SendToGroupSync(ctx context.Context, group string, m *model.Message) ([]*model.Message, error) {
 	members, err := b.group(group)
 	if err != nil {
@@ -90,29 +109,37 @@ func (b *Bus) SendToGroupSync(ctx context.Context, group string, m *model.Messag
 	}
 	ctx, cancel := b.bounded(ctx)
 	defer cancel()
-	w, err := b.waiters.expect(m.Header.ID, len(members))
-	if err != nil {
-		return nil, err
+	type request struct {
+		mem    *member
+		m      *model.Message
+		waiter *waiter
 	}
-	defer b.waiters.end(m.Header.ID, w)
-	want := 0
+	var sent []request
 	var errs []error
 	for _, mem := range members {
-		if err := b.put(ctx, mem, m); err != nil {
+		own := *m
+		own.Header.ID = model.NewID()
+		w, err := b.waiters.expect(own.Header.ID)
+		if err != nil {
+			return nil, err
+		}
+		defer b.waiters.end(own.Header.ID, w)
+		if err := b.put(ctx, mem, &own); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		want++
+		sent = append(sent, request{mem, &own, w})
 	}
 	var answers []*model.Message
-	for len(answers) < want {
-		select {
-		case a := <-w.answers:
-			answers = append(answers, a)
-		case <-ctx.Done():
-			return answers, errors.Join(append(errs, fmt.Errorf("%s %s: %d of %d answers from group %q: %w",
-				m.Route.Operation, m.Route.Resource, len(answers), want, group, ctx.Err()))...)
+	for _, r := range sent {
+		answer, err := b.await(ctx, r.mem, r.m, r.waiter)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
+		own := *answer
+		own.Header.ParentID = m.Header.ID
+		answers = append(answers, &own)
 	}
 	return answers, errors.Join(errs...)
 }
@@ -122,10 +149,10 @@ func (b *Bus) SendResp(_ context.Context, m *model.Message) error {
 	b.waiters.mu.Lock()
 	defer b.waiters.mu.Unlock()
 	w := b.waiters.byID[m.Header.ParentID]
-	if w == nil || w.left == 0 {
+	if w == nil || w.answered {
 		return fmt.Errorf("answer to %q about %s: %w", m.Header.ParentID, m.Route.Resource, ErrNoWaiter)
 	}
-	w.left--
-	w.answers <- m // there is room: one place for each answer
+	w.answered = true
+	w.answer <- m // there is room
 	return nil
 }

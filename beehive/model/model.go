@@ -66,10 +66,13 @@ type Message struct {
 	Content json.RawMessage `json:"content"`
 }
 
+// NewID makes an id for a message.
+func NewID() string { return uuid.NewString() }
+
 // New makes a message with an id and the time of now.
 func New(source, group, operation, resource string, content json.RawMessage) *Message {
 	return &Message{
-		Header:  Header{ID: uuid.NewString(), Timestamp: time.Now().UnixMilli()},
+		Header:  Header{ID: NewID(), Timestamp: time.Now().UnixMilli()},
 		Route:   Route{Source: source, Group: group, Operation: operation, Resource: resource},
 		Content: content,
 	}
