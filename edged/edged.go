@@ -13,6 +13,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
@@ -196,7 +197,10 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		RootDir: o.RootDir, PodLogsDir: o.PodLogsDir, ContainerLogsDir: o.ContainerLogsDir,
 		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff,
 	})
-	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{OnChange: e.podChanged, OnHealth: e.runtimeHealth})
+	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
+		OnChange: e.podChanged, OnHealth: e.runtimeHealth,
+		Busy: func(uid types.UID) bool { return e.pool.Busy(uid) },
+	})
 	e.reporter = newReporter(e.meta, func(err error) { e.health.SetError(health.StoreFailing, "", err) })
 	e.statuses = status.NewManager(e.reporter)
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})

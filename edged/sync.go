@@ -72,8 +72,13 @@ func (e *Edged) syncFailed(pod *v1.Pod, err error) podworker.Outcome {
 
 // observe returns what the runtime has of a pod, from the cache where that is whole.
 func (e *Edged) observe(ctx context.Context, uid types.UID) (*observed.Pod, error) {
-	if obs := e.pleg.Get(uid); obs != nil && obs.Detailed {
+	obs := e.pleg.Get(uid)
+	switch {
+	case obs != nil && obs.Detailed:
 		return obs, nil
+	case obs == nil && e.pleg.Healthy() == nil:
+		// The runtime's lists were read, and the pod is not in them: there is no need to ask again.
+		return &observed.Pod{UID: uid, Detailed: true, At: time.Now()}, nil
 	}
 	return e.pleg.Refresh(ctx, uid)
 }

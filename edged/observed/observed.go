@@ -38,6 +38,8 @@ type Sandbox struct {
 	IPs []string
 	// HostNetwork tells whether the sandbox shares the node's network. Detailed only.
 	HostNetwork bool
+	// PID is the sandbox's process on the node, 0 where the runtime does not say. Detailed only.
+	PID int
 }
 
 // Container is one attempt at a container.
@@ -65,7 +67,9 @@ type Container struct {
 	Reason     string
 	Message    string
 	LogPath    string
-	Resources  *runtimeapi.LinuxContainerResources
+	// PID is the container's first process on the node, 0 where the runtime does not say.
+	PID       int
+	Resources *runtimeapi.LinuxContainerResources
 }
 
 // Reason is why a container or a pod does not go on, in the kubelet's words.

@@ -20,6 +20,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,8 @@ type Options struct {
 	OnChange func(types.UID)
 	// OnHealth is told when the runtime stops (err set) or begins (nil) to answer. It must not block.
 	OnHealth func(error)
+	// Busy tells whether a pod is being worked on: whoever does so refreshes it, and a relist leaves it out.
+	Busy func(types.UID) bool
 	// RelistMin is the relist period while something changes: 1 s.
 	RelistMin time.Duration
 	// RelistMax is the relist period while nothing does: 20 s. An exit that the kernel cannot tell of
@@ -59,8 +62,10 @@ const (
 // PLEG keeps snapshots. Its methods may be called from any goroutine.
 type PLEG struct {
 	lister Lister
-	source *sources
+	client Client
 	opts   Options
+	// source is there while Run is.
+	source atomic.Pointer[sources]
 
 	// noticed holds the pods of which something is said to have changed.
 	noticed chan types.UID
@@ -85,6 +90,9 @@ func New(lister Lister, client Client, opts Options) *PLEG {
 	if opts.OnChange == nil {
 		opts.OnChange = func(types.UID) {}
 	}
+	if opts.Busy == nil {
+		opts.Busy = func(types.UID) bool { return false }
+	}
 	if opts.OnHealth == nil {
 		opts.OnHealth = func(error) {}
 	}
@@ -92,9 +100,7 @@ func New(lister Lister, client Client, opts Options) *PLEG {
 		lister: lister, opts: opts, noticed: make(chan types.UID, 256), again: make(chan struct{}, 1), active: make(chan struct{}, 1),
 		pods: map[types.UID]*observed.Pod{}, locks: map[types.UID]*sync.Mutex{},
 	}
-	if client != nil {
-		p.source = newSources(client, p.notice, p.relistSoon)
-	}
+	p.client = client
 	return p
 }
 
@@ -104,10 +110,13 @@ func (p *PLEG) Run(ctx context.Context) error {
 	defer wg.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if p.source != nil {
-		if err := p.source.start(ctx, &wg); err != nil {
+	if p.client != nil {
+		source, err := newSources(p.client, p.notice, p.relistSoon)
+		if err != nil {
 			return err
 		}
+		source.start(ctx, &wg)
+		p.source.Store(source)
 	}
 	wg.Go(func() { p.followNotices(ctx) })
 	p.relistLoop(ctx)
@@ -190,6 +199,8 @@ func (p *PLEG) Relist(ctx context.Context) (changed bool, err error) {
 		return false, err
 	}
 	differ := p.differing(lists)
+	found := len(differ)
+	differ = slices.DeleteFunc(differ, p.opts.Busy)
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, getParallel)
 	var mu sync.Mutex
@@ -209,7 +220,7 @@ func (p *PLEG) Relist(ctx context.Context) (changed bool, err error) {
 		return true, err
 	}
 	p.health(nil)
-	return len(differ) > 0, nil
+	return found > 0, nil
 }
 
 // differing returns the pods whose lists are not what their snapshots have, and those that are gone.
@@ -258,8 +269,8 @@ func (p *PLEG) update(ctx context.Context, uid types.UID, tell bool) (*observed.
 	}
 	changed := p.store(pod)
 	lock.Unlock()
-	if p.source != nil {
-		p.source.watch(pod)
+	if s := p.source.Load(); s != nil {
+		s.watch(ctx, pod)
 	}
 	if changed && tell {
 		p.opts.OnChange(uid)

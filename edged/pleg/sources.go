@@ -2,7 +2,6 @@ package pleg
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -24,8 +23,6 @@ import (
 // Client is what the sources need of a CRI client.
 type Client interface {
 	GetContainerEvents(ctx context.Context, in *runtimeapi.GetEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error)
-	ContainerStatus(ctx context.Context, in *runtimeapi.ContainerStatusRequest, opts ...grpc.CallOption) (*runtimeapi.ContainerStatusResponse, error)
-	PodSandboxStatus(ctx context.Context, in *runtimeapi.PodSandboxStatusRequest, opts ...grpc.CallOption) (*runtimeapi.PodSandboxStatusResponse, error)
 }
 
 const (
@@ -41,34 +38,20 @@ type sources struct {
 	exits  *exitWatch
 	// streaming is true while the runtime's stream is open: then no process has to be watched.
 	streaming atomic.Bool
-	// ask holds pods whose processes are to be watched.
-	ask chan *observed.Pod
 }
 
-func newSources(client Client, notice func(context.Context, types.UID), relist func()) *sources {
-	return &sources{client: client, notice: notice, relist: relist, ask: make(chan *observed.Pod, 256)}
+func newSources(client Client, notice func(context.Context, types.UID), relist func()) (*sources, error) {
+	exits, err := newExitWatch()
+	if err != nil {
+		return nil, fmt.Errorf("watch for exits: %w", err)
+	}
+	return &sources{client: client, notice: notice, relist: relist, exits: exits}, nil
 }
 
 // start begins to listen; all goroutines end with ctx.
-func (s *sources) start(ctx context.Context, wg *sync.WaitGroup) error {
-	exits, err := newExitWatch()
-	if err != nil {
-		return fmt.Errorf("watch for exits: %w", err)
-	}
-	s.exits = exits
+func (s *sources) start(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.exits.run(ctx, func(uid types.UID) { s.notice(ctx, uid) }) })
 	wg.Go(func() { s.follow(ctx) })
-	wg.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case pod := <-s.ask:
-				s.watchPod(ctx, pod)
-			}
-		}
-	})
-	return nil
 }
 
 // follow reads the runtime's stream, again after each end, unless the runtime has none.
@@ -112,63 +95,35 @@ func (s *sources) stream(ctx context.Context) error {
 	}
 }
 
-// watch asks for the running processes of a pod to be watched. It does not block; what is dropped the
-// relist makes good.
-func (s *sources) watch(pod *observed.Pod) {
-	if s.streaming.Load() || !pod.Alive() || s.exits == nil || s.exits.watchesAll(pod) {
+// watch watches the running processes of a pod. Those whose pid the runtime does not tell are left to the
+// relist.
+func (s *sources) watch(ctx context.Context, pod *observed.Pod) {
+	if s.streaming.Load() {
 		return
 	}
-	select {
-	case s.ask <- pod:
-	default:
-	}
-}
-
-func (s *sources) watchPod(ctx context.Context, pod *observed.Pod) {
 	for _, c := range pod.Containers {
-		if !c.Running() || s.exits.watches(c.ID) {
-			continue
-		}
-		resp, err := s.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
-		if err == nil {
-			s.add(ctx, pod.UID, c.ID, resp.Info)
+		if c.Running() {
+			s.add(ctx, pod.UID, c.ID, c.PID)
 		}
 	}
 	for _, box := range pod.Sandboxes {
-		if !box.Ready || s.exits.watches(box.ID) {
-			continue
-		}
-		resp, err := s.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: box.ID, Verbose: true})
-		if err == nil {
-			s.add(ctx, pod.UID, box.ID, resp.Info)
+		if box.Ready {
+			s.add(ctx, pod.UID, box.ID, box.PID)
 		}
 	}
 }
 
-// add watches the process that the runtime's verbose answer names.
-func (s *sources) add(ctx context.Context, uid types.UID, id string, info map[string]string) {
-	pid := pidOf(info)
-	if pid == 0 {
+func (s *sources) add(ctx context.Context, uid types.UID, id string, pid int) {
+	if pid == 0 || s.exits.watches(id) {
 		return
 	}
-	if err := s.exits.add(pid, id, uid); err != nil {
-		if errors.Is(err, os.ErrProcessDone) {
-			s.notice(ctx, uid) // it ended before it could be watched
-			return
-		}
+	err := s.exits.add(pid, id, uid)
+	switch {
+	case errors.Is(err, os.ErrProcessDone):
+		s.relist() // it ended before it could be watched
+	case err != nil:
 		klog.V(2).InfoS("Process not watched; its end is noticed by relist", "podUID", uid, "id", id, "pid", pid, "err", err)
 	}
-}
-
-// pidOf reads the pid from the verbose part of a status, which containerd and CRI-O write as JSON.
-func pidOf(info map[string]string) int {
-	var doc struct {
-		Pid int `json:"pid"`
-	}
-	if err := json.Unmarshal([]byte(info["info"]), &doc); err == nil && doc.Pid > 0 {
-		return doc.Pid
-	}
-	return 0
 }
 
 // inCgroupOf tells whether a process belongs to a container: its id is in the process's cgroup. A

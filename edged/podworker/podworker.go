@@ -173,6 +173,19 @@ func (p *Pool) Knows(uid types.UID) bool {
 	return p.workers[uid] != nil
 }
 
+// Busy tells whether a pod is being worked on right now.
+func (p *Pool) Busy(uid types.UID) bool {
+	p.mu.Lock()
+	w := p.workers[uid]
+	p.mu.Unlock()
+	if w == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cancel != nil
+}
+
 // UIDs returns the pods that the pool knows, sorted.
 func (p *Pool) UIDs() []types.UID {
 	p.mu.Lock()

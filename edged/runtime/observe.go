@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -148,7 +149,7 @@ func ignoreNotFound(err error) error {
 }
 
 func (r *Runtime) detailSandbox(ctx context.Context, s *observed.Sandbox) error {
-	resp, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID})
+	resp, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: s.Ready})
 	if err != nil {
 		return fmt.Errorf("status of sandbox %s: %w", s.ID, err)
 	}
@@ -156,6 +157,7 @@ func (r *Runtime) detailSandbox(ctx context.Context, s *observed.Sandbox) error 
 	s.Ready = st.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
 	s.HostNetwork = st.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimeapi.NamespaceMode_NODE
 	s.IPs = sandboxIPs(st, s.HostNetwork)
+	s.PID = pidOf(resp.GetInfo())
 	return nil
 }
 
@@ -173,7 +175,7 @@ func sandboxIPs(st *runtimeapi.PodSandboxStatus, hostNetwork bool) []string {
 
 // detailContainer fills in a container, and returns the message that it left when it ended.
 func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) (string, error) {
-	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID})
+	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: c.Running()})
 	if err != nil {
 		return "", fmt.Errorf("status of container %s: %w", c.ID, err)
 	}
@@ -192,7 +194,7 @@ func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) (s
 	}
 	c.StartedAt, c.FinishedAt = unixNano(st.StartedAt), unixNano(st.FinishedAt)
 	c.ExitCode, c.Reason, c.Message, c.LogPath = st.ExitCode, st.Reason, st.Message, st.LogPath
-	c.Resources = st.GetResources().GetLinux()
+	c.Resources, c.PID = st.GetResources().GetLinux(), pidOf(resp.GetInfo())
 	if !c.Exited() {
 		return "", nil
 	}
@@ -204,4 +206,15 @@ func unixNano(ns int64) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, ns)
+}
+
+// pidOf reads the pid from the verbose part of a status, which containerd and CRI-O write as JSON.
+func pidOf(info map[string]string) int {
+	var doc struct {
+		Pid int `json:"pid"`
+	}
+	if text := info["info"]; text == "" || json.Unmarshal([]byte(text), &doc) != nil || doc.Pid < 0 {
+		return 0
+	}
+	return doc.Pid
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -151,6 +152,7 @@ func decodePod(raw []byte, nodeName string) (*v1.Pod, []string, error) {
 	}
 	pod.Annotations[AnnotationSource] = sourceFile
 	pod.Annotations[AnnotationHash] = hash
+	pod.Annotations[AnnotationSeen] = time.Now().Format(time.RFC3339Nano)
 	// The node agent itself keeps static pods where they are, whatever taints the node has.
 	pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
 	SetDefaults(pod)
