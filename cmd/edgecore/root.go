@@ -81,7 +81,8 @@ func (o *rootOptions) run(cmd *cobra.Command) error {
 	case o.defaultConfig:
 		return printYAML(out, v1alpha2.Default())
 	case o.minConfig:
-		return printYAML(out, v1alpha2.Minimal())
+		_, err := out.Write(v1alpha2.Minimal())
+		return err
 	}
 	cfg, warnings, err := v1alpha2.Load(o.config)
 	if err != nil {

@@ -24,6 +24,8 @@ const (
 	certFile = "/etc/kubeedge/certs/server.crt"
 	keyFile  = "/etc/kubeedge/certs/server.key"
 	local    = "127.0.0.1"
+
+	unixScheme = "unix://"
 )
 
 // Default returns the configuration of an empty file.
@@ -46,30 +48,33 @@ func Default() *EdgeCore {
 	}
 }
 
-// Minimal returns the keys that a new device most likely wants to set.
-func Minimal() map[string]any {
-	d := Default()
-	return map[string]any{
-		"apiVersion": APIVersion, "kind": Kind,
-		"database": map[string]any{"dataSource": d.Database.DataSource},
-		"modules": map[string]any{"edged": map[string]any{
-			"hostnameOverride": d.Modules.Edged.HostnameOverride,
-			"rootDirectory":    d.Modules.Edged.RootDirectory,
-			"tailoredKubeletConfig": map[string]any{
-				"staticPodPath": DefaultManifests, "containerRuntimeEndpoint": DefaultCRISocket, "cgroupDriver": "cgroupfs",
-				"address": local, "readOnlyPort": DefaultReadOnlyPort,
-			},
-		}},
+// complete fills in what depends on other values, or has a second spelling.
+func (e *EdgeCore) complete() {
+	edged := &e.Modules.Edged
+	if edged.HostnameOverride == "" {
+		edged.HostnameOverride = defaultNodeName()
 	}
+	kubelet := &edged.TailoredKubeletConfig
+	for _, endpoint := range []*string{&kubelet.ContainerRuntimeEndpoint, &kubelet.ImageServiceEndpoint} {
+		if strings.HasPrefix(*endpoint, "/") { // the kubelet takes a bare path, too
+			*endpoint = unixScheme + *endpoint
+		}
+	}
+	kubelet.Logging.FlushFrequency.SerializeAsString = true
+}
+
+// defaultNodeName is the host's name, in lower case as nodes' names are.
+func defaultNodeName() string {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "edge-node"
+	}
+	return strings.ToLower(name)
 }
 
 func defaultEdged() Edged {
-	name, err := os.Hostname()
-	if err != nil {
-		name = "edge-node"
-	}
 	return Edged{
-		Enable: true, RegisterNodeNamespace: "default", HostnameOverride: strings.ToLower(name),
+		Enable: true, RegisterNodeNamespace: "default", HostnameOverride: defaultNodeName(),
 		PodSandboxImage: "kubeedge/pause:3.6", RootDirectory: DefaultRootDirectory,
 		MaxPerPodContainerCount: 1, MaxContainerCount: -1, RegisterSchedulable: true,
 		TailoredKubeletConfig: defaultKubelet(),
@@ -107,7 +112,7 @@ func defaultMetaManager() MetaManager {
 
 func defaultKubelet() kubeletconfig.KubeletConfiguration {
 	duration := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
-	return kubeletconfig.KubeletConfiguration{
+	k := kubeletconfig.KubeletConfiguration{
 		StaticPodPath: DefaultManifests, PodLogsDir: "/var/log/pods",
 		SyncFrequency: duration(time.Minute), FileCheckFrequency: duration(20 * time.Second),
 		Address: local, ReadOnlyPort: DefaultReadOnlyPort,
@@ -133,4 +138,8 @@ func defaultKubelet() kubeletconfig.KubeletConfiguration {
 		RegisterNode: ptr.To(true), LocalStorageCapacityIsolation: ptr.To(true), FailCgroupV1: ptr.To(false),
 		ContainerRuntimeEndpoint: DefaultCRISocket,
 	}
+	k.Logging.Format = "text"
+	k.Logging.FlushFrequency.Duration = duration(5 * time.Second)
+	k.Logging.FlushFrequency.SerializeAsString = true
+	return k
 }

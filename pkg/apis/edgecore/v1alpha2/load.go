@@ -1,14 +1,16 @@
 package v1alpha2
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"reflect"
-	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
@@ -16,12 +18,13 @@ import (
 // maxFile bounds the file: a real one has a few kilobytes.
 const maxFile = 1 << 20
 
-// Load reads a file, fills in the defaults, and checks it. Warnings name keys that KubeEdge has and this
+// Load reads a file, fills in the defaults, and checks it. The file is only read, never written. All that is
+// wrong with it is in the one error, which holds Problems. Warnings name keys that KubeEdge has and this
 // version does not act on, where the file sets them to something else than the default.
 func Load(path string) (*EdgeCore, []string, error) {
 	data, err := readFile(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("configuration: %w", err)
+		return nil, nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	cfg, warnings, err := Parse(data)
 	if err != nil {
@@ -31,213 +34,201 @@ func Load(path string) (*EdgeCore, []string, error) {
 }
 
 func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%w; `edgecore --minconfig > %s` makes one", os.ErrNotExist, path)
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, errors.New("is a directory; want the file")
+	case !info.Mode().IsRegular():
+		return nil, errors.New("is not a regular file") // to open a pipe might wait for ever
+	}
 	f, err := os.Open(path)
 	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("%w; `edgecore --minconfig > %s` makes one", err, path)
-		}
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a file", path)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("%s has more than %d bytes", path, maxFile)
+		err = fmt.Errorf("has more than %d KiB; that is no configuration", maxFile>>10)
 	}
 	return data, err
 }
 
-// Parse is Load for a file's content.
+// Parse is Load for the content of a file.
 func Parse(data []byte) (*EdgeCore, []string, error) {
-	raw, err := yaml.YAMLToJSONStrict(data)
+	root, problems, err := readTree(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("not YAML: %w", cleanYAMLError(err))
-	}
-	var tree any
-	if err := json.Unmarshal(raw, &tree); err != nil {
 		return nil, nil, err
-	}
-	root, ok := tree.(map[string]any)
-	if !ok {
-		return nil, nil, fmt.Errorf("it is empty, or no mapping of keys; `edgecore --minconfig` shows one")
 	}
 	if err := checkKind(root); err != nil {
 		return nil, nil, err
 	}
-	var problems []error
-	checkKeys("", root, reflect.TypeFor[EdgeCore](), &problems)
-	if len(problems) > 0 {
-		return nil, nil, errors.Join(problems...)
-	}
-	cfg := Default()
-	if err := decode(raw, cfg); err != nil {
+	warnings := takeFormer(root)
+	w := &walker{problems: problems}
+	clean, _ := w.fit("", root, reflect.TypeFor[EdgeCore]())
+	cfg, err := overlay(clean)
+	if err != nil {
 		return nil, nil, err
 	}
-	if err := cfg.Validate(); err != nil {
-		return nil, nil, err
+	var bad Problems
+	if errors.As(cfg.Validate(), &bad) {
+		w.problems = append(w.problems, bad...)
 	}
-	return cfg, unused(root), nil
+	warnings = append(warnings, unused(clean, cfg)...)
+	if len(w.problems) == 0 && len(warnings) == 0 {
+		return cfg, nil, nil
+	}
+	index := indexLines(data)
+	for i := range w.problems {
+		if p := &w.problems[i]; p.Line == 0 {
+			p.Line = index.line(p.Path)
+		} else if p.Path == "" {
+			p.Path = index.paths[p.Line]
+		}
+	}
+	if len(w.problems) > 0 {
+		return nil, nil, Problems(w.problems).inOrder()
+	}
+	for i := range warnings {
+		warnings[i].Line = index.line(warnings[i].Path)
+	}
+	return cfg, texts(warnings.inOrder()), nil
 }
 
-// cleanYAMLError takes the library's own words away.
-func cleanYAMLError(err error) error {
-	return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+func texts(p Problems) []string {
+	list := make([]string, 0, len(p))
+	for _, x := range p {
+		list = append(list, x.Error())
+	}
+	return list
+}
+
+// readTree reads YAML (or JSON, which is YAML) into maps, lists and scalars. Keys that are there twice are
+// problems, and the later of them is taken so that the rest can be checked too.
+func readTree(data []byte) (map[string]any, Problems, error) {
+	if err := checkText(data); err != nil {
+		return nil, nil, err
+	}
+	raw, err := yaml.YAMLToJSONStrict(data)
+	var problems Problems
+	if err != nil {
+		if problems = doubleKeys(err); problems == nil {
+			return nil, nil, fmt.Errorf("not YAML: %s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  "))
+		}
+		if raw, err = yaml.YAMLToJSON(data); err != nil {
+			return nil, nil, problems
+		}
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	var tree any
+	if err := decoder.Decode(&tree); err != nil {
+		return nil, nil, fmt.Errorf("not YAML: %w", err)
+	}
+	root, ok := tree.(map[string]any)
+	switch {
+	case tree == nil:
+		return nil, nil, errors.New("is empty; `edgecore --minconfig` prints one to start from")
+	case !ok:
+		return nil, nil, errors.New("is no mapping of keys to values; `edgecore --minconfig` prints one to start from")
+	}
+	return root, problems, nil
+}
+
+// checkText tells what is not a text at all, and a second document, which the YAML library would pass over.
+func checkText(data []byte) error {
+	if bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data) {
+		return errors.New("is not a text in UTF-8, so no YAML")
+	}
+	content, ended := false, false
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		text := strings.TrimPrefix(strings.TrimRight(string(line), " \t\r\n"), "\ufeff")
+		switch {
+		case text == "---" || text == "..." || strings.HasPrefix(text, "--- "):
+			ended = content
+			content = content || len(text) > 3 && !strings.HasPrefix(strings.TrimLeft(text[3:], " "), "#")
+		case text == "" || strings.HasPrefix(strings.TrimLeft(text, " "), "#") || text[0] == '%':
+		case ended:
+			return fmt.Errorf("line %d: a second document begins; want one", number)
+		default:
+			content = true
+		}
+	}
+	return nil
+}
+
+// doubleKeys reads the YAML library's error on keys that are there twice; nil when it is about other things.
+func doubleKeys(err error) Problems {
+	var problems Problems
+	for line := range strings.Lines(err.Error()) {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "line ")
+		number, what, found := strings.Cut(rest, ": ")
+		n, bad := strconv.Atoi(number)
+		if !ok || !found || bad != nil || !strings.HasPrefix(what, "key ") || !strings.HasSuffix(what, " already set in map") {
+			continue
+		}
+		problems = append(problems, Problem{Line: n, Text: "the key is there twice; keep one"})
+	}
+	return problems
 }
 
 func checkKind(root map[string]any) error {
-	version, _ := root["apiVersion"].(string)
-	kind, _ := root["kind"].(string)
-	switch {
-	case kind != Kind:
-		return fmt.Errorf("kind: %q; want %q", kind, Kind)
-	case strings.HasPrefix(version, "edgecore.config.kubeedge.io/v1alpha1"):
-		return fmt.Errorf("apiVersion: %q is the form of KubeEdge before 1.12; want %q (`edgecore --defaultconfig` shows it)", version, APIVersion)
-	case version != APIVersion:
-		return fmt.Errorf("apiVersion: %q; want %q", version, APIVersion)
+	version, kind := root["apiVersion"], root["kind"]
+	fail := func(path string, value any, want string) error {
+		if value == nil {
+			return Problem{Path: path, Text: "is missing; want " + want}
+		}
+		return Problem{Path: path, Text: notAllowed(path, value, want)}
 	}
-	return nil
+	want := fmt.Sprintf("%q", Kind)
+	switch kind {
+	case Kind:
+	case "CloudCore":
+		return fail("kind", kind, want+": this file is for cloudcore")
+	case "KubeletConfiguration":
+		return fail("kind", kind, want+", with the kubelet's keys under modules.edged.tailoredKubeletConfig")
+	default:
+		return fail("kind", kind, want)
+	}
+	want = fmt.Sprintf("%q", APIVersion)
+	switch version {
+	case APIVersion:
+		return nil
+	case "edgecore.config.kubeedge.io/v1alpha1":
+		return fail("apiVersion", version, want+"; v1alpha1 is the form of KubeEdge before 1.12, with other keys (`edgecore --defaultconfig` shows those of today)")
+	}
+	return fail("apiVersion", version, want)
 }
 
-// decode overlays the file onto the defaults. A map or list that the file gives takes the place of the default's.
-func decode(raw []byte, cfg *EdgeCore) error {
-	if hard := path(raw, "modules", "edged", "tailoredKubeletConfig", "evictionHard"); hard != nil {
+// overlay lays what the file says over the defaults. A list or a map of the user's own keys, such as
+// evictionHard, takes the place of the default's as a whole, as it does for the kubelet.
+func overlay(tree any) (*EdgeCore, error) {
+	raw, err := json.Marshal(tree)
+	if err != nil {
+		return nil, err
+	}
+	cfg := Default()
+	if has(tree, "modules", "edged", "tailoredKubeletConfig", "evictionHard") {
 		cfg.Modules.Edged.TailoredKubeletConfig.EvictionHard = nil
 	}
 	if err := json.Unmarshal(raw, cfg); err != nil {
-		var bad *json.UnmarshalTypeError
-		if errors.As(err, &bad) {
-			return fmt.Errorf("%s: a %s is of no use here; want %s", bad.Field, bad.Value, bad.Type)
-		}
-		return err
+		return nil, err
 	}
-	return nil
+	cfg.complete()
+	return cfg, nil
 }
 
-func path(raw []byte, keys ...string) any {
-	var tree any
-	if json.Unmarshal(raw, &tree) != nil {
-		return nil
-	}
+func has(tree any, keys ...string) bool {
 	for _, k := range keys {
-		m, ok := tree.(map[string]any)
-		if !ok {
-			return nil
-		}
-		tree = m[k]
-	}
-	return tree
-}
-
-// checkKeys finds keys that the type does not have.
-func checkKeys(at string, value any, t reflect.Type, problems *[]error) {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch v := value.(type) {
-	case []any:
-		if t.Kind() == reflect.Slice {
-			for i, item := range v {
-				checkKeys(fmt.Sprintf("%s[%d]", at, i), item, t.Elem(), problems)
-			}
-		}
-	case map[string]any:
-		if t.Kind() != reflect.Struct || hasOwnForm(t) {
-			return
-		}
-		fields := fieldsOf(t)
-		for _, key := range sortedKeys(v) {
-			name := key
-			if at != "" {
-				name = at + "." + key
-			}
-			f, ok := fields[key]
-			if !ok {
-				*problems = append(*problems, unknownKey(name, key, fields))
-				continue
-			}
-			checkKeys(name, v[key], f, problems)
+		m, _ := tree.(map[string]any)
+		if tree = m[k]; tree == nil {
+			return false
 		}
 	}
-}
-
-// hasOwnForm: types such as a quantity or a duration read their JSON themselves.
-func hasOwnForm(t reflect.Type) bool {
-	return reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
-}
-
-// fieldsOf returns the keys of a struct with their types.
-func fieldsOf(t reflect.Type) map[string]reflect.Type {
-	fields := map[string]reflect.Type{}
-	for f := range structFields(t) {
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case name == "-":
-		case name == "" && (f.Anonymous || strings.Contains(options, "inline")):
-			for k, v := range fieldsOf(f.Type) {
-				fields[k] = v
-			}
-		case name != "":
-			fields[name] = f.Type
-		}
-	}
-	return fields
-}
-
-func structFields(t reflect.Type) func(func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for i := range t.NumField() {
-			if !yield(t.Field(i)) {
-				return
-			}
-		}
-	}
-}
-
-func unknownKey(name, key string, fields map[string]reflect.Type) error {
-	best, distance := "", len(key)/2+1
-	for _, candidate := range sortedKeys(fields) {
-		if d := editDistance(strings.ToLower(key), strings.ToLower(candidate)); d < distance {
-			best, distance = candidate, d
-		}
-	}
-	if best == "" {
-		return fmt.Errorf("%s: no such key", name)
-	}
-	return fmt.Errorf("%s: no such key; did you mean %q?", name, best)
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// editDistance is the number of letters to change, add or drop to make b of a.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := last
-			if a[i] != b[j] {
-				cost++
-			}
-			last = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return true
 }

@@ -1,94 +1,138 @@
 package v1alpha2
 
 import (
+	"bytes"
 	"encoding/json"
-	"fmt"
 	"reflect"
-	"strings"
 )
 
-// live are the keys that this version acts on. A later part adds its own here.
+// The texts of warnings.
+const (
+	notActedOn = "accepted, but this version does not act on it"
+	notThere   = "accepted, but this version does not have this module yet"
+)
+
+// live are the keys that this version acts on; a part that makes another one work adds it here, and a test
+// of cmd/edgecore fails when one of these changes nothing. A mapping that is named is live as a whole.
+//
+// podSandboxImage is not one of them: the sandbox's image is a setting of the container runtime.
 func live() map[string]bool {
-	const kubelet = "modules.edged.tailoredKubeletConfig."
 	keys := map[string]bool{
-		"apiVersion": true, "kind": true, "edgecoreVersion": true,
-		"database.dataSource": true, "database.driverName": true, "database.aliasName": true,
-		"modules.edged.enable": true, "modules.edged.hostnameOverride": true, "modules.edged.nodeIP": true, "modules.edged.rootDirectory": true,
-		"modules.edged.seccompDefault": true, "modules.metaManager.enable": true,
+		"apiVersion": true, "kind": true,
+		"edgecoreVersion":     true,                             // a note by KubeEdge on the file, for nobody to act on
+		"database.driverName": true, "database.aliasName": true, // there is only one driver
+		"database.dataSource":        true,
+		"modules.metaManager.enable": true,
+	}
+	for _, k := range []string{"enable", "hostnameOverride", "nodeIP", "rootDirectory", "seccompDefault"} {
+		keys["modules.edged."+k] = true
 	}
 	for _, k := range []string{
-		"apiVersion", "kind", "staticPodPath", "podLogsDir", "syncFrequency", "fileCheckFrequency", "address", "readOnlyPort",
-		"registryPullQPS", "registryBurst", "clusterDomain", "clusterDNS", "cgroupRoot", "cgroupsPerQOS", "cgroupDriver",
-		"runtimeRequestTimeout", "maxPods", "podPidsLimit", "resolvConf", "cpuCFSQuota", "cpuCFSQuotaPeriod", "serializeImagePulls",
-		"maxParallelImagePulls", "crashLoopBackOff", "systemReserved", "kubeReserved", "seccompDefault",
-		"containerRuntimeEndpoint", "imageServiceEndpoint", "oomScoreAdj",
+		"apiVersion", "kind",
+		"staticPodPath", "podLogsDir", "syncFrequency", "fileCheckFrequency", "address", "readOnlyPort",
+		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls",
+		"clusterDomain", "clusterDNS", "resolvConf", "seccompDefault", "oomScoreAdj",
+		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "cpuCFSQuota", "cpuCFSQuotaPeriod", "podPidsLimit",
+		"maxPods", "systemReserved", "kubeReserved", "crashLoopBackOff",
+		"containerRuntimeEndpoint", "imageServiceEndpoint", "runtimeRequestTimeout",
 	} {
-		keys[kubelet+k] = true
+		keys["modules.edged.tailoredKubeletConfig."+k] = true
 	}
 	return keys
 }
 
-// unused returns a warning for each key that the file sets, that KubeEdge acts on, and that this version does
-// not. A key that has its default is left in peace: nothing is lost by it.
-func unused(root map[string]any) []string {
-	defaults := map[string]any{}
-	if data, err := json.Marshal(Default()); err == nil {
-		_ = json.Unmarshal(data, &defaults) // what was just made
+// absent are the switches of the modules that this version does not have. To switch one on, even where that
+// is the default, is worth a warning: what the file says is on is not.
+func absent() map[string]bool {
+	keys := map[string]bool{"modules.metaManager.metaServer.enable": true}
+	for _, m := range []string{"edgeHub", "eventBus", "serviceBus", "deviceTwin", "dbTest", "edgeStream", "taskManager"} {
+		keys["modules."+m+".enable"] = true
 	}
-	keys := live()
-	var warnings []string
-	var walk func(at string, value, fallback any)
-	walk = func(at string, value, fallback any) {
-		if keys[at] {
-			return
+	return keys
+}
+
+// formerDefaults are the defaults of older KubeEdge versions: a file printed by one of them asks for nothing.
+func formerDefaults() map[string]string {
+	return map[string]string{
+		"modules.deviceTwin.dmiSockPath": "/etc/kubeedge/dmi.sock",
+		"modules.edged.podSandboxImage":  "kubeedge/pause:3.1",
+	}
+}
+
+// unused returns a warning for each key that the tree sets, that KubeEdge acts on, and that this version does
+// not. A key that has its default is left in peace: nothing is lost by it. What is compared are values and
+// not their spelling: 60s is 1m0s.
+func unused(tree any, cfg *EdgeCore) Problems {
+	u := &unusedKeys{live: live(), absent: absent(), former: formerDefaults()}
+	u.walk("", tree, reflect.ValueOf(cfg).Elem(), reflect.ValueOf(Default()).Elem())
+	return u.warnings
+}
+
+type unusedKeys struct {
+	live, absent map[string]bool
+	former       map[string]string
+	warnings     Problems
+}
+
+func (u *unusedKeys) walk(at string, tree any, value, fallback reflect.Value) {
+	if u.live[at] {
+		return
+	}
+	m, isMap := tree.(map[string]any)
+	if t := value.Type(); isMap && t.Kind() == reflect.Struct && !hasOwnForm(t) {
+		for _, key := range sortedKeys(m) {
+			u.walk(join(at, key), m[key], fieldByKey(value, key), fieldByKey(fallback, key))
 		}
-		if m, ok := value.(map[string]any); ok && at != "featureGates" && !isLeafMap(at) {
-			d, _ := fallback.(map[string]any)
-			for _, k := range sortedKeys(m) {
-				walk(strings.TrimPrefix(at+"."+k, "."), m[k], d[k])
+		return
+	}
+	switch former, ok := u.former[at]; {
+	case u.absent[at]:
+		if value.Bool() {
+			u.warnings = append(u.warnings, Problem{Path: at, Text: notThere})
+		}
+	case ok && value.String() == former, same(value, fallback):
+	default:
+		u.warnings = append(u.warnings, Problem{Path: at, Text: notActedOn})
+	}
+}
+
+// fieldByKey finds the field of a JSON key; the tree has only keys that fit.
+func fieldByKey(v reflect.Value, key string) reflect.Value {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name, _, _ := bytes.Cut([]byte(f.Tag.Get("json")), []byte(","))
+		if string(name) == key {
+			return v.Field(i)
+		}
+		if len(name) == 0 && f.Type.Kind() == reflect.Struct {
+			if inner := fieldByKey(v.Field(i), key); inner.IsValid() {
+				return inner
 			}
-			return
-		}
-		if !equalValues(value, fallback) {
-			warnings = append(warnings, fmt.Sprintf("%s: accepted, but this version does not act on it", at))
 		}
 	}
-	walk("", root, defaults)
-	return warnings
+	return reflect.Value{}
 }
 
-// isLeafMap: maps whose keys are the user's are one key to warn of, not many.
-func isLeafMap(at string) bool {
-	switch at[strings.LastIndex(at, ".")+1:] {
-	case "nodeLabels", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "featureGates", "logging", "qosReserved",
-		"cpuManagerPolicyOptions", "topologyManagerPolicyOptions", "memorySwap", "authentication", "authorization", "staticPodURLHeader", "tracing", "userNamespaces":
+// same compares what two values say: no pointer, an empty list and a zero say the same.
+func same(a, b reflect.Value) bool {
+	if saysZero(a) && saysZero(b) {
 		return true
 	}
-	return false
+	x, errX := json.Marshal(a.Interface())
+	y, errY := json.Marshal(b.Interface())
+	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// equalValues compares a value with its default; zero values and missing ones are the same.
-func equalValues(a, b any) bool {
-	if isZero(a) && isZero(b) {
-		return true
+func saysZero(v reflect.Value) bool {
+	for v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return true
+		}
+		v = v.Elem()
 	}
-	return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b)
-}
-
-func isZero(v any) bool {
-	switch x := v.(type) {
-	case nil:
-		return true
-	case string:
-		return x == "" || x == "0s"
-	case float64:
-		return x == 0
-	case bool:
-		return !x
-	case []any:
-		return len(x) == 0
-	case map[string]any:
-		return len(x) == 0
+	switch v.Kind() {
+	case reflect.Map, reflect.Slice:
+		return v.Len() == 0
 	}
-	return false
+	return v.IsZero()
 }

@@ -1,11 +1,12 @@
 package v1alpha2
 
 import (
-	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,152 +14,236 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// checker gathers what is wrong, each with its path, its value, and what is allowed.
-type checker struct{ errs []error }
-
-func (c *checker) fail(path string, value any, want string) {
-	c.errs = append(c.errs, fmt.Errorf("%s: %v is of no use; %s", path, quote(value), want))
+// Validate checks the values; all that is wrong is in the error, which is of type Problems. Modules that are
+// switched off are not looked at.
+func (e *EdgeCore) Validate() error {
+	c := &checker{}
+	c.oneOf("database.driverName", e.Database.DriverName, "sqlite3")
+	c.absolute("database.dataSource", e.Database.DataSource)
+	if e.Modules.Edged.Enable {
+		c.edged("modules.edged", &e.Modules.Edged)
+	}
+	c.modules("modules", &e.Modules)
+	return c.problems.orNil()
 }
 
-func quote(v any) string {
-	if s, ok := v.(string); ok {
-		return fmt.Sprintf("%q", s)
-	}
-	return fmt.Sprint(v)
+// checker gathers what is wrong, each with its path, its value, and what is allowed.
+type checker struct{ problems Problems }
+
+func (c *checker) fail(path string, value any, want string) {
+	c.problems = append(c.problems, Problem{Path: path, Text: notAllowed(path, value, want)})
 }
 
 func (c *checker) oneOf(path, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
-		c.fail(path, value, "want one of "+strings.Join(allowed, ", "))
+		c.fail(path, value, alternatives(allowed))
 	}
+}
+
+func alternatives(allowed []string) string {
+	if len(allowed) == 1 {
+		return allowed[0]
+	}
+	return "one of " + strings.Join(allowed, ", ")
 }
 
 func (c *checker) atLeast(path string, value, least int64) {
 	if value < least {
-		c.fail(path, value, fmt.Sprintf("want %d or more", least))
+		c.fail(path, value, fmt.Sprintf("%d or more", least))
+	}
+}
+
+func (c *checker) within(path string, value, least, most int64) {
+	if value < least || value > most {
+		c.fail(path, value, fmt.Sprintf("%d to %d", least, most))
+	}
+}
+
+// optional checks a number that may be missing.
+func optional[N int32 | int64](value *N, check func(int64)) {
+	if value != nil {
+		check(int64(*value))
 	}
 }
 
 func (c *checker) positive(path string, d time.Duration) {
 	if d <= 0 {
-		c.fail(path, d.String(), "want a duration above 0, such as 10s")
+		c.fail(path, d.String(), "a duration above 0, such as 10s")
+	}
+}
+
+func (c *checker) notNegative(path string, d time.Duration) {
+	if d < 0 {
+		c.fail(path, d.String(), "a duration of 0s or more")
 	}
 }
 
 func (c *checker) absolute(path, value string) {
 	if !filepath.IsAbs(value) {
-		c.fail(path, value, "want an absolute path")
+		c.fail(path, value, "an absolute path")
+	}
+}
+
+func (c *checker) absoluteOrNone(path, value string) {
+	if value != "" {
+		c.absolute(path, value)
 	}
 }
 
 func (c *checker) socket(path, value string) {
-	rest, ok := strings.CutPrefix(value, "unix://")
+	rest, ok := strings.CutPrefix(value, unixScheme)
 	if !ok || !filepath.IsAbs(rest) {
-		c.fail(path, value, "want a unix socket such as "+DefaultCRISocket)
+		c.fail(path, value, "a unix socket, such as "+DefaultCRISocket)
 	}
 }
 
 func (c *checker) address(path, value string) {
 	if _, err := netip.ParseAddr(value); err != nil {
-		c.fail(path, value, "want an IP address")
+		c.fail(path, value, "an IP address, such as 127.0.0.1")
 	}
 }
 
-// Validate checks the values; all that is wrong is in the error.
-func (e *EdgeCore) Validate() error {
-	c := &checker{}
-	c.oneOf("database.driverName", e.Database.DriverName, "sqlite3")
-	c.absolute("database.dataSource", e.Database.DataSource)
-	c.edged("modules.edged", &e.Modules.Edged)
-	if h := e.Modules.EdgeHub; h.WebSocket.Enable && h.Quic.Enable {
-		c.fail("modules.edgeHub.quic.enable", true, "only one of websocket and quic may be enabled")
+// hostPort checks a server's address.
+func (c *checker) hostPort(path, value string) {
+	host, port, err := net.SplitHostPort(value)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || n == 0 || host == "" {
+		c.fail(path, value, "an address and a port, such as 192.0.2.1:10000")
 	}
-	c.atLeast("modules.edgeHub.heartbeat", int64(e.Modules.EdgeHub.Heartbeat), 1)
-	return errors.Join(c.errs...)
+}
+
+func (c *checker) quantity(path, value string) {
+	if q, err := resource.ParseQuantity(value); err != nil || q.Sign() < 0 {
+		c.fail(path, value, "a quantity, such as 100m or 64Mi")
+	}
+}
+
+// threshold checks a quantity or a percentage, as those of evictions are.
+func (c *checker) threshold(path, value string) {
+	if percent, ok := strings.CutSuffix(value, "%"); ok {
+		if p, err := strconv.ParseFloat(percent, 64); err == nil && p >= 0 && p <= 100 {
+			return
+		}
+	} else if q, err := resource.ParseQuantity(value); err == nil && q.Sign() >= 0 {
+		return
+	}
+	c.fail(path, value, "a quantity such as 100Mi, or a percentage from 0% to 100%")
+}
+
+func (c *checker) labels(path string, labels map[string]string) {
+	for _, key := range sortedKeys(labels) {
+		at := entry(path, key)
+		if len(validation.IsQualifiedName(key)) > 0 {
+			c.fail(at, key, "a label's name: up to 63 letters, digits, '-', '_' and '.', with a DNS domain and '/' before it if you like")
+		} else if len(validation.IsValidLabelValue(labels[key])) > 0 {
+			c.fail(at, labels[key], "a label's value: up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends")
+		}
+	}
 }
 
 func (c *checker) edged(p string, e *Edged) {
 	if faults := validation.IsDNS1123Subdomain(e.HostnameOverride); len(faults) > 0 {
-		want := "want a name of lower-case letters, digits, '-' and '.'"
-		if lower := strings.ToLower(e.HostnameOverride); len(validation.IsDNS1123Subdomain(lower)) == 0 {
-			want += fmt.Sprintf(", such as %q", lower)
+		want := "a node's name: up to 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+		if fitting := nodeName(e.HostnameOverride); fitting != "" {
+			want += fmt.Sprintf("; %q would do", fitting)
 		}
 		c.fail(p+".hostnameOverride", e.HostnameOverride, want)
 	}
 	if e.NodeIP != "" {
-		c.address(p+".nodeIP", e.NodeIP)
+		c.nodeIP(p+".nodeIP", e.NodeIP)
+	}
+	if faults := validation.IsDNS1123Label(e.RegisterNodeNamespace); len(faults) > 0 {
+		c.fail(p+".registerNodeNamespace", e.RegisterNodeNamespace, "a namespace's name: lower-case letters, digits and '-'")
 	}
 	c.absolute(p+".rootDirectory", e.RootDirectory)
-	for _, k := range sortedKeys(e.NodeLabels) {
-		if faults := validation.IsQualifiedName(k); len(faults) > 0 {
-			c.fail(p+".nodeLabels", k, strings.Join(faults, "; "))
-		}
-		if faults := validation.IsValidLabelValue(e.NodeLabels[k]); len(faults) > 0 {
-			c.fail(p+".nodeLabels."+k, e.NodeLabels[k], strings.Join(faults, "; "))
-		}
-	}
-	c.kubelet(p+".tailoredKubeletConfig", e)
+	c.labels(p+".nodeLabels", e.NodeLabels)
+	c.notNegative(p+".minimumGCAge", e.MinimumGCAge.Duration)
+	c.kubelet(p+".tailoredKubeletConfig", &e.TailoredKubeletConfig)
 }
 
-func (c *checker) kubelet(p string, e *Edged) {
-	k := &e.TailoredKubeletConfig
-	if k.StaticPodPath != "" {
-		c.absolute(p+".staticPodPath", k.StaticPodPath)
-	}
-	c.absolute(p+".podLogsDir", k.PodLogsDir)
-	c.positive(p+".syncFrequency", k.SyncFrequency.Duration)
-	c.positive(p+".fileCheckFrequency", k.FileCheckFrequency.Duration)
-	c.positive(p+".runtimeRequestTimeout", k.RuntimeRequestTimeout.Duration)
-	c.address(p+".address", k.Address)
-	if k.ReadOnlyPort < 0 || k.ReadOnlyPort > 65535 {
-		c.fail(p+".readOnlyPort", k.ReadOnlyPort, "want a port from 1 to 65535, or 0 for none")
-	}
-	if k.RegistryPullQPS != nil {
-		c.atLeast(p+".registryPullQPS", int64(*k.RegistryPullQPS), 0)
-	}
-	c.atLeast(p+".registryBurst", int64(k.RegistryBurst), 0)
-	for i, ip := range k.ClusterDNS {
-		c.address(fmt.Sprintf("%s.clusterDNS[%d]", p, i), ip)
-	}
-	c.oneOf(p+".cgroupDriver", k.CgroupDriver, "cgroupfs", "systemd")
-	c.atLeast(p+".maxPods", int64(k.MaxPods), 1)
-	if period := k.CPUCFSQuotaPeriod; period != nil && (period.Duration < time.Millisecond || period.Duration > time.Second) {
-		c.fail(p+".cpuCFSQuotaPeriod", period.Duration.String(), "want a duration from 1ms to 1s")
-	}
-	if n := k.MaxParallelImagePulls; n != nil {
-		c.atLeast(p+".maxParallelImagePulls", int64(*n), 1)
-		if *n > 1 && k.SerializeImagePulls != nil && *k.SerializeImagePulls {
-			c.fail(p+".maxParallelImagePulls", *n, "want 1, or serializeImagePulls: false")
+// nodeIP takes one address, or one of each family with a comma between, as the kubelet does.
+func (c *checker) nodeIP(path, value string) {
+	var families []bool
+	for _, part := range strings.Split(value, ",") {
+		addr, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil {
+			c.fail(path, value, "an IP address, or one of IPv4 and one of IPv6 with a comma between")
+			return
 		}
+		families = append(families, addr.Is4())
 	}
-	if d := k.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil && (d.Duration < time.Second || d.Duration > 5*time.Minute) {
-		c.fail(p+".crashLoopBackOff.maxContainerRestartPeriod", d.Duration.String(), "want a duration from 1s to 5m")
-	}
-	for name, list := range map[string]map[string]string{"systemReserved": k.SystemReserved, "kubeReserved": k.KubeReserved} {
-		for _, key := range sortedKeys(list) {
-			if q, err := resource.ParseQuantity(list[key]); err != nil || q.Sign() < 0 {
-				c.fail(p+"."+name+"."+key, list[key], "want a quantity such as 100m or 64Mi")
-			}
-		}
-	}
-	if adj := k.OOMScoreAdj; adj != nil && (*adj < -1000 || *adj > 1000) {
-		c.fail(p+".oomScoreAdj", *adj, "want a number from -1000 to 1000")
-	}
-	c.socket(p+".containerRuntimeEndpoint", k.ContainerRuntimeEndpoint)
-	if k.ImageServiceEndpoint != "" {
-		c.socket(p+".imageServiceEndpoint", k.ImageServiceEndpoint)
+	if len(families) > 2 || len(families) == 2 && families[0] == families[1] {
+		c.fail(path, value, "an IP address, or one of IPv4 and one of IPv6 with a comma between")
 	}
 }
 
-// Redacted returns a copy without what must not be shown.
-func (e *EdgeCore) Redacted() *EdgeCore {
-	out := *e
-	hide := func(s *string) {
-		if *s != "" {
-			*s = "(hidden)"
+// nodeName makes a node's name of what comes near to one; "" when nothing is left of it.
+func nodeName(s string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '.':
+			return r
+		}
+		return '-'
+	}, strings.ToLower(clip(s)))
+	name = strings.Trim(name, "-.")
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return ""
+	}
+	return name
+}
+
+// modules checks those that this version may not have yet: a wrong value is wrong all the same.
+func (c *checker) modules(p string, m *Modules) {
+	if h := &m.EdgeHub; h.Enable {
+		c.edgeHub(p+".edgeHub", h)
+	}
+	if b := &m.EventBus; b.Enable {
+		c.within(p+".eventBus.mqttMode", int64(b.MqttMode), 0, 2)
+		c.within(p+".eventBus.mqttQOS", int64(b.MqttQOS), 0, 2)
+		c.atLeast(p+".eventBus.mqttSessionQueueSize", int64(b.MqttSessionQueueSize), 0)
+	}
+	if mm := &m.MetaManager; mm.Enable {
+		c.atLeast(p+".metaManager.remoteQueryTimeout", int64(mm.RemoteQueryTimeout), 1)
+		if s := &mm.MetaServer; s.Enable {
+			c.hostPort(p+".metaManager.metaServer.server", s.Server)
+			c.hostPort(p+".metaManager.metaServer.dummyServer", s.DummyServer)
 		}
 	}
-	hide(&out.Modules.EdgeHub.Token)
-	hide(&out.Modules.EventBus.MqttPassword)
-	return &out
+	if s := &m.ServiceBus; s.Enable {
+		c.within(p+".serviceBus.port", int64(s.Port), 1, 65535)
+		c.atLeast(p+".serviceBus.timeout", int64(s.Timeout), 1)
+	}
+	if s := &m.EdgeStream; s.Enable {
+		c.hostPort(p+".edgeStream.server", s.Server)
+		c.timeouts(p+".edgeStream", s.HandshakeTimeout, s.ReadDeadline, s.WriteDeadline)
+	}
+}
+
+func (c *checker) edgeHub(p string, h *EdgeHub) {
+	switch {
+	case h.WebSocket.Enable && h.Quic.Enable:
+		c.fail(p+".quic.enable", true, "false, or websocket.enable: false; only one of the two may be on")
+	case !h.WebSocket.Enable && !h.Quic.Enable:
+		c.fail(p+".websocket.enable", false, "true, or quic.enable: true; one of the two must be on")
+	}
+	c.atLeast(p+".heartbeat", int64(h.Heartbeat), 1)
+	c.atLeast(p+".messageQPS", int64(h.MessageQPS), 0)
+	c.atLeast(p+".messageBurst", int64(h.MessageBurst), 0)
+	for _, t := range []struct {
+		path string
+		Transport
+	}{{p + ".websocket", h.WebSocket}, {p + ".quic", h.Quic}} {
+		if t.Enable {
+			c.hostPort(t.path+".server", t.Server)
+			c.timeouts(t.path, t.HandshakeTimeout, t.ReadDeadline, t.WriteDeadline)
+		}
+	}
+}
+
+// timeouts are in seconds.
+func (c *checker) timeouts(p string, handshake, read, write int32) {
+	c.atLeast(p+".handshakeTimeout", int64(handshake), 0)
+	c.atLeast(p+".readDeadline", int64(read), 0)
+	c.atLeast(p+".writeDeadline", int64(write), 0)
 }

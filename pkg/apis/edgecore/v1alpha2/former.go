@@ -1,0 +1,79 @@
+package v1alpha2
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// formerEdged are keys of modules.edged that KubeEdge had in this apiVersion at some time from 1.12 on, and
+// that its v1.23 does not have, or not there. Files of those days are still taken.
+func formerEdged() []string {
+	return []string{
+		"bandwidthManager", "certDirectory", "cniBinDir", "cniCacheDir", "cniConfDir", "containerRuntime", "dockerEndpoint", "dockershimRootDirectory",
+		"exitOnLockContention", "experimentalCheckNodeCapabilitiesBeforeMount", "imageCredentialProviderBinDir", "imageCredentialProviderConfigFile",
+		"imagePullProgressDeadline", "keepTerminatedPodVolumes", "kubeConfig", "kubeletConfigFile", "lockFilePath", "masterServiceNamespace",
+		"networkPluginMTU", "networkPluginName", "nonMasqueradeCidr", "registerNode", "registerWithTaints", "seccompProfileRoot",
+		"remoteRuntimeEndpoint", "remoteImageEndpoint",
+	}
+}
+
+// takeFormer takes the keys of older versions out of the tree. The runtime's endpoint moves to where it is
+// kept today; of the others, those that say something are warned of.
+func takeFormer(root map[string]any) Problems {
+	modules, _ := root["modules"].(map[string]any)
+	edged, _ := modules["edged"].(map[string]any)
+	var warnings Problems
+	for _, key := range formerEdged() {
+		value, ok := edged[key]
+		if !ok {
+			continue
+		}
+		delete(edged, key)
+		text := notActedOn
+		switch key {
+		case "remoteRuntimeEndpoint":
+			text = moveEndpoint(edged, value, "containerRuntimeEndpoint")
+		case "remoteImageEndpoint":
+			text = moveEndpoint(edged, value, "imageServiceEndpoint")
+		}
+		if !saysNothing(value) {
+			warnings = append(warnings, Problem{Path: "modules.edged." + key, Text: text})
+		}
+	}
+	return warnings
+}
+
+func moveEndpoint(edged map[string]any, value any, to string) string {
+	const place = "modules.edged.tailoredKubeletConfig."
+	text, isText := value.(string)
+	kubelet, isMap := edged["tailoredKubeletConfig"].(map[string]any)
+	switch {
+	case isText && strings.Contains(text, "dockershim"):
+		return "ignored: there is no dockershim any more; " + place + to + " names a CRI runtime"
+	case has(kubelet, to), edged["tailoredKubeletConfig"] != nil && !isMap:
+		return "ignored: " + place + to + " has taken its place"
+	case !isText || text == "":
+		return "ignored: set " + place + to
+	}
+	if kubelet == nil {
+		kubelet = map[string]any{}
+		edged["tailoredKubeletConfig"] = kubelet
+	}
+	kubelet[to] = text
+	return "the former name of " + place + to + ", and taken as that"
+}
+
+// saysNothing: a zero value, which a file printed by a program may hold.
+func saysNothing(v any) bool {
+	switch x := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !x
+	case []any:
+		return len(x) == 0
+	case map[string]any:
+		return len(x) == 0
+	}
+	return v == "" || v == "0s" || v == json.Number("0")
+}

@@ -1,0 +1,148 @@
+package v1alpha2
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// lineIndex finds the line on which a key stands. The YAML library keeps no positions, and a second one for
+// the sake of an error would cost the device a part of a megabyte: this reads the indentation instead. In
+// forms that it does not follow, such as {a: {b: 1}}, it answers with the line of the key around them.
+type lineIndex struct {
+	lines map[string]int
+	paths map[int]string
+}
+
+// frame is an open mapping key or list item. The depth is twice the column, and one more for the dash of a
+// list, which may stand in the column of the list's key.
+type frame struct {
+	depth int
+	path  string
+}
+
+// maxDepth bounds how deep the index goes; the configuration itself is 8 deep.
+const maxDepth = 24
+
+func indexLines(data []byte) *lineIndex {
+	x := &lineIndex{lines: map[string]int{}, paths: map[int]string{}}
+	var stack []frame
+	items := map[string]int{}
+	block := -1 // the column of the key whose block of text is being passed over
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		text := strings.TrimRight(string(line), " \t\r\n")
+		rest := strings.TrimLeft(text, " ")
+		column := len(text) - len(rest)
+		if rest == "" || block >= 0 && column > block {
+			continue
+		}
+		block = -1
+		for len(stack) < maxDepth && (rest == "-" || strings.HasPrefix(rest, "- ")) {
+			stack = closeFrames(stack, 2*column+1)
+			parent := top(stack)
+			path := fmt.Sprintf("%s[%d]", parent, items[parent])
+			items[parent]++
+			x.note(path, number)
+			stack = append(stack, frame{2*column + 1, path})
+			after := strings.TrimLeft(strings.TrimPrefix(rest, "-"), " ")
+			column += len(rest) - len(after)
+			rest = after
+		}
+		key, value, ok := splitKey(rest)
+		if !ok {
+			continue
+		}
+		stack = closeFrames(stack, 2*column)
+		if len(stack) >= maxDepth {
+			continue
+		}
+		path := join(top(stack), key)
+		x.note(path, number)
+		stack = append(stack, frame{2 * column, path})
+		if strings.HasPrefix(value, "|") || strings.HasPrefix(value, ">") {
+			block = column
+		}
+	}
+	return x
+}
+
+func closeFrames(stack []frame, depth int) []frame {
+	for len(stack) > 0 && stack[len(stack)-1].depth >= depth {
+		stack = stack[:len(stack)-1]
+	}
+	return stack
+}
+
+func top(stack []frame) string {
+	if len(stack) == 0 {
+		return ""
+	}
+	return stack[len(stack)-1].path
+}
+
+// splitKey reads `key: value`, with or without quotes around the key.
+func splitKey(s string) (key, value string, ok bool) {
+	if s == "" || s[0] == '#' {
+		return "", "", false
+	}
+	if q := s[0]; q == '"' || q == '\'' {
+		end := strings.IndexByte(s[1:], q)
+		if end < 0 {
+			return "", "", false
+		}
+		value, ok = strings.CutPrefix(strings.TrimLeft(s[end+2:], " "), ":")
+		return s[1 : end+1], strings.TrimLeft(value, " "), ok
+	}
+	for i := range len(s) {
+		if s[i] == ':' && (i+1 == len(s) || s[i+1] == ' ') {
+			return strings.TrimRight(s[:i], " "), strings.TrimLeft(s[i+1:], " "), true
+		}
+	}
+	return "", "", false
+}
+
+func (x *lineIndex) note(path string, line int) {
+	if _, ok := x.lines[path]; !ok {
+		x.lines[path] = line
+	}
+	x.paths[line] = path
+}
+
+// line returns where path stands, or else what is around it; 0 when that is not known either.
+func (x *lineIndex) line(path string) int {
+	for path != "" {
+		if n, ok := x.lines[path]; ok {
+			return n
+		}
+		if n, ok := x.lines[dotted(path)]; ok {
+			return n
+		}
+		path = parentOf(path)
+	}
+	return 0
+}
+
+// dotted writes a[b.c] as a.b.c: the index does not know which mappings have keys of the user's own.
+func dotted(path string) string {
+	if !strings.HasSuffix(path, "]") {
+		return path
+	}
+	open := strings.LastIndexByte(path, '[')
+	return path[:open] + "." + path[open+1:len(path)-1]
+}
+
+func parentOf(path string) string {
+	if strings.HasSuffix(path, "]") {
+		return path[:max(0, strings.LastIndexByte(path, '['))]
+	}
+	return path[:max(0, strings.LastIndexByte(path, '.'))]
+}
+
+func join(parent, key string) string {
+	if parent == "" {
+		return key
+	}
+	return parent + "." + key
+}

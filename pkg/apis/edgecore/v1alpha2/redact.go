@@ -1,0 +1,22 @@
+package v1alpha2
+
+import "maps"
+
+// Redacted returns a copy without what must not be shown: tokens, passwords, and headers of requests.
+func (e *EdgeCore) Redacted() *EdgeCore {
+	out := *e
+	hub, bus, kubelet := &out.Modules.EdgeHub, &out.Modules.EventBus, &out.Modules.Edged.TailoredKubeletConfig
+	for _, s := range []*string{&hub.Token, &bus.MqttPassword} {
+		if *s != "" {
+			*s = hidden
+		}
+	}
+	for _, s := range []*string{&bus.MqttServerInternal, &bus.MqttServerExternal, &hub.HTTPServer, &kubelet.StaticPodURL} {
+		*s = withoutPassword(*s)
+	}
+	kubelet.StaticPodURLHeader = maps.Clone(kubelet.StaticPodURLHeader)
+	for name := range kubelet.StaticPodURLHeader {
+		kubelet.StaticPodURLHeader[name] = []string{hidden}
+	}
+	return &out
+}

@@ -1,0 +1,97 @@
+package v1alpha2
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// maxSuggested bounds the search for nearest names in a file that is something else altogether.
+const maxSuggested = 20
+
+// unknownKey reports a key that nobody knows, with the nearest known name: the same name at another place,
+// or a similar name here.
+func (w *walker) unknownKey(at, parent, key string, here map[string]reflect.Type) {
+	text := "no such key"
+	if w.suggested < maxSuggested {
+		w.suggested++
+		text = suggestion(parent, clip(key), here)
+	}
+	w.problems = append(w.problems, Problem{Path: at, Text: text})
+}
+
+func suggestion(parent, key string, here map[string]reflect.Type) string {
+	name, distance := nearest(key, sortedKeys(here))
+	if distance > min(2, len(key)/3) {
+		if elsewhere := placesOf(key); len(elsewhere) > 0 {
+			return "no such key here; it belongs at " + strings.Join(elsewhere, " or ")
+		}
+	}
+	if distance <= len(key)/2+1 {
+		return fmt.Sprintf("no such key; did you mean %q?", name)
+	}
+	where := "at the top"
+	if parent != "" {
+		where = "in " + parent
+	}
+	return fmt.Sprintf("no such key; the nearest one %s is %q", where, name)
+}
+
+// placesOf returns the full paths of the keys of that name, outside lists.
+func placesOf(key string) []string {
+	var found []string
+	var walk func(at string, t reflect.Type)
+	walk = func(at string, t reflect.Type) {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct || hasOwnForm(t) {
+			return
+		}
+		for name, field := range fieldsOf(t) {
+			if strings.EqualFold(name, key) {
+				found = append(found, join(at, name))
+			}
+			walk(join(at, name), field)
+		}
+	}
+	walk("", reflect.TypeFor[EdgeCore]())
+	slices.Sort(found)
+	if len(found) > 3 {
+		return nil // such as enable, which every module has
+	}
+	return found
+}
+
+// nearest returns the candidate with the fewest letters to change, without regard to capitals.
+func nearest(key string, candidates []string) (string, int) {
+	best, distance := "", -1
+	for _, c := range candidates {
+		if d := editDistance(strings.ToLower(key), strings.ToLower(c)); distance < 0 || d < distance {
+			best, distance = c, d
+		}
+	}
+	return best, distance
+}
+
+// editDistance is the number of bytes to change, add or drop to make b of a.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := last
+			if a[i] != b[j] {
+				cost++
+			}
+			last = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,204 @@
+package v1alpha2
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+)
+
+// kubelet checks the kubelet's part. What is allowed is what the kubelet allows, as far as its documentation
+// of KubeletConfiguration v1beta1 says.
+func (c *checker) kubelet(p string, k *kubeletconfig.KubeletConfiguration) {
+	c.absoluteOrNone(p+".staticPodPath", k.StaticPodPath)
+	c.absolute(p+".podLogsDir", k.PodLogsDir)
+	c.positive(p+".syncFrequency", k.SyncFrequency.Duration)
+	c.positive(p+".fileCheckFrequency", k.FileCheckFrequency.Duration)
+	c.positive(p+".runtimeRequestTimeout", k.RuntimeRequestTimeout.Duration)
+	c.socket(p+".containerRuntimeEndpoint", k.ContainerRuntimeEndpoint)
+	if k.ImageServiceEndpoint != "" {
+		c.socket(p+".imageServiceEndpoint", k.ImageServiceEndpoint)
+	}
+	c.network(p, k)
+	c.images(p, k)
+	c.pods(p, k)
+	c.cgroups(p, k)
+	c.policies(p, k)
+	c.evictions(p, k)
+	c.node(p, k)
+}
+
+func (c *checker) network(p string, k *kubeletconfig.KubeletConfiguration) {
+	c.address(p+".address", k.Address)
+	if k.ReadOnlyPort < 0 || k.ReadOnlyPort > 65535 {
+		c.fail(p+".readOnlyPort", k.ReadOnlyPort, "a port from 1 to 65535, or 0 for none")
+	}
+	for i, ip := range k.ClusterDNS {
+		c.address(fmt.Sprintf("%s.clusterDNS[%d]", p, i), ip)
+	}
+	if domain := strings.TrimSuffix(k.ClusterDomain, "."); domain != "" && len(validation.IsDNS1123Subdomain(domain)) > 0 {
+		c.fail(p+".clusterDomain", k.ClusterDomain, "a DNS domain, such as cluster.local")
+	}
+	if k.ResolverConfig != nil {
+		c.absoluteOrNone(p+".resolvConf", *k.ResolverConfig)
+	}
+	if k.PodCIDR != "" {
+		for _, cidr := range strings.Split(k.PodCIDR, ",") {
+			if _, err := netip.ParsePrefix(cidr); err != nil {
+				c.fail(p+".podCIDR", k.PodCIDR, "a subnet, such as 10.88.0.0/16")
+				break
+			}
+		}
+	}
+	c.oneOf(p+".hairpinMode", k.HairpinMode, "promiscuous-bridge", "hairpin-veth", "none")
+}
+
+func (c *checker) images(p string, k *kubeletconfig.KubeletConfiguration) {
+	optional(k.RegistryPullQPS, func(n int64) { c.atLeast(p+".registryPullQPS", n, 0) })
+	c.atLeast(p+".registryBurst", int64(k.RegistryBurst), 0)
+	optional(k.MaxParallelImagePulls, func(n int64) {
+		c.atLeast(p+".maxParallelImagePulls", n, 1)
+		if n > 1 && (k.SerializeImagePulls == nil || *k.SerializeImagePulls) {
+			c.fail(p+".maxParallelImagePulls", n, "1, or serializeImagePulls: false")
+		}
+	})
+	optional(k.ImageGCHighThresholdPercent, func(n int64) { c.within(p+".imageGCHighThresholdPercent", n, 0, 100) })
+	optional(k.ImageGCLowThresholdPercent, func(n int64) {
+		c.within(p+".imageGCLowThresholdPercent", n, 0, 100)
+		if high := k.ImageGCHighThresholdPercent; high != nil && n >= int64(*high) {
+			c.fail(p+".imageGCLowThresholdPercent", n, fmt.Sprintf("less than imageGCHighThresholdPercent, %d", *high))
+		}
+	})
+	c.notNegative(p+".imageMinimumGCAge", k.ImageMinimumGCAge.Duration)
+	c.notNegative(p+".imageMaximumGCAge", k.ImageMaximumGCAge.Duration)
+}
+
+func (c *checker) pods(p string, k *kubeletconfig.KubeletConfiguration) {
+	c.atLeast(p+".maxPods", int64(k.MaxPods), 1)
+	c.atLeast(p+".podsPerCore", int64(k.PodsPerCore), 0)
+	optional(k.PodPidsLimit, func(n int64) {
+		if n != -1 && n < 1 {
+			c.fail(p+".podPidsLimit", n, "a number of processes of 1 or more, or -1 for the node's limit")
+		}
+	})
+	if d := k.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil && (d.Duration < time.Second || d.Duration > 5*time.Minute) {
+		c.fail(p+".crashLoopBackOff.maxContainerRestartPeriod", d.Duration.String(), "a duration from 1s to 5m")
+	}
+	c.quantity(p+".containerLogMaxSize", k.ContainerLogMaxSize)
+	optional(k.ContainerLogMaxFiles, func(n int64) { c.atLeast(p+".containerLogMaxFiles", n, 2) })
+	optional(k.ContainerLogMaxWorkers, func(n int64) { c.atLeast(p+".containerLogMaxWorkers", n, 1) })
+	c.notNegative(p+".shutdownGracePeriod", k.ShutdownGracePeriod.Duration)
+	if d := k.ShutdownGracePeriodCriticalPods.Duration; d < 0 || d > k.ShutdownGracePeriod.Duration {
+		c.fail(p+".shutdownGracePeriodCriticalPods", d.String(), "a part of shutdownGracePeriod, "+k.ShutdownGracePeriod.Duration.String())
+	}
+}
+
+func (c *checker) cgroups(p string, k *kubeletconfig.KubeletConfiguration) {
+	c.oneOf(p+".cgroupDriver", k.CgroupDriver, "cgroupfs", "systemd")
+	if strings.Contains("/"+k.CgroupRoot+"/", "/../") {
+		c.fail(p+".cgroupRoot", k.CgroupRoot, "a cgroup such as /edge, without '..'")
+	}
+	if d := k.CPUCFSQuotaPeriod; d != nil && (d.Duration < time.Millisecond || d.Duration > time.Second) {
+		c.fail(p+".cpuCFSQuotaPeriod", d.Duration.String(), "a duration from 1ms to 1s")
+	}
+	if adj := k.OOMScoreAdj; adj != nil {
+		c.within(p+".oomScoreAdj", int64(*adj), -1000, 1000)
+	}
+	c.reserved(p+".systemReserved", k.SystemReserved)
+	c.reserved(p+".kubeReserved", k.KubeReserved)
+	for i, what := range k.EnforceNodeAllocatable {
+		c.oneOf(fmt.Sprintf("%s.enforceNodeAllocatable[%d]", p, i), what,
+			"none", "pods", "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible")
+	}
+	if slices.Contains(k.EnforceNodeAllocatable, "none") && len(k.EnforceNodeAllocatable) > 1 {
+		c.fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "), "none alone, or the others without it")
+	}
+	if f := k.MemoryThrottlingFactor; f != nil && (*f <= 0 || *f > 1) {
+		c.fail(p+".memoryThrottlingFactor", *f, "a number above 0, up to 1")
+	}
+}
+
+func (c *checker) reserved(p string, list map[string]string) {
+	for _, key := range sortedKeys(list) {
+		c.oneOf(entry(p, key), key, "cpu", "memory", "ephemeral-storage", "pid")
+		c.quantity(entry(p, key), list[key])
+	}
+}
+
+func (c *checker) policies(p string, k *kubeletconfig.KubeletConfiguration) {
+	c.oneOf(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none", "static")
+	c.oneOf(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None", "Static")
+	c.oneOf(p+".topologyManagerPolicy", k.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
+	c.oneOf(p+".topologyManagerScope", k.TopologyManagerScope, "container", "pod")
+	c.oneOf(p+".configMapAndSecretChangeDetectionStrategy", string(k.ConfigMapAndSecretChangeDetectionStrategy), "Get", "Cache", "Watch")
+	if swap := k.MemorySwap.SwapBehavior; swap != "" {
+		c.oneOf(p+".memorySwap.swapBehavior", swap, "NoSwap", "LimitedSwap")
+	}
+}
+
+func (c *checker) evictions(p string, k *kubeletconfig.KubeletConfiguration) {
+	for _, m := range []struct {
+		name  string
+		list  map[string]string
+		check func(path, value string)
+	}{
+		{"evictionHard", k.EvictionHard, c.threshold},
+		{"evictionSoft", k.EvictionSoft, c.threshold},
+		{"evictionMinimumReclaim", k.EvictionMinimumReclaim, c.threshold},
+		{"evictionSoftGracePeriod", k.EvictionSoftGracePeriod, c.grace},
+	} {
+		at := p + "." + m.name
+		for _, signal := range sortedKeys(m.list) {
+			c.signal(entry(at, signal), signal)
+			m.check(entry(at, signal), m.list[signal])
+		}
+	}
+	for _, signal := range sortedKeys(k.EvictionSoft) {
+		if _, ok := k.EvictionSoftGracePeriod[signal]; !ok {
+			c.fail(entry(p+".evictionSoft", signal), k.EvictionSoft[signal], "an evictionSoftGracePeriod for it, too")
+		}
+	}
+	c.notNegative(p+".evictionPressureTransitionPeriod", k.EvictionPressureTransitionPeriod.Duration)
+	c.atLeast(p+".evictionMaxPodGracePeriod", int64(k.EvictionMaxPodGracePeriod), 0)
+}
+
+func (c *checker) signal(path, signal string) {
+	signals := []string{
+		"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
+		"containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available",
+	}
+	if !slices.Contains(signals, signal) {
+		best, _ := nearest(signal, signals)
+		c.fail(path, signal, fmt.Sprintf("an eviction signal; did you mean %q?", best))
+	}
+}
+
+func (c *checker) grace(path, value string) {
+	if d, err := time.ParseDuration(value); err != nil || d < 0 {
+		c.fail(path, value, "a duration, such as 30s")
+	}
+}
+
+func (c *checker) node(p string, k *kubeletconfig.KubeletConfiguration) {
+	c.positive(p+".nodeStatusUpdateFrequency", k.NodeStatusUpdateFrequency.Duration)
+	c.positive(p+".nodeStatusReportFrequency", k.NodeStatusReportFrequency.Duration)
+	c.atLeast(p+".nodeLeaseDurationSeconds", int64(k.NodeLeaseDurationSeconds), 1)
+	optional(k.NodeStatusMaxImages, func(n int64) { c.atLeast(p+".nodeStatusMaxImages", n, -1) })
+	optional(k.EventRecordQPS, func(n int64) { c.atLeast(p+".eventRecordQPS", n, 0) })
+	c.atLeast(p+".eventBurst", int64(k.EventBurst), 0)
+	c.atLeast(p+".maxOpenFiles", k.MaxOpenFiles, 0)
+	for i, taint := range k.RegisterWithTaints {
+		at := fmt.Sprintf("%s.registerWithTaints[%d]", p, i)
+		if len(validation.IsQualifiedName(taint.Key)) > 0 {
+			c.fail(at+".key", taint.Key, "a taint's key, such as example.com/gpu")
+		}
+		if len(validation.IsValidLabelValue(taint.Value)) > 0 {
+			c.fail(at+".value", taint.Value, "a label's value")
+		}
+		c.oneOf(at+".effect", string(taint.Effect), "NoSchedule", "PreferNoSchedule", "NoExecute")
+	}
+}
