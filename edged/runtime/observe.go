@@ -54,11 +54,16 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*observed.Pod, err
 
 func (r *Runtime) list(ctx context.Context, labels map[string]string) (map[types.UID]*observed.Pod, error) {
 	at := time.Now()
-	sandboxes, err := r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels}})
-	if err != nil {
+	var sandboxes *runtimeapi.ListPodSandboxResponse
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		sandboxes, err = r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels}})
+		return err
+	})
+	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: labels}})
+	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: labels}})
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}

@@ -26,7 +26,7 @@ import (
 const (
 	// settle is how long a folder has to be quiet after a change, so that a file that is being
 	// written is not read in its middle.
-	settle = 5 * time.Millisecond
+	settle = 2 * time.Millisecond
 	// coarse is above the granularity of any file system's times but FAT's.
 	coarse = 100 * time.Millisecond
 	// defaultRescan is the safety net where no file events come (network file systems).

@@ -48,8 +48,11 @@ func (c *Client) Create(ctx context.Context, name string, ports ...Port) (*Pod, 
 		DnsConfig:    &runtimeapi.DNSConfig{},
 		Labels:       map[string]string{"io.kubernetes.pod.name": name, "io.kubernetes.pod.uid": name},
 		Linux: &runtimeapi.LinuxPodSandboxConfig{
-			CgroupParent:    filepath.Join(c.CgroupParent, name),
-			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}},
+			CgroupParent: filepath.Join(c.CgroupParent, name),
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+				Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
+			},
 		},
 	}}
 	for _, p := range ports {
