@@ -1,6 +1,7 @@
 package env
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Field returns a field of a pod by its path in the downward API.
+// Field returns a field of a pod by its path in the downward API. A label or annotation that the pod does
+// not have is "".
 func Field(pod *v1.Pod, path string, facts Facts) (string, error) {
 	if name, key, ok := strings.Cut(path, "['"); ok && strings.HasSuffix(key, "']") {
 		key = strings.TrimSuffix(key, "']")
@@ -34,7 +36,7 @@ func Field(pod *v1.Pod, path string, facts Facts) (string, error) {
 	case "metadata.annotations":
 		return mapText(pod.Annotations), nil
 	case "spec.nodeName":
-		return pod.Spec.NodeName, nil
+		return cmp.Or(pod.Spec.NodeName, facts.NodeName), nil
 	case "spec.serviceAccountName":
 		return pod.Spec.ServiceAccountName, nil
 	case "status.podIP":

@@ -1,6 +1,9 @@
 // Package env makes the environment of a container: literal values with $(VAR) references, keys of
 // configMaps and secrets, whole configMaps and secrets, fields of the pod, resources. The rules are those
 // documented with "Define Environment Variables for a Container" and the downward API.
+//
+// envFrom comes first, then env; a later entry replaces an earlier one in its place, and a reference sees
+// what stands before it. Without a cluster there are no services, so none of their variables.
 package env
 
 import (
@@ -25,12 +28,15 @@ type Objects interface {
 type Facts struct {
 	PodIPs  []string
 	HostIPs []string
+	// NodeName stands in for a pod that names no node.
+	NodeName string
 	// Allocatable stands in for limits that a container does not have.
 	Allocatable v1.ResourceList
 }
 
-// Make returns the environment of a container in the order of its spec, and the keys that were left out
-// because they are no names of variables. An error is in the kubelet's words.
+// Make returns the environment of a container in the order of its spec, and the names that were left out
+// because they are no names of variables. Since Kubernetes 1.34 such are those with "=" or with characters
+// that are not printable ASCII. An error is in the kubelet's words.
 func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, objects Objects) (vars []*runtimeapi.KeyValue, invalid []string, err error) {
 	e := &environ{values: map[string]string{}}
 	for i := range c.EnvFrom {
@@ -49,6 +55,12 @@ func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, object
 		if ok {
 			e.set(v.Name, value)
 		}
+		if e.size > maxTotal {
+			break // check says so
+		}
+	}
+	if err := e.check(); err != nil {
+		return nil, nil, fmt.Errorf("container %s: %w", c.Name, err)
 	}
 	for _, name := range e.order {
 		vars = append(vars, &runtimeapi.KeyValue{Key: name, Value: []byte(e.values[name])})
@@ -60,28 +72,46 @@ func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, object
 type environ struct {
 	order  []string
 	values map[string]string
+	size   int // of all names and values
 }
 
 func (e *environ) set(name, value string) {
-	if _, ok := e.values[name]; !ok {
+	have, ok := e.values[name]
+	if !ok {
 		e.order = append(e.order, name)
+		e.size += len(name) + len("=\x00")
 	}
+	e.size += len(value) - len(have)
 	e.values[name] = value
+}
+
+// check refuses what no program could be started with, while it still can be told which variable it is.
+func (e *environ) check() error {
+	for _, name := range e.order {
+		if size := len(name) + len("=\x00") + len(e.values[name]); size > maxString() {
+			return fmt.Errorf("environment variable %s has %d bytes, the kernel takes %d; mount the value as a file instead", name, size, maxString())
+		}
+	}
+	if e.size > maxTotal {
+		return fmt.Errorf("the environment has more than the %d bytes that the kernel takes; mount large values as files instead", maxTotal)
+	}
+	return nil
 }
 
 // addAll adds every key of a configMap or secret.
 func (e *environ) addAll(ctx context.Context, namespace string, from *v1.EnvFromSource, objects Objects) (invalid []string, err error) {
 	data := map[string]string{}
 	var optional *bool
+	var kind, object string
 	switch {
 	case from.ConfigMapRef != nil:
-		optional = from.ConfigMapRef.Optional
+		optional, kind, object = from.ConfigMapRef.Optional, "configmap", from.ConfigMapRef.Name
 		var cm *v1.ConfigMap
 		if cm, err = objects.ConfigMap(ctx, namespace, from.ConfigMapRef.Name); err == nil {
 			data = cm.Data
 		}
 	case from.SecretRef != nil:
-		optional = from.SecretRef.Optional
+		optional, kind, object = from.SecretRef.Optional, "secret", from.SecretRef.Name
 		var secret *v1.Secret
 		if secret, err = objects.Secret(ctx, namespace, from.SecretRef.Name); err == nil {
 			for k, v := range secret.Data {
@@ -93,7 +123,7 @@ func (e *environ) addAll(ctx context.Context, namespace string, from *v1.EnvFrom
 		if apierrors.IsNotFound(err) && optional != nil && *optional {
 			return nil, nil
 		}
-		return nil, err
+		return nil, notFound(err, kind, object)
 	}
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		name := from.Prefix + key
@@ -129,7 +159,7 @@ func (e *environ) value(ctx context.Context, pod *v1.Pod, c *v1.Container, v *v1
 	case from.SecretKeyRef != nil:
 		return secretKey(ctx, pod.Namespace, from.SecretKeyRef, objects)
 	case from.FileKeyRef != nil:
-		return "", false, fmt.Errorf("environment variable %s: fileKeyRef is not supported by this node", v.Name)
+		return "", false, fmt.Errorf("environment variable %s: fileKeyRef is not supported by this node; use configMapKeyRef or secretKeyRef", v.Name)
 	}
 	return "", true, nil
 }
@@ -146,7 +176,7 @@ func configMapKey(ctx context.Context, namespace string, ref *v1.ConfigMapKeySel
 		if optional && apierrors.IsNotFound(err) {
 			return "", false, nil
 		}
-		return "", false, err
+		return "", false, notFound(err, "configmap", ref.Name)
 	}
 	value, ok := cm.Data[ref.Key]
 	if !ok && !optional {
@@ -162,7 +192,7 @@ func secretKey(ctx context.Context, namespace string, ref *v1.SecretKeySelector,
 		if optional && apierrors.IsNotFound(err) {
 			return "", false, nil
 		}
-		return "", false, err
+		return "", false, notFound(err, "secret", ref.Name)
 	}
 	value, ok := secret.Data[ref.Key]
 	if !ok && !optional {
@@ -180,4 +210,12 @@ func find(pod *v1.Pod, name string) *v1.Container {
 		}
 	}
 	return nil
+}
+
+// notFound puts the error of a missing object into the kubelet's words: configmap "x" not found.
+func notFound(err error, kind, name string) error {
+	if apierrors.IsNotFound(err) {
+		return apierrors.NewNotFound(v1.Resource(kind), name)
+	}
+	return fmt.Errorf("%s %q: %w", kind, name, err)
 }
