@@ -78,6 +78,7 @@ func (u *unusedKeys) walk(at string, tree any, value, fallback reflect.Value) {
 	if u.live[at] {
 		return
 	}
+	value, fallback = pointed(value), pointed(fallback)
 	m, isMap := tree.(map[string]any)
 	if t := value.Type(); isMap && t.Kind() == reflect.Struct && !hasOwnForm(t) {
 		for _, key := range sortedKeys(m) {
@@ -94,6 +95,17 @@ func (u *unusedKeys) walk(at string, tree any, value, fallback reflect.Value) {
 	default:
 		u.warnings = append(u.warnings, Problem{Path: at, Text: notActedOn})
 	}
+}
+
+// pointed follows a pointer to a struct; one that is nil points to a struct that says nothing.
+func pointed(v reflect.Value) reflect.Value {
+	switch {
+	case v.Kind() != reflect.Pointer || v.Type().Elem().Kind() != reflect.Struct || hasOwnForm(v.Type().Elem()):
+		return v
+	case v.IsNil():
+		return reflect.Zero(v.Type().Elem())
+	}
+	return v.Elem()
 }
 
 // fieldByKey finds the field of a JSON key; the tree has only keys that fit.
