@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -156,12 +157,19 @@ func TestRealCgroups(t *testing.T) {
 	if err := m.EnsurePod(p); err != nil {
 		t.Fatal(err)
 	}
-	for file, want := range map[string]string{
+	files := map[string]string{
 		"memory" + root + "/kubepods/burstable/pod11-22/memory.limit_in_bytes": "33554432",
 		"cpu" + root + "/kubepods/burstable/pod11-22/cpu.cfs_quota_us":         "20000",
 		"cpu" + root + "/kubepods/burstable/cpu.shares":                        "102",
 		"pids" + root + "/kubepods/burstable/pod11-22/pids.max":                "50",
-	} {
+	}
+	if cgroups.IsCgroup2UnifiedMode() {
+		dir := root + "/kubepods/burstable/"
+		files = map[string]string{
+			dir + "pod11-22/memory.max": "33554432", dir + "pod11-22/cpu.max": "20000 100000", dir + "cpu.weight": "4", dir + "pod11-22/pids.max": "50",
+		}
+	}
+	for file, want := range files {
 		got, err := os.ReadFile(filepath.Join(mountpoint, file))
 		if err != nil || strings.TrimSpace(string(got)) != want {
 			t.Errorf("%s = %q, %v; want %s", file, got, err, want)

@@ -211,9 +211,11 @@ func (n *node) nothingLeft() {
 				return fmt.Errorf("%s: %s is left", dir, entries[0].Name())
 			}
 		}
-		groups, err := filepath.Glob("/sys/fs/cgroup/memory" + n.CgroupRoot + "/kubepods/*/pod*")
-		if err != nil || len(groups) > 0 {
-			return fmt.Errorf("cgroups left: %v, %w", groups, err)
+		for _, hierarchy := range []string{"", "/memory"} {
+			groups, err := filepath.Glob("/sys/fs/cgroup" + hierarchy + n.CgroupRoot + "/kubepods/*/pod*")
+			if err != nil || len(groups) > 0 {
+				return fmt.Errorf("cgroups left: %v, %w", groups, err)
+			}
 		}
 		boxes, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{})
 		if err == nil && len(boxes.Items) > 0 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -52,7 +53,8 @@ spec:
       echo order: $(cat order); echo dir: $(pwd); echo host: $(hostname); echo env: $(NAME) $(IP) '$$(NAME)' $LIMIT
       echo given: $(cat /host/given); echo ro: $(touch /host/x 2>&1); echo fs: $(stat -f -c %%T /mem)
       echo dns: $(cat /etc/resolv.conf); echo hosts: $(grep alias /etc/hosts); echo sub: $(cat /sub/order | head -1)
-      echo info: $(cat /info/labels); echo shares: $(cat /sys/fs/cgroup/cpu/cpu.shares) mem: $(cat /sys/fs/cgroup/memory/memory.limit_in_bytes)
+      echo info: $(cat /info/labels)
+      cd /sys/fs/cgroup; echo shares: $(cat cpu/cpu.shares 2>/dev/null || cat cpu.weight) mem: $(cat memory/memory.limit_in_bytes 2>/dev/null || cat memory.max); cd /shared
       echo bye > /dev/termination-log
       exec httpd -f -p 80 -h /shared
     env:
@@ -71,10 +73,14 @@ spec:
 	pods := n.until("the pod runs", running("web"))
 	p := pods["web"]
 	out := n.logged(p, "main")
+	cpu := "shares: 102"
+	if cgroups.IsCgroup2UnifiedMode() {
+		cpu = "shares: 4" // cpu.weight has another scale
+	}
 	for _, want := range []string{
 		"order: 1 2", "dir: /shared", "host: my-host", "env: " + p.Name + " " + p.Status.PodIP + " $(NAME) 32", "given: from the node",
 		"ro: touch: /host/x: Read-only file system", "fs: tmpfs", "dns: search example.org nameserver 192.0.2.53 options ndots:3", "hosts: 192.0.2.7 alias.example",
-		"sub: 1", `info: app="web"`, "shares: 102 mem: 33554432",
+		"sub: 1", `info: app="web"`, cpu + " mem: 33554432",
 	} {
 		if !strings.Contains(strings.ReplaceAll(out, "\t", " "), want) {
 			t.Errorf("the container does not say %q", want)

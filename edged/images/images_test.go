@@ -1,0 +1,242 @@
+package images
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// service is an image service whose pulls a test decides on.
+type service struct {
+	runtimeapi.ImageServiceClient
+	mu      sync.Mutex
+	present map[string]bool
+	pull    func(ctx context.Context, req *runtimeapi.PullImageRequest) error
+	pulls   []string
+	now     int
+	most    int
+}
+
+func (s *service) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.present[in.Image.Image] {
+		return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "sha256:" + in.Image.Image}}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{}, nil
+}
+
+func (s *service) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
+	s.mu.Lock()
+	s.pulls = append(s.pulls, in.Image.Image+" as "+in.Auth.GetUsername())
+	s.now++
+	s.most = max(s.most, s.now)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.now--
+	}()
+	if s.pull != nil {
+		if err := s.pull(ctx, in); err != nil {
+			return nil, err
+		}
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: "pulled:" + in.Image.Image}, nil
+}
+
+type events struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (e *events) ContainerEventf(_ *v1.Pod, _ *v1.Container, _, reason, format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, reason+": "+fmt.Sprintf(format, args...))
+}
+
+func testPod(image string, policy v1.PullPolicy) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image, ImagePullPolicy: policy}}}}
+}
+
+func ensure(ctx context.Context, p *Puller, pod *v1.Pod, secrets ...v1.Secret) (ref, reason string, retry time.Time) {
+	ref, why, retry := p.EnsureImage(ctx, pod, &pod.Spec.Containers[0], secrets, nil)
+	if why != nil {
+		reason = why.Reason + ": " + why.Message
+	}
+	return ref, reason, retry
+}
+
+func TestPolicies(t *testing.T) {
+	for _, c := range []struct {
+		image  string
+		policy v1.PullPolicy
+		there  bool
+		ref    string
+		reason string
+		pulls  int
+	}{
+		{"a:1", v1.PullIfNotPresent, true, "sha256:docker.io/library/a:1", "", 0},
+		{"a:1", v1.PullIfNotPresent, false, "pulled:docker.io/library/a:1", "", 1},
+		{"a:1", v1.PullAlways, true, "pulled:docker.io/library/a:1", "", 1},
+		{"a:1", v1.PullNever, true, "sha256:docker.io/library/a:1", "", 0},
+		{"a:1", v1.PullNever, false, "", `ErrImageNeverPull: Container image "a:1" is not present with pull policy of Never`, 0},
+		{"a", "", true, "pulled:docker.io/library/a:latest", "", 1},
+		{"a:1", "", true, "sha256:docker.io/library/a:1", "", 0},
+		{"Not An Image", v1.PullAlways, true, "", `InvalidImageName: Failed to apply default image tag "Not An Image"`, 0},
+		{"", v1.PullAlways, true, "", "InvalidImageName", 0},
+	} {
+		name, err := Normalize(c.image)
+		s := &service{present: map[string]bool{name: c.there && err == nil}}
+		ref, reason, _ := ensure(t.Context(), New(s, Options{Recorder: &events{}}), testPod(c.image, c.policy))
+		if ref != c.ref || !strings.HasPrefix(reason, c.reason) || (c.reason == "") != (reason == "") || len(s.pulls) != c.pulls {
+			t.Errorf("%q %s there=%v: %q, %q, pulls %v", c.image, c.policy, c.there, ref, reason, s.pulls)
+		}
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { return errors.New("no route to registry") }}
+		p := New(s, Options{Recorder: &events{}})
+		pod := testPod("a:1", v1.PullIfNotPresent)
+		if _, reason, _ := ensure(t.Context(), p, pod); reason != "ErrImagePull: no route to registry" {
+			t.Error(reason)
+		}
+		_, reason, retry := ensure(t.Context(), p, pod)
+		if reason != `ImagePullBackOff: Back-off pulling image "a:1": no route to registry` || time.Until(retry) != 10*time.Second {
+			t.Errorf("%s, again in %v", reason, time.Until(retry))
+		}
+		var delays []time.Duration
+		for range 7 {
+			_, _, retry = ensure(t.Context(), p, pod)
+			delays = append(delays, time.Until(retry))
+			time.Sleep(time.Until(retry))
+			ensure(t.Context(), p, pod)
+		}
+		if fmt.Sprint(delays) != "[10s 20s 40s 1m20s 2m40s 5m0s 5m0s]" {
+			t.Errorf("delays %v", delays)
+		}
+		_, _, retry = ensure(t.Context(), p, pod)
+		time.Sleep(time.Until(retry))
+		s.pull = nil
+		if ref, reason, _ := ensure(t.Context(), p, pod); ref == "" {
+			t.Errorf("it does not heal: %s", reason)
+		}
+	})
+}
+
+// TestSharedPull: those who want the same share one pull, which ends when the last of them gives up.
+func TestSharedPull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := false
+		s := &service{pull: func(ctx context.Context, _ *runtimeapi.PullImageRequest) error {
+			<-ctx.Done()
+			ended = true
+			return ctx.Err()
+		}}
+		p := New(s, Options{Recorder: &events{}})
+		one, cancelOne := context.WithCancel(t.Context())
+		two, cancelTwo := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for _, ctx := range []context.Context{one, two} {
+			wg.Go(func() { ensure(ctx, p, testPod("a:1", v1.PullIfNotPresent)) })
+		}
+		synctest.Wait()
+		cancelOne()
+		synctest.Wait()
+		if len(s.pulls) != 1 || ended {
+			t.Errorf("pulls %v, ended %v: want one that goes on", s.pulls, ended)
+		}
+		cancelTwo()
+		wg.Wait()
+		if !ended {
+			t.Error("nobody waits, and the pull goes on")
+		}
+	})
+}
+
+func TestSerialAndParallel(t *testing.T) {
+	for _, c := range []struct {
+		opts Options
+		most int
+	}{{Options{Serialize: true}, 1}, {Options{MaxParallel: 3}, 3}, {Options{}, 8}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { time.Sleep(time.Second); return nil }}
+			c.opts.Recorder = &events{}
+			p := New(s, c.opts)
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() { ensure(t.Context(), p, testPod(fmt.Sprintf("a:%d", i), v1.PullIfNotPresent)) })
+			}
+			wg.Wait()
+			if s.most != c.most || len(s.pulls) != 8 {
+				t.Errorf("%+v: %d pulls at once of %d, want %d", c.opts, s.most, len(s.pulls), c.most)
+			}
+		})
+	}
+}
+
+func secret(registry, user string) v1.Secret {
+	auth := base64.StdEncoding.EncodeToString([]byte(user + ":password"))
+	return v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}, Type: v1.SecretTypeDockerConfigJson, Data: map[string][]byte{
+		v1.DockerConfigJsonKey: []byte(fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, registry, auth)),
+	}}
+}
+
+func TestCredentials(t *testing.T) {
+	s := &service{pull: func(_ context.Context, req *runtimeapi.PullImageRequest) error {
+		if req.Auth.GetUsername() != "right" {
+			return errors.New("denied")
+		}
+		return nil
+	}}
+	p := New(s, Options{Recorder: &events{}})
+	ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/team/a:1", v1.PullAlways),
+		secret("reg.example.com", "right"), secret("other.example.com", "other"), secret("https://reg.example.com/team", "wrong"))
+	if ref == "" || fmt.Sprint(s.pulls) != "[reg.example.com/team/a:1 as wrong reg.example.com/team/a:1 as right]" {
+		t.Errorf("%q %q %v", ref, reason, s.pulls)
+	}
+	bad := secret("x", "y")
+	bad.Data[v1.DockerConfigJsonKey] = []byte("{secret garbage")
+	if _, err := credentials([]v1.Secret{bad}, "a"); err == nil || strings.Contains(err.Error(), "garbage") {
+		t.Errorf("err = %v: want one without the content", err)
+	}
+}
+
+func TestMatches(t *testing.T) {
+	for _, c := range []struct {
+		registry, image string
+		want            bool
+	}{
+		{"reg.example.com", "reg.example.com/a", true},
+		{"*.example.com", "reg.example.com/a", true},
+		{"*.example.com", "a.reg.example.com/a", false},
+		{"reg.example.com:5000", "reg.example.com:5000/a", true},
+		{"reg.example.com", "reg.example.com:5000/a", false},
+		{"reg.example.com/team", "reg.example.com/team/a", true},
+		{"reg.example.com/team", "reg.example.com/teams/a", false},
+		{"https://index.docker.io/v1/", "busybox", true},
+		{"docker.io", "library/busybox", true},
+		{"reg.example.com", "busybox", false},
+	} {
+		if got := matches(c.registry, c.image); got != c.want {
+			t.Errorf("%s for %s: %v", c.registry, c.image, got)
+		}
+	}
+}
