@@ -9,7 +9,8 @@
 //   - Messages about one object are handled in the order in which they came; those about different objects
 //     side by side, so that they share the store's transactions.
 //   - An object that is older than the stored one (by resourceVersion, of the same UID) changes nothing, and is
-//     acknowledged. A delete removes the UID that it names and no other.
+//     acknowledged. A delete removes the UID that it names and no other. Pods, configmaps and secrets
+//     are handed to edged after they are on the disk and before they are acknowledged.
 //   - A report replaces an older one on the same object; an unchanged one writes nothing.
 package metamanager
 
@@ -18,9 +19,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"net/http"
-	"sync"
+	"runtime/debug"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -29,10 +29,6 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
-
-// lanes is how many objects are worked on at once: enough for the store to gather them into shared
-// transactions. A lane is a goroutine that sleeps when there is nothing to do.
-const lanes = 16
 
 // Store is what the module needs of its store; see package store.
 type Store interface {
@@ -70,25 +66,10 @@ func (m *Module) Name() string { return model.ModuleMetaManager }
 // Group implements beehive.Module.
 func (m *Module) Group() string { return model.GroupMeta }
 
-// Run implements beehive.Module: it takes messages until ctx ends, and finishes those that it took.
+// Run implements beehive.Module: it takes messages until ctx ends, and answers those that it took.
 func (m *Module) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	queues := make([]chan *model.Message, lanes)
-	for i := range queues {
-		queues[i] = make(chan *model.Message, lanes)
-		wg.Go(func() {
-			for msg := range queues[i] {
-				m.handle(ctx, msg)
-			}
-		})
-	}
-	defer wg.Wait()
-	defer func() {
-		for _, q := range queues {
-			close(q)
-		}
-	}()
-	seed := maphash.MakeSeed()
+	l := newLanes(func(msg *model.Message) { m.handle(ctx, msg) })
+	defer l.wait()
 	for {
 		msg, err := m.bus.Receive(ctx, m.Name())
 		if err != nil {
@@ -97,13 +78,7 @@ func (m *Module) Run(ctx context.Context) error {
 			}
 			return err
 		}
-		// All of one object goes one way, so that it keeps its order.
-		lane := queues[maphash.String(seed, laneKey(msg.Route.Resource))%lanes]
-		select {
-		case lane <- msg:
-		case <-ctx.Done():
-			return nil
-		}
+		l.put(laneKey(msg.Route.Resource), msg)
 	}
 }
 
@@ -123,7 +98,7 @@ func laneKey(text string) string {
 func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	defer func() {
 		if r := recover(); r != nil {
-			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "panic", r)
+			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "panic", r, "stack", string(debug.Stack()))
 			m.answer(ctx, msg.RespondError(m.Name(), fmt.Errorf("%s %s: internal error", msg.Route.Operation, msg.Route.Resource)))
 		}
 	}()
@@ -154,7 +129,7 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 	fromEdged := msg.Route.Source == model.ModuleEdged
 	switch msg.Route.Operation {
 	case model.OpQuery:
-		return m.query(ctx, key)
+		return m.query(ctx, key, msg)
 	case model.OpPatch:
 		return model.OK, m.report(ctx, key, msg)
 	case model.OpInsert, model.OpUpdate:
@@ -165,26 +140,29 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 	case model.OpDelete:
 		switch {
 		case fromEdged && key.Type == resource.TypePodStatus:
-			return model.OK, m.apply(ctx, store.Delete(statusKey(key)))
+			return model.OK, m.apply(ctx, key, store.Delete(statusKey(key)))
 		case fromEdged && key.Type == resource.TypePod:
-			return model.OK, m.apply(ctx, outbox(msg))
+			return model.OK, m.reportDeleted(ctx, key, msg)
 		}
-		return model.OK, m.remove(ctx, key, msg)
+		return model.OK, m.remove(ctx, key, msg, !fromEdged)
 	}
 	return nil, fmt.Errorf("%s %s: operation %q is not one that metamanager does", msg.Route.Operation, key, msg.Route.Operation)
 }
 
 // apply writes, and tells how it went.
-func (m *Module) apply(ctx context.Context, ops ...store.Op) error {
+func (m *Module) apply(ctx context.Context, key resource.Key, ops ...store.Op) error {
 	err := m.store.Apply(ctx, ops...)
 	if ctx.Err() == nil {
 		m.health(err)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%s: not stored: %w", key, err)
+	}
+	return nil
 }
 
 // query answers from the store.
-func (m *Module) query(ctx context.Context, key resource.Key) (json.RawMessage, error) {
+func (m *Module) query(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
 	switch {
 	case key.Type == resource.TypePodPatchList:
 		return m.statuses(ctx)
@@ -193,12 +171,16 @@ func (m *Module) query(ctx context.Context, key resource.Key) (json.RawMessage, 
 	case key.Name == "":
 		return m.list(ctx, key.Type, key.Namespace+"/")
 	}
-	row, err := m.store.Get(ctx, key.String())
+	where, err := rowKey(key, msg.ContentData())
+	if err != nil {
+		return nil, err
+	}
+	row, err := m.store.Get(ctx, where)
 	if errors.Is(err, store.ErrNotFound) {
 		return notFound(key)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	if !json.Valid(row.Value) {
 		return nil, fmt.Errorf("%s: the stored value is no JSON", key)

@@ -1,13 +1,16 @@
 package metamanager
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -15,23 +18,29 @@ import (
 
 // identity is what the module has to know of an object; the rest of it is not decoded here.
 type identity struct {
-	Metadata struct {
-		Name            string `json:"name"`
-		Namespace       string `json:"namespace"`
-		UID             string `json:"uid"`
-		ResourceVersion string `json:"resourceVersion"`
-	} `json:"metadata"`
+	Metadata  metadata        `json:"metadata"`
 	ErrStatus json.RawMessage `json:"ErrStatus"`
 }
 
-// kept are the types that are stored.
-func kept(typ string) bool {
-	switch typ {
+type metadata struct {
+	Name            string `json:"name"`
+	Namespace       string `json:"namespace"`
+	UID             string `json:"uid"`
+	ResourceVersion string `json:"resourceVersion"`
+}
+
+// storable tells whether a message may name this object to store or to delete it.
+func storable(key resource.Key) error {
+	switch key.Type {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeLease,
 		resource.TypeServiceAccountToken, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
-		return true
+	default:
+		return fmt.Errorf("%s: objects of the type %q are not stored on the edge", key, key.Type)
 	}
-	return false
+	if key.Name == "" {
+		return fmt.Errorf("%s: it has to name one object: want <namespace>/<type>/<name>", key)
+	}
+	return nil
 }
 
 // readIdentity decodes and checks an object of a message.
@@ -40,19 +49,25 @@ func readIdentity(key resource.Key, data []byte) (identity, error) {
 	if err := json.Unmarshal(data, &id); err != nil {
 		return id, fmt.Errorf("%s: content is no object: %w", key, err)
 	}
+	if string(bytes.TrimSpace(data)) == "null" { // which decodes without an error
+		return id, fmt.Errorf("%s: there is no object in the message", key)
+	}
 	if id.ErrStatus != nil {
 		return id, fmt.Errorf("%s: content is an error, not an object", key)
 	}
 	if key.Type != resource.TypeServiceAccountToken && id.Metadata.Name != "" && id.Metadata.Name != key.Name {
 		return id, fmt.Errorf("%s: content is an object of the name %q", key, id.Metadata.Name)
 	}
+	if ns := id.Metadata.Namespace; ns != "" && ns != key.Namespace {
+		return id, fmt.Errorf("%s: content is an object of the namespace %q", key, ns)
+	}
 	return id, nil
 }
 
 // upsert stores an object unless what is stored is newer, and then hands it to edged.
 func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Message, forward bool) error {
-	if !kept(key.Type) || key.Name == "" {
-		return fmt.Errorf("%s: objects of this type are not stored on the edge", key)
+	if err := storable(key); err != nil {
+		return err
 	}
 	data := msg.ContentData()
 	id, err := readIdentity(key, data)
@@ -62,22 +77,26 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 	if key.Type == resource.TypePod && id.Metadata.UID == "" {
 		return fmt.Errorf("%s: the pod has no UID", key)
 	}
+	row, err := rowKey(key, data)
+	if err != nil {
+		return err
+	}
 	stale := false
-	op := store.UpsertIf(store.Meta{Key: key.String(), Type: key.Type, Value: data}, func(old []byte) bool {
+	op := store.UpsertIf(store.Meta{Key: row, Type: key.Type, Value: data}, func(old []byte) bool {
 		stale = older(id, old)
 		return !stale
 	})
-	if err := m.apply(ctx, op); err != nil {
+	if err := m.apply(ctx, key, op); err != nil {
 		return err
 	}
 	if stale {
 		klog.V(2).InfoS("Older version of an object passed over", "resource", key.String(), "resourceVersion", id.Metadata.ResourceVersion)
 		return nil
 	}
-	if forward {
-		m.forward(ctx, key, msg)
+	if !forward {
+		return nil
 	}
-	return nil
+	return m.forward(ctx, key, msg)
 }
 
 // older tells whether an object is an older version of the stored one. Another UID is another object, and
@@ -92,44 +111,64 @@ func older(id identity, stored []byte) bool {
 	return err1 == nil && err2 == nil && now < then
 }
 
-// remove deletes an object by its UID, with what was reported on it.
-func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Message) error {
-	if key.Name == "" {
-		return fmt.Errorf("%s: a delete names one object", key)
+// remove deletes an object by its UID; a pod with what was reported on it, and its tokens.
+func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Message, forward bool) error {
+	if err := storable(key); err != nil {
+		return err
 	}
-	id, err := readIdentity(key, msg.ContentData())
+	data := msg.ContentData()
+	id, err := readIdentity(key, data)
 	if err != nil {
 		return err
 	}
-	if id.Metadata.UID == "" && key.Type == resource.TypePod {
-		return fmt.Errorf("%s: the delete names no UID", key)
+	ops, err := m.deletes(ctx, key, data, id.Metadata.UID)
+	if err != nil {
+		return err
+	}
+	if err := m.apply(ctx, key, ops...); err != nil || !forward {
+		return err
+	}
+	return m.forward(ctx, key, msg)
+}
+
+// deletes are the operations that delete an object and what hangs on it.
+func (m *Module) deletes(ctx context.Context, key resource.Key, data []byte, uid string) ([]store.Op, error) {
+	if key.Type == resource.TypeServiceAccountToken { // which has no UID of its own
+		row, err := rowKey(key, data)
+		return []store.Op{store.Delete(row)}, err
+	}
+	if uid == "" {
+		return nil, fmt.Errorf("%s: the delete names no UID", key)
 	}
 	same := func(old []byte) bool {
 		var stored identity
-		return id.Metadata.UID == "" || json.Unmarshal(old, &stored) != nil || stored.Metadata.UID == id.Metadata.UID
+		return json.Unmarshal(old, &stored) != nil || stored.Metadata.UID == uid
 	}
 	ops := []store.Op{store.DeleteIf(key.String(), same)}
-	if key.Type == resource.TypePod {
-		ops = append(ops, store.DeleteIf(patchKey(key), same))
+	if key.Type != resource.TypePod {
+		return ops, nil
 	}
-	if err := m.apply(ctx, ops...); err != nil {
-		return err
+	tokens, err := m.store.List(ctx, resource.TypeServiceAccountToken)
+	if err != nil {
+		return nil, err
 	}
-	m.forward(ctx, key, msg)
-	return nil
+	return append(append(ops, store.DeleteIf(patchKey(key), same)), deleteTokens(tokens, uid)...), nil
 }
 
-// forward hands a message to edged, if it is one that concerns edged. The object is in the store: should edged
-// not take it in time, its next look at the store makes it good.
-func (m *Module) forward(ctx context.Context, key resource.Key, msg *model.Message) {
+// forward hands a message to edged, if it is one that concerns edged. What edged does not take in time is not
+// acknowledged: it comes again, and is handed on again then. An edged that is not there reads the store
+// when it starts.
+func (m *Module) forward(ctx context.Context, key resource.Key, msg *model.Message) error {
 	switch key.Type {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret:
 	default:
-		return
+		return nil
 	}
-	if err := m.bus.SendToGroup(ctx, model.GroupEdged, msg); err != nil && ctx.Err() == nil {
-		klog.ErrorS(err, "Stored object not handed on", "resource", key.String())
+	err := m.bus.SendToGroup(ctx, model.GroupEdged, msg)
+	if err == nil || errors.Is(err, beehive.ErrNoGroup) || errors.Is(err, beehive.ErrRemoved) {
+		return nil
 	}
+	return fmt.Errorf("%s: stored, but not handed to edged: %w", key, err)
 }
 
 // patchKey is where the newest reported status of a pod is.
@@ -151,11 +190,14 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 		return fmt.Errorf("%s: the patch is no JSON", key)
 	}
 	// The same report again is no news, so that the message's id and time must not make it one.
-	row, err := m.store.Get(ctx, key.String())
-	if err == nil && string(row.Value) == string(data) {
+	if row, err := m.store.Get(ctx, key.String()); err == nil && string(row.Value) == string(data) {
 		return nil
 	}
-	return m.apply(ctx, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}), outbox(msg))
+	put, err := outbox(msg)
+	if err != nil {
+		return err
+	}
+	return m.apply(ctx, key, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}), put)
 }
 
 // keepStatus stores the status of a pod of which the cloud does not know.
@@ -164,14 +206,23 @@ func (m *Module) keepStatus(ctx context.Context, key resource.Key, msg *model.Me
 	if !json.Valid(data) {
 		return fmt.Errorf("%s: the status is no JSON", key)
 	}
-	return m.apply(ctx, store.Upsert(store.Meta{Key: statusKey(key), Type: resource.TypePodPatch, Value: data}))
+	return m.apply(ctx, key, store.Upsert(store.Meta{Key: statusKey(key), Type: resource.TypePodPatch, Value: data}))
+}
+
+// reportDeleted queues for the cloud that nothing is left of a pod.
+func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model.Message) error {
+	put, err := outbox(msg)
+	if err != nil {
+		return err
+	}
+	return m.apply(ctx, key, put)
 }
 
 // outbox queues a message for the cloud under the object that it is about.
-func outbox(msg *model.Message) store.Op {
+func outbox(msg *model.Message) (store.Op, error) {
 	value, err := json.Marshal(msg)
 	if err != nil {
-		value = nil // a message that came over the bus always marshals
+		return store.Op{}, fmt.Errorf("%s: content is no JSON: %w", msg.Route.Resource, err)
 	}
-	return store.OutboxPut(msg.Route.Operation+" "+msg.Route.Resource, value)
+	return store.OutboxPut(msg.Route.Operation+" "+msg.Route.Resource, value), nil
 }

@@ -1,0 +1,67 @@
+package metamanager
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// tokenSpec is what a token was asked for, of an authentication.k8s.io/v1 TokenRequest.
+type tokenSpec struct {
+	Audiences         []string `json:"audiences"`
+	ExpirationSeconds int64    `json:"expirationSeconds"`
+	BoundObjectRef    struct {
+		Kind       string `json:"kind"`
+		APIVersion string `json:"apiVersion"`
+		Name       string `json:"name"`
+		UID        string `json:"uid"`
+	} `json:"boundObjectRef"`
+}
+
+// rowKey is where an object is in the store: under its name on the wire, but a token under what it was asked for,
+// since a service account has many.
+func rowKey(key resource.Key, content []byte) (string, error) {
+	if key.Type != resource.TypeServiceAccountToken {
+		return key.String(), nil
+	}
+	var request struct {
+		Spec *tokenSpec `json:"spec"`
+	}
+	if err := json.Unmarshal(content, &request); err != nil {
+		return "", fmt.Errorf("%s: content is no TokenRequest: %w", key, err)
+	}
+	if request.Spec == nil {
+		return "", fmt.Errorf("%s: content is no TokenRequest: it has no spec", key)
+	}
+	return tokenKey(key, request.Spec), nil
+}
+
+// tokenKey is the key that KubeEdge gives the same request (protocol section 10.3), so that a device that changes
+// over keeps its tokens: Go's way of writing its parts, spelled out here, as no one else's change of a type may
+// change where tokens are.
+func tokenKey(key resource.Key, spec *tokenSpec) string {
+	ref := spec.BoundObjectRef
+	return fmt.Sprintf("%q/%q/%#v/%d/v1.BoundObjectReference{Kind:%q, APIVersion:%q, Name:%q, UID:%q}",
+		key.Name, key.Namespace, spec.Audiences, spec.ExpirationSeconds, ref.Kind, ref.APIVersion, ref.Name, ref.UID)
+}
+
+// boundTo tells whether a stored token was made for the pod of a UID, with which it ends.
+func boundTo(token []byte, uid string) bool {
+	var request struct {
+		Spec tokenSpec `json:"spec"`
+	}
+	return json.Unmarshal(token, &request) == nil && request.Spec.BoundObjectRef.UID == uid
+}
+
+// deleteTokens are the operations that delete a pod's tokens.
+func deleteTokens(rows []store.Meta, uid string) []store.Op {
+	var ops []store.Op
+	for _, row := range rows {
+		if boundTo(row.Value, uid) {
+			ops = append(ops, store.Delete(row.Key))
+		}
+	}
+	return ops
+}
