@@ -15,18 +15,23 @@ func newConfigCommand(opts *globalOptions) *cobra.Command {
 		Long: `The configuration is a file of kind EdgeCore, ` + v1alpha2.APIVersion + `. A file made for KubeEdge is
 taken as it is: keys that this version does not act on are named in warnings.`,
 	}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(newConfigValidateCommand(opts), newConfigPrintCommand(opts))
+	return cmd
+}
+
+func newConfigValidateCommand(opts *globalOptions) *cobra.Command {
+	return &cobra.Command{
 		Use:   "validate [FILE]",
 		Short: "Check a configuration file, and change nothing",
-		Long: `Check a configuration file the way the agent does at its start: keys that nobody knows and values that are
-of no use are errors (exit status 1), keys that this version does not act on are warnings.`,
-		Example: "  edgecore config validate /etc/kubeedge/config/edgecore.yaml",
+		Long: `Check a configuration file the way the agent does at its start. Keys that nobody knows and values that are
+not allowed are errors, all of them named with their lines (exit status 1). Keys of KubeEdge that this version
+does not act on are warnings (exit status 0), if the file gives them another value than the default.
+
+Without FILE it checks the one that --config names.`,
+		Example: "  edgecore config validate " + v1alpha2.DefaultConfigFile,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file := opts.config
-			if len(args) > 0 {
-				file = args[0]
-			}
+			file := fileOf(opts, args)
 			_, warnings, err := v1alpha2.Load(file)
 			if err != nil {
 				return err
@@ -34,20 +39,45 @@ of no use are errors (exit status 1), keys that this version does not act on are
 			for _, w := range warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid, with %d warnings\n", file, len(warnings))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid, with %s\n", file, counted(len(warnings), "warning"))
 			return err
 		},
-	}, &cobra.Command{
-		Use:   "print",
+	}
+}
+
+func newConfigPrintCommand(opts *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "print [FILE]",
 		Short: "Print the configuration in force: the file with the defaults filled in, without secrets",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, _, err := v1alpha2.Load(opts.config)
+		Long: `Print the configuration in force: what the file says, with the default of each key that it leaves out.
+Tokens and passwords are shown as (hidden).
+
+Without FILE it prints the one that --config names.`,
+		Example: "  edgecore config print | grep -i endpoint",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, _, err := v1alpha2.Load(fileOf(opts, args))
 			if err != nil {
 				return err
 			}
 			return printYAML(cmd.OutOrStdout(), cfg.Redacted())
 		},
-	})
-	return cmd
+	}
+}
+
+func fileOf(opts *globalOptions, args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return opts.config
+}
+
+func counted(n int, what string) string {
+	switch n {
+	case 0:
+		return "no " + what + "s"
+	case 1:
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -34,7 +34,14 @@ func newRootCommand() *cobra.Command {
 (staticPodPath, by default ` + v1alpha2.DefaultManifests + `) and from its own store, and runs them in the
 container runtime that the configuration names. It needs no network and no cloud.
 
-Without a command it runs as the agent, until SIGTERM or SIGINT; the pods run on when it ends.`,
+Without a command it runs as the agent, until SIGTERM or SIGINT; the pods run on when it ends.
+
+Where things lie, unless the configuration says otherwise:
+  ` + v1alpha2.DefaultConfigFile + `  the configuration; it is only read, never written
+  ` + v1alpha2.DefaultManifests + `             manifests of static pods
+  ` + v1alpha2.DefaultDataSource + `     the store: what is to run, and what is not reported yet
+  ` + v1alpha2.DefaultRootDirectory + `                   the pods' volumes
+  /var/log/pods                      the pods' logs`,
 		Example: `  edgecore --minconfig > ` + v1alpha2.DefaultConfigFile + `   # make a configuration, then edit it
   edgecore config validate ` + v1alpha2.DefaultConfigFile + `  # check it
   edgecore                                              # run the agent
@@ -66,8 +73,7 @@ func addLogFlags(cmd *cobra.Command) {
 	for _, name := range []string{"v", "vmodule"} {
 		cmd.PersistentFlags().AddGoFlag(all.Lookup(name))
 	}
-	interval := cmd.PersistentFlags().Duration("log-flush-frequency", 0, "how often the log is flushed; it is never buffered, so this changes nothing")
-	_ = interval
+	cmd.PersistentFlags().Duration("log-flush-frequency", 0, "how often the log is flushed; it is never buffered, so this changes nothing")
 	if err := cmd.PersistentFlags().MarkHidden("log-flush-frequency"); err != nil {
 		panic(err) // the flag was added above
 	}

@@ -1,18 +1,51 @@
-// Package version says which build this is. The linker sets the variables (see the Makefile).
+// Package version says which build this is. The linker sets what the Makefile knows; a build without it, such
+// as one by `go install`, says what the Go tools noted.
 package version
 
-import "runtime"
-
-// Set by the linker.
-var (
-	version = "v0.0.0-dev"
-	commit  = "unknown"
+import (
+	"runtime"
+	"runtime/debug"
 )
 
-// Version is the version of this build.
-func Version() string { return version }
+// Set by the linker (-X).
+var (
+	version string
+	commit  string
+)
+
+const unset = "v0.0.0-dev"
+
+// Version is the version of this build, such as v1.2.3.
+func Version() string {
+	info, _ := debug.ReadBuildInfo()
+	v, _ := choose(version, commit, info)
+	return v
+}
 
 // String is the version with all that tells builds apart.
 func String() string {
-	return version + " (commit " + commit + ", " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ")"
+	info, _ := debug.ReadBuildInfo()
+	v, c := choose(version, commit, info)
+	return v + " (commit " + c + ", " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ")"
+}
+
+// choose takes what the linker set before what the Go tools noted; info may be nil.
+func choose(version, commit string, info *debug.BuildInfo) (string, string) {
+	if info != nil {
+		if v := info.Main.Version; version == "" && v != "(devel)" {
+			version = v
+		}
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && commit == "" {
+				commit = s.Value
+			}
+		}
+	}
+	if version == "" {
+		version = unset
+	}
+	if commit == "" {
+		commit = "unknown"
+	}
+	return version, commit
 }

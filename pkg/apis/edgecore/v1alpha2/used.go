@@ -41,6 +41,9 @@ func live() map[string]bool {
 	return keys
 }
 
+// LiveKeys returns the keys that this version acts on, in order. Their own keys are live with them.
+func LiveKeys() []string { return sortedKeys(live()) }
+
 // absent are the switches of the modules that this version does not have. To switch one on, even where that
 // is the default, is worth a warning: what the file says is on is not.
 func absent() map[string]bool {

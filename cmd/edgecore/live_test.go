@@ -1,0 +1,62 @@
+package main
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+)
+
+// TestLiveKeysChangeSomething: a key that is said to be acted on changes what the agent is built with. This
+// keeps the table of live keys true: to name one there without acting on it fails here.
+func TestLiveKeysChangeSomething(t *testing.T) {
+	const modules, edged, kubelet = "modules.", "modules.edged.", "modules.edged.tailoredKubeletConfig."
+	// These are seen elsewhere: by runAgent itself, or by nobody because there is nothing to choose.
+	elsewhere := map[string]bool{
+		"apiVersion": true, "kind": true, "edgecoreVersion": true, "database.driverName": true, "database.aliasName": true,
+		kubelet + "apiVersion": true, kubelet + "kind": true,
+		modules + "metaManager.enable": true, edged + "enable": true, kubelet + "oomScoreAdj": true,
+	}
+	settings := map[string]string{
+		"database.dataSource":      "database: {dataSource: /other}",
+		edged + "hostnameOverride": inEdged("hostnameOverride: other"), edged + "nodeIP": inEdged("nodeIP: 192.0.2.9"),
+		edged + "rootDirectory": inEdged("rootDirectory: /other"), edged + "seccompDefault": inEdged("seccompDefault: true"),
+	}
+	for key, value := range map[string]string{
+		"staticPodPath": "/other", "podLogsDir": "/other", "syncFrequency": "17s", "fileCheckFrequency": "17s", "address": "127.0.0.2", "readOnlyPort": "10350",
+		"registryPullQPS": "17", "registryBurst": "17", "serializeImagePulls": "false", "maxParallelImagePulls": "1",
+		"clusterDomain": "other.local", "clusterDNS": "[192.0.2.1]", "resolvConf": "/other", "seccompDefault": "true",
+		"cgroupRoot": "/other", "cgroupsPerQOS": "false", "cgroupDriver": "systemd", "cpuCFSQuota": "false", "cpuCFSQuotaPeriod": "17ms", "podPidsLimit": "1700",
+		"maxPods": "17", "systemReserved": "{memory: 17Mi}", "kubeReserved": "{cpu: 17m}", "crashLoopBackOff": "{maxContainerRestartPeriod: 17s}",
+		"containerRuntimeEndpoint": "unix:///other", "imageServiceEndpoint": "unix:///other", "runtimeRequestTimeout": "17s",
+	} {
+		settings[kubelet+key] = inEdged("tailoredKubeletConfig: {" + key + ": " + value + "}")
+	}
+	base, err := edgedOptions(v1alpha2.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range v1alpha2.LiveKeys() {
+		text, ok := settings[key]
+		if elsewhere[key] {
+			continue
+		}
+		if !ok {
+			t.Errorf("%s is said to be acted on; give it another value here", key)
+			continue
+		}
+		cfg, warnings, err := v1alpha2.Load(writeConfig(t, text+"\n"))
+		if err != nil || len(warnings) > 0 {
+			t.Errorf("%s: %v, %v", key, err, warnings)
+			continue
+		}
+		opts, err := edgedOptions(cfg)
+		if err != nil {
+			t.Errorf("%s: %v", key, err)
+		} else if reflect.DeepEqual(base, opts) {
+			t.Errorf("%s is said to be acted on, and changes nothing", key)
+		}
+	}
+}
+
+func inEdged(text string) string { return "modules: {edged: {" + text + "}}" }
