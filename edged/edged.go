@@ -186,7 +186,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.recorder = events.New(o.NodeName, nil)
 	e.cgroups = cgroups.New(o.Cgroups)
 	e.dns = dns.New(o.DNS)
-	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Fields: &fields{e}})
+	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Fields: &fields{e}, MemoryBytes: o.Allocatable.Memory().Value()})
 	e.inputs = &inputs{dns: e.dns, cgroups: e.cgroups, volumes: e.volumes, objects: e.meta, recorder: e.recorder, podDir: e.podDir, facts: e.facts}
 	o.Images.Recorder = e.recorder
 	e.runtime = runtime.New(runtime.Options{

@@ -67,7 +67,7 @@ func (e *Edged) hostIPs() []string {
 }
 
 func (e *Edged) facts() env.Facts {
-	return env.Facts{HostIPs: e.hostIPs(), Allocatable: e.opts.Allocatable}
+	return env.Facts{HostIPs: e.hostIPs(), NodeName: e.opts.NodeName, Allocatable: e.opts.Allocatable}
 }
 
 func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {

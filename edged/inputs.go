@@ -3,6 +3,7 @@ package edged
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -102,12 +103,14 @@ func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 	if err != nil {
 		return runtime.SandboxInputs{}, err
 	}
-	config, warning, err := in.dns.PodDNS(pod)
+	config, warnings, err := in.dns.Resolve(pod)
 	if err != nil {
 		return runtime.SandboxInputs{}, err
 	}
-	if warning != "" && in.firstWarning(pod.UID) {
-		in.recorder.Eventf(pod, v1.EventTypeWarning, events.DNSConfigForming, "%s", warning)
+	if len(warnings) > 0 && in.firstWarning(pod.UID) {
+		for _, w := range warnings {
+			in.recorder.Eventf(pod, v1.EventTypeWarning, w.Reason, "%s", w.Message)
+		}
 	}
 	return runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.cgroups.PodParent(pod)}, nil
 }
@@ -122,7 +125,7 @@ func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 	}
 	if len(invalid) > 0 {
 		in.recorder.ContainerEventf(pod, c, v1.EventTypeWarning, events.InvalidEnvironmentVariableNames,
-			"Keys %v from the envFrom of container %s were skipped since they are considered invalid environment variable names.", invalid, c.Name)
+			"Keys [%s] from the EnvFrom of container %s were skipped since they are considered invalid environment variable names.", strings.Join(invalid, ", "), c.Name)
 	}
 	lookup := env.Lookup(vars)
 	mounts, err := in.volumes.Mounts(pod, c, in.volumesOf(pod.UID), func(text string) (string, error) { return expandPath(text, lookup) })
@@ -177,9 +180,11 @@ func (f *fields) Field(pod *v1.Pod, path string) (string, error) {
 
 // Resource implements volume.Fields.
 func (f *fields) Resource(pod *v1.Pod, container string, ref *v1.ResourceFieldSelector) (string, error) {
-	for i := range pod.Spec.Containers {
-		if c := &pod.Spec.Containers[i]; c.Name == container {
-			return env.Resource(c, ref, f.e.opts.Allocatable)
+	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for i := range list {
+			if list[i].Name == container {
+				return env.Resource(&list[i], ref, f.e.opts.Allocatable)
+			}
 		}
 	}
 	return "", fmt.Errorf("container %s not found", container)

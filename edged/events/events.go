@@ -18,10 +18,7 @@ const (
 	FailedMountVolume               = "FailedMount"
 	FailedCreatePodContainer        = "FailedCreatePodContainer"
 	FailedToRetrieveImagePullSecret = "FailedToRetrieveImagePullSecret"
-	FailedSync                      = "FailedSync"
-	DNSConfigForming                = "DNSConfigForming"
 	InvalidEnvironmentVariableNames = "InvalidEnvironmentVariableNames"
-	UnsupportedField                = "UnsupportedField"
 )
 
 // keep is how many different events are remembered: the ones of the last hours on a small node.
