@@ -35,8 +35,10 @@ type Kill struct {
 // Start is a container to start.
 type Start struct {
 	Container *v1.Container
-	// Init containers are started one at a time.
+	// Init containers, sidecars among them.
 	Init bool
+	// Gate: what comes after it in the list waits until it was started.
+	Gate bool
 	// Last is the newest attempt that was there before, or nil.
 	Last *observed.Container
 }
@@ -74,7 +76,7 @@ func computeActions(pod *v1.Pod, obs *observed.Pod) Actions {
 		sidecarActions(pod, obs, &a)
 	}
 	for i := range pod.Spec.Containers {
-		containerAction(pod, obs, &pod.Spec.Containers[i], false, &a)
+		containerAction(pod, obs, Start{Container: &pod.Spec.Containers[i]}, &a)
 	}
 	return a
 }
@@ -121,7 +123,7 @@ func replaceSandbox(pod *v1.Pod, obs *observed.Pod, attempt uint32) Actions {
 	a.CreateSandbox, a.Attempt = true, attempt
 	if len(pod.Spec.InitContainers) > 0 {
 		first := &pod.Spec.InitContainers[0]
-		a.Start = []Start{{Container: first, Init: true, Last: obs.Container(first.Name)}}
+		a.Start = []Start{{Container: first, Init: true, Gate: true, Last: obs.Container(first.Name)}}
 		return a
 	}
 	a.Start = start
@@ -157,12 +159,17 @@ func initActions(pod *v1.Pod, obs *observed.Pod, a *Actions) (done, failed bool)
 		if last != nil && last.SandboxID != a.SandboxID {
 			last = nil // of an earlier sandbox: it runs again in this one
 		}
+		passed := isSidecar(c) && last != nil && wentOn(pod, obs, i)
+		s := Start{Container: c, Init: true, Gate: !passed}
 		switch {
 		case last.Running() && isSidecar(c):
 			if last.Hash == Hash(c) {
 				continue
 			}
-			containerAction(pod, obs, c, true, a)
+			containerAction(pod, obs, s, a)
+			if passed {
+				continue
+			}
 			return false, false
 		case last.Running():
 			return false, false
@@ -171,23 +178,43 @@ func initActions(pod *v1.Pod, obs *observed.Pod, a *Actions) (done, failed bool)
 		case last.Exited() && !isSidecar(c) && pod.Spec.RestartPolicy == v1.RestartPolicyNever:
 			return false, true
 		}
-		begin(c, true, last, obs, a)
-		return false, false
+		begin(s, last, obs, a)
+		if !passed {
+			return false, false
+		}
 	}
 	return true, false
 }
 
+// wentOn tells whether an init container after the i-th was created in the present sandbox: the i-th, a
+// sidecar, has run then, and holds up nobody when it has to be started again.
+func wentOn(pod *v1.Pod, obs *observed.Pod, i int) bool {
+	sandbox := obs.Sandbox().ID
+	return slices.ContainsFunc(pod.Spec.InitContainers[i+1:], func(c v1.Container) bool {
+		return slices.ContainsFunc(obs.Attempts(c.Name), func(o *observed.Container) bool { return o.SandboxID == sandbox })
+	})
+}
+
+// doneForGood tells whether no container of the pod is to run again; its sidecars have nobody to serve then.
+func doneForGood(pod *v1.Pod, obs *observed.Pod) bool {
+	return !slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool { return restarts(pod, &c, obs.Container(c.Name)) })
+}
+
 // sidecarActions keeps the sidecars of an initialized pod running.
 func sidecarActions(pod *v1.Pod, obs *observed.Pod, a *Actions) {
+	if doneForGood(pod, obs) {
+		return
+	}
 	for i := range pod.Spec.InitContainers {
 		if c := &pod.Spec.InitContainers[i]; isSidecar(c) {
-			containerAction(pod, obs, c, true, a)
+			containerAction(pod, obs, Start{Container: c, Init: true}, a)
 		}
 	}
 }
 
-// containerAction decides on one container in a usable sandbox.
-func containerAction(pod *v1.Pod, obs *observed.Pod, c *v1.Container, init bool, a *Actions) {
+// containerAction decides on the container of s in a usable sandbox.
+func containerAction(pod *v1.Pod, obs *observed.Pod, s Start, a *Actions) {
+	c := s.Container
 	last := obs.Container(c.Name)
 	if last.Running() {
 		switch {
@@ -198,23 +225,26 @@ func containerAction(pod *v1.Pod, obs *observed.Pod, c *v1.Container, init bool,
 		default:
 			return
 		}
-		a.Start = append(a.Start, Start{Container: c, Init: init, Last: last})
+		s.Last = last
+		a.Start = append(a.Start, s)
 		return
 	}
 	if restarts(pod, c, last) {
-		begin(c, init, last, obs, a)
+		begin(s, last, obs, a)
 	}
 }
 
 // begin starts a container, and first stops what is left of it in a state that nobody knows.
-func begin(c *v1.Container, init bool, last *observed.Container, obs *observed.Pod, a *Actions) {
+func begin(s Start, last *observed.Container, obs *observed.Pod, a *Actions) {
+	c := s.Container
 	if last != nil && last.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
 		a.Kill = append(a.Kill, Kill{last.ID, c.Name, fmt.Sprintf("Container %s is in an unknown state, try killing it before restart", c.Name)})
 	}
 	if last == nil {
 		last = obs.Container(c.Name) // of an earlier sandbox: its attempt number and backoff count on
 	}
-	a.Start = append(a.Start, Start{Container: c, Init: init, Last: last})
+	s.Last = last
+	a.Start = append(a.Start, s)
 }
 
 // restarts tells whether a container that does not run is to be started under the restart policy.

@@ -38,6 +38,7 @@ type wait struct {
 	delay time.Duration
 	// ended is the attempt that the delay was worked out for.
 	ended string
+	until time.Time
 }
 
 func newBackoff(limit time.Duration) *backoff {
@@ -56,12 +57,17 @@ func (b *backoff) after(uid types.UID, name string, hash uint64, last *observed.
 	w, known := b.waits[key]
 	if !known || w.ended != last.ID {
 		w = wait{delay: nextDelay(w.delay, known, last, b.max), ended: last.ID}
-		b.waits[key] = w
+		w.until = last.FinishedAt.Add(w.delay)
 	}
+	// A clock that went back since would hold the container until it has caught up.
+	if latest := now().Add(w.delay); w.until.After(latest) {
+		w.until = latest
+	}
+	b.waits[key] = w
 	if w.delay == 0 {
 		return 0, time.Time{}
 	}
-	return w.delay, last.FinishedAt.Add(w.delay)
+	return w.delay, w.until
 }
 
 // nextDelay is the wait after an attempt, given the wait before it. It is pure.

@@ -13,7 +13,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
@@ -31,6 +30,7 @@ const (
 	eventKilling        = "Killing"
 	eventSandboxChanged = "SandboxChanged"
 	eventSandboxFailed  = "FailedCreatePodSandBox"
+	eventUnsupported    = "UnsupportedField"
 )
 
 // startError is a container that could not be started, with the reason that its status shows.
@@ -75,8 +75,11 @@ func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *Syn
 		return
 	}
 	if err := r.createAndStart(ctx, p, s, imageRef, res); err != nil {
-		res.wait(c.Name, err.Reason)
 		res.Err = errors.Join(res.Err, fmt.Errorf("container %s of pod %s: %w", c.Name, klog.KObj(p.pod), err))
+		if res.outdated(err) {
+			return
+		}
+		res.wait(c.Name, err.Reason)
 		if ctx.Err() == nil {
 			r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", err.Message)
 		}
@@ -174,43 +177,13 @@ func (r *Runtime) createContainer(ctx context.Context, p place, config *runtimea
 	req := &runtimeapi.CreateContainerRequest{PodSandboxId: p.sandboxID, Config: config, SandboxConfig: p.config}
 	resp, err := r.client.CreateContainer(ctx, req)
 	if holder := reservedFor(err); holder != "" {
-		if err := r.removeStaleContainer(ctx, holder); err != nil {
-			return "", fmt.Errorf("the name is held by container %s, which cannot be removed: %w", holder, err)
+		if err := r.freeContainerName(ctx, p.pod, config.Metadata.Name, holder); err != nil {
+			return "", err
 		}
-		klog.InfoS("Removed a stale container that held the name of a new one", "pod", klog.KObj(p.pod), "containerName", config.Metadata.Name, "containerID", holder)
 		resp, err = r.client.CreateContainer(ctx, req)
 	}
 	if err != nil {
 		return "", err
 	}
 	return resp.ContainerId, nil
-}
-
-// removeStaleContainer removes the container that holds a name. The name has the pod's UID and the
-// attempt in it, so it can only be a left-over of this very attempt; a running one is stopped first.
-func (r *Runtime) removeStaleContainer(ctx context.Context, id string) error {
-	_, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id})
-	if err != nil && !cri.IsNotFound(err) {
-		return err
-	}
-	_, err = r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-	return ignoreNotFound(err)
-}
-
-// reservedFor returns the id that holds a name, from a runtime's refusal to give it out twice
-// (`name "x" is reserved for "<id>"`); "" for other errors.
-func reservedFor(err error) string {
-	if err == nil {
-		return ""
-	}
-	_, rest, found := strings.Cut(err.Error(), "is reserved for ")
-	if !found {
-		return ""
-	}
-	rest = strings.TrimLeft(rest, `"'`)
-	end := strings.IndexFunc(rest, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') })
-	if end < 0 {
-		end = len(rest)
-	}
-	return rest[:end]
 }

@@ -23,26 +23,32 @@ const (
 	defaultGrace = int64(v1.DefaultTerminationGracePeriodSeconds)
 	// killParallel bounds the stops in flight for one pod.
 	killParallel = 16
+	// minGrace is the least that a container gets, in seconds, so that none is killed that was not asked
+	// to end before; minGraceRestart when it is stopped to be started again. Both are the kubelet's.
+	minGrace        = int64(1)
+	minGraceRestart = int64(2)
 )
 
-// graceOf is how many seconds the containers of a pod get to end by themselves.
+// graceOf is how many seconds the containers of a pod get to end by themselves; at least one, also
+// where 0 is asked for.
 func graceOf(pod *v1.Pod, override *int64) int64 {
 	switch {
 	case override != nil:
-		return max(*override, 0)
+		return max(*override, minGrace)
 	case pod == nil:
 		return defaultGrace
 	case pod.DeletionGracePeriodSeconds != nil:
-		return max(*pod.DeletionGracePeriodSeconds, 0)
+		return max(*pod.DeletionGracePeriodSeconds, minGrace)
 	case pod.Spec.TerminationGracePeriodSeconds != nil:
-		return max(*pod.Spec.TerminationGracePeriodSeconds, 0)
+		return max(*pod.Spec.TerminationGracePeriodSeconds, minGrace)
 	}
 	return defaultGrace
 }
 
 // KillPod stops all containers of a pod side by side, each within the grace period, then its
-// sandboxes. pod is nil for an orphan, whose containers carry their grace in annotations. grace, in
-// seconds, overrides both. Nothing is removed. It may be called again at any time.
+// sandboxes, also those that died by themselves: their addresses and host ports are still held. pod is nil
+// for an orphan, whose containers carry their grace in annotations. grace, in seconds, overrides both.
+// Nothing is removed. It may be called again at any time.
 func (r *Runtime) KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64) error {
 	var g errgroup.Group
 	g.SetLimit(killParallel)
@@ -67,9 +73,6 @@ func (r *Runtime) KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *
 		return err
 	}
 	for _, s := range obs.Sandboxes {
-		if !s.Ready {
-			continue
-		}
 		if _, err := r.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.ID}); ignoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("stop sandbox %s of pod %s: %w", s.ID, uid, err))
 		}
@@ -84,7 +87,7 @@ func (r *Runtime) orphanGrace(ctx context.Context, c *observed.Container) int64 
 		return defaultGrace
 	}
 	if g := parseNotes(resp.GetStatus().GetAnnotations()).grace; g != nil {
-		return *g
+		return max(*g, minGrace)
 	}
 	return defaultGrace
 }
@@ -123,10 +126,48 @@ func (r *Runtime) RemovePod(ctx context.Context, obs *observed.Pod) error {
 		return err
 	}
 	r.backoff.forget(obs.UID)
-	if obs.Name == "" || obs.Namespace == "" {
-		return nil // the runtime knew nothing of it, so it has no logs by that name
+	return r.removePodLogs(obs.UID)
+}
+
+// removePodLogs removes the log folder of a pod, found by its UID, and the links into it: the runtime
+// may have forgotten the pod, or some of its containers.
+func (r *Runtime) removePodLogs(uid types.UID) error {
+	entries, err := os.ReadDir(r.opts.PodLogsDir)
+	if err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("pod logs: %w", err)
 	}
-	return os.RemoveAll(r.podLogDir(obs.Namespace, obs.Name, string(obs.UID)))
+	var errs []error
+	for _, e := range entries {
+		owner, ok := strings.CutSuffix(e.Name(), "_"+string(uid))
+		namespace, name, two := strings.Cut(owner, "_")
+		if uid == "" || !ok || !two || !e.IsDir() {
+			continue
+		}
+		dir := filepath.Join(r.opts.PodLogsDir, e.Name())
+		r.removeLinks(namespace, name, dir)
+		errs = append(errs, os.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
+}
+
+// removeLinks removes the links of a pod that lead into its log folder.
+func (r *Runtime) removeLinks(namespace, pod, dir string) {
+	entries, err := os.ReadDir(r.opts.ContainerLogsDir)
+	if err != nil {
+		return // there are none
+	}
+	for _, e := range entries {
+		link := filepath.Join(r.opts.ContainerLogsDir, e.Name())
+		if !strings.HasPrefix(e.Name(), pod+"_"+namespace+"_") {
+			continue
+		}
+		if target, err := os.Readlink(link); err != nil || !strings.HasPrefix(target, dir+"/") {
+			continue
+		}
+		if err := os.Remove(link); err != nil && !os.IsNotExist(err) {
+			klog.V(2).InfoS("Log link not removed", "link", link, "err", err)
+		}
+	}
 }
 
 // removeSandbox stops and removes a sandbox. Removing an absent one is no error.

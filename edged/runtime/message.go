@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,8 +15,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Limits of termination messages, in bytes: per container, per pod, and of log lines that stand in
-// for one (documented with TerminationMessagePath).
+// Limits of termination messages, in bytes: per container, per pod (shared evenly by its containers), and of
+// log lines that stand in for one (documented with TerminationMessagePath).
 const (
 	maxMessage       = 4096
 	maxMessagesTotal = 12 << 10
@@ -59,7 +60,7 @@ func (r *Runtime) messageFile(pod *v1.Pod, c *v1.Container, attempt uint32) (str
 func terminationMessage(st *runtimeapi.ContainerStatus) string {
 	n := parseNotes(st.Annotations)
 	text := ""
-	for _, m := range st.Mounts {
+	for _, m := range slices.Backward(st.Mounts) { // the message's own mount is the last
 		if n.messagePath != "" && m.ContainerPath == n.messagePath {
 			text = readMessage(m.HostPath)
 			break
@@ -77,15 +78,19 @@ func terminationMessage(st *runtimeapi.ContainerStatus) string {
 	return text
 }
 
-// readMessage reads the file that a container wrote. The container may have replaced nothing but the
-// content (the file is bound), yet it may have made it huge.
+// readMessage reads the end of the file that a container wrote. The container may have replaced nothing but
+// the content (the file is bound), yet it may have made it huge.
 func readMessage(path string) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxMessage))
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxMessage), maxMessage))
 	if err != nil {
 		return ""
 	}
@@ -113,7 +118,11 @@ func logTail(path string) string {
 	for line := range bytes.Lines(data) {
 		// "<time> <stream> <P|F> <text>\n"; the first line may have lost its head
 		if parts := bytes.SplitN(line, []byte(" "), 4); len(parts) == 4 && (string(parts[1]) == "stdout" || string(parts[1]) == "stderr") {
-			lines = append(lines, string(parts[3]))
+			text := string(parts[3])
+			if string(parts[2]) == "P" { // the line goes on in the next one
+				text = strings.TrimSuffix(text, "\n")
+			}
+			lines = append(lines, text)
 		}
 	}
 	text := strings.Join(lines[max(0, len(lines)-maxMessageLines):], "")

@@ -1,9 +1,11 @@
 package runtime
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,7 +28,7 @@ func (r *Runtime) ListPods(ctx context.Context) ([]*observed.Pod, error) {
 	}
 	out := make([]*observed.Pod, 0, len(pods))
 	for _, p := range pods {
-		p.Sort()
+		order(p)
 		out = append(out, p)
 	}
 	return out, nil
@@ -48,8 +50,27 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*observed.Pod, err
 		return nil, err
 	}
 	pod.Detailed = true
-	pod.Sort()
+	order(pod)
 	return pod, nil
+}
+
+// order puts the newest first: sandboxes, and the attempts at each container, by their attempt number. Their
+// times only order different containers: the clock of a device goes back when it starts without a battery.
+func order(p *observed.Pod) {
+	slices.SortStableFunc(p.Sandboxes, func(a, b *observed.Sandbox) int {
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt))
+	})
+	slices.SortStableFunc(p.Containers, func(a, b *observed.Container) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	attempts := map[string][]*observed.Container{}
+	for _, c := range p.Containers {
+		attempts[c.Name] = append(attempts[c.Name], c)
+	}
+	for _, list := range attempts {
+		slices.SortStableFunc(list, func(a, b *observed.Container) int { return cmp.Compare(b.Attempt, a.Attempt) })
+	}
+	for i, c := range p.Containers {
+		p.Containers[i], attempts[c.Name] = attempts[c.Name][0], attempts[c.Name][1:]
+	}
 }
 
 func (r *Runtime) list(ctx context.Context, labels map[string]string) (map[types.UID]*observed.Pod, error) {
@@ -124,11 +145,13 @@ func (r *Runtime) detail(ctx context.Context, pod *observed.Pod) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	limit := maxMessagesTotal
+	names := map[string]bool{}
+	for _, c := range pod.Containers {
+		names[c.Name] = true
+	}
 	for i, c := range pod.Containers {
 		if messages[i] != "" {
-			c.Message = truncate(messages[i], min(limit, maxMessage))
-			limit -= len(c.Message)
+			c.Message = truncate(messages[i], min(maxMessagesTotal/len(names), maxMessage))
 		}
 	}
 	pod.Sandboxes = without(pod.Sandboxes, goneSandbox)

@@ -2,10 +2,10 @@ package runtime
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -103,9 +103,18 @@ func (r *Runtime) linuxSandbox(pod *v1.Pod, cgroupParent string) (*runtimeapi.Li
 		if config.Sysctls == nil {
 			config.Sysctls = map[string]string{}
 		}
-		config.Sysctls[s.Name] = s.Value
+		config.Sysctls[sysctlName(s.Name)] = s.Value
 	}
 	return config, nil
+}
+
+// sysctlName returns the name with dots between its parts, as CRI wants it. A pod may write slashes between
+// the parts instead, and dots within them.
+func sysctlName(name string) string {
+	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '.' {
+		return name
+	}
+	return strings.NewReplacer("/", ".", ".", "/").Replace(name)
 }
 
 // namespaceOptions are the namespaces of a pod, or of one of its containers.
@@ -125,15 +134,6 @@ func namespaceOptions(pod *v1.Pod) *runtimeapi.NamespaceOption {
 		Ipc:     mode(pod.Spec.HostIPC, runtimeapi.NamespaceMode_POD),
 		Pid:     mode(pod.Spec.HostPID, pid),
 	}
-}
-
-// runtimeHandler returns the handler of the pod's runtime class. Classes are objects of the API that
-// this agent does not keep, so that a pod which names one is refused rather than run in another.
-func runtimeHandler(pod *v1.Pod) (string, error) {
-	if name := pod.Spec.RuntimeClassName; name != nil && *name != "" {
-		return "", fmt.Errorf("runtimeClassName %q: runtime classes are not supported by this node", *name)
-	}
-	return "", nil
 }
 
 // allContainers returns the init containers and the containers.

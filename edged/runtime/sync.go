@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -30,8 +32,12 @@ func (r *Runtime) SyncPod(ctx context.Context, pod *v1.Pod, obs *observed.Pod, p
 	if actions.None() {
 		return res
 	}
-	if actions.KillPod {
+	replaced := actions.CreateSandbox && obs.Sandbox() != nil
+	if replaced {
 		r.opts.Recorder.Eventf(pod, v1.EventTypeNormal, eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
+	}
+	// A sandbox that died by itself still holds its addresses and host ports: it is stopped, too.
+	if actions.KillPod || replaced {
 		res.Changed = true
 		if err := r.KillPod(ctx, pod.UID, pod, obs, nil); err != nil {
 			res.Err = err
@@ -55,11 +61,26 @@ func (r *Runtime) SyncPod(ctx context.Context, pod *v1.Pod, obs *observed.Pod, p
 		}
 		r.clearAttempts(ctx, obs, s)
 		r.startContainer(ctx, p, s, &res)
-		if s.Init && res.Reasons[s.Container.Name].Reason != "" {
-			return res // what comes after an init container waits for it
+		if s.Gate && res.Reasons[s.Container.Name].Reason != "" {
+			break
 		}
 	}
+	if replaced {
+		r.removeEmptySandboxes(ctx, obs)
+	}
 	return res
+}
+
+// removeEmptySandboxes removes the sandboxes of before of which no container is kept.
+func (r *Runtime) removeEmptySandboxes(ctx context.Context, obs *observed.Pod) {
+	for _, s := range obs.Sandboxes {
+		if slices.ContainsFunc(obs.Containers, func(c *observed.Container) bool { return c.SandboxID == s.ID }) {
+			continue
+		}
+		if err := r.removeSandbox(ctx, s.ID); err != nil {
+			klog.V(2).InfoS("Old sandbox not removed yet", "pod", klog.KRef(obs.Namespace, obs.Name), "sandboxID", s.ID, "err", err)
+		}
+	}
 }
 
 // killListed stops single containers; it returns false when one still may run.
@@ -68,7 +89,7 @@ func (r *Runtime) killListed(ctx context.Context, pod *v1.Pod, obs *observed.Pod
 	for _, k := range kills {
 		res.Changed = true
 		c := find(obs, k.ID)
-		if err := r.killContainer(ctx, pod, c, k.Message, graceOf(pod, nil)); err != nil {
+		if err := r.killContainer(ctx, pod, c, k.Message, max(graceOf(pod, nil), minGraceRestart)); err != nil {
 			res.Err = errors.Join(res.Err, fmt.Errorf("stop container %s: %w", k.Name, err))
 			ok = false
 		}
@@ -99,11 +120,18 @@ func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Action
 			return true
 		}
 		old := obs.Sandbox()
-		p.fresh = old == nil || now().Sub(old.CreatedAt) > sandboxLived
+		age := time.Duration(0)
+		if old != nil {
+			age = now().Sub(old.CreatedAt)
+		}
+		p.fresh = old == nil || age > sandboxLived || age < 0 // the clock went back: it lived before a reboot
 		err = r.createSandbox(ctx, p)
 	}
 	if err != nil {
 		res.Err = fmt.Errorf("sandbox of pod %s: %w", klog.KObj(p.pod), err)
+		if res.outdated(err) {
+			return false
+		}
 		res.SandboxErr = &observed.Reason{Reason: eventSandboxFailed, Message: criMessage(err)}
 		if ctx.Err() == nil && !cri.IsDown(err) {
 			r.opts.Recorder.Eventf(p.pod, v1.EventTypeWarning, eventSandboxFailed, "Failed to create pod sandbox: %s", criMessage(err))
@@ -114,28 +142,30 @@ func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Action
 	return true
 }
 
-// createSandbox runs a new sandbox and learns its addresses.
+// createSandbox runs a new sandbox and learns its addresses. A pod that this node cannot run as it is
+// meant is refused here: what runs already is not touched.
 func (r *Runtime) createSandbox(ctx context.Context, p *place) error {
-	handler, err := runtimeHandler(p.pod)
-	if err != nil {
+	if err := Refused(p.pod); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(p.config.LogDirectory, 0o755); err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
-	req := &runtimeapi.RunPodSandboxRequest{Config: p.config, RuntimeHandler: handler}
+	req := &runtimeapi.RunPodSandboxRequest{Config: p.config}
 	resp, err := r.client.RunPodSandbox(ctx, req)
 	if holder := reservedFor(err); holder != "" {
-		if err := r.removeSandbox(ctx, holder); err != nil {
-			return fmt.Errorf("the name is held by sandbox %s, which cannot be removed: %w", holder, err)
+		if err := r.freeSandboxName(ctx, p.pod, holder); err != nil {
+			return err
 		}
-		klog.InfoS("Removed a stale sandbox that held the name of a new one", "pod", klog.KObj(p.pod), "sandboxID", holder)
 		resp, err = r.client.RunPodSandbox(ctx, req)
 	}
 	if err != nil {
 		return err
 	}
 	p.sandboxID = resp.PodSandboxId
+	if ignored := ignoredFields(p.pod); len(ignored) > 0 {
+		r.opts.Recorder.Eventf(p.pod, v1.EventTypeWarning, eventUnsupported, "This node does not act on: %s", strings.Join(ignored, ", "))
+	}
 	if p.pod.Spec.HostNetwork {
 		return nil
 	}
