@@ -2,73 +2,123 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
-	"k8s.io/klog/v2"
+	"github.com/mattn/go-sqlite3"
 )
 
-// maxRestored bounds what a damaged head may ask for, in bytes; the file stays sparse.
-const maxRestored = 1 << 30
+// Repair, and what a crash in the midst of it leaves:
+//
+//	1. what can be read is copied into edgecore.db.rebuild       the damaged file is still there: all begins anew
+//	2. edgecore.db becomes edgecore.db.corrupt-<time>, then
+//	   so do its -wal and -shm                                   only .rebuild is there, and it is whole: step 3
+//	3. .rebuild becomes edgecore.db
+
+// keepAside is how many damaged files are kept for whoever wants to look at them.
+const keepAside = 3
+
+// besides are the ends of the names of what SQLite keeps beside a file; KubeEdge's files have a journal.
+var besides = []string{"-wal", "-shm", "-journal"}
+
+// maxDamage bounds the description of a damage, in bytes.
+const maxDamage = 300
 
 // Recovery says what Open did about a damaged file.
 type Recovery struct {
 	// Damage is what was found.
 	Damage string
-	// SetAside is where the damaged file is now.
+	// SetAside is where the damaged file is now; "" if there was none left.
 	SetAside string
 	// Saved is the number of rows that were taken over.
 	Saved int
+	// Lost is the number of rows that were not, as far as the damaged file can tell; -1 if it cannot.
+	Lost int
 	// Complete is false when there were rows that could not be read.
 	Complete bool
 }
 
 func (r *Recovery) String() string {
-	whole := "all that it held"
-	if !r.Complete {
-		whole = "what could be read"
+	if r.SetAside == "" {
+		return fmt.Sprintf("the store was lost (%s); a new one was made", r.Damage)
 	}
-	return fmt.Sprintf("the store was damaged (%s); it was set aside as %s, and %s (%d rows) was taken over", r.Damage, r.SetAside, whole, r.Saved)
+	what, lost := "all that it held", ""
+	if !r.Complete {
+		what = "what could be read"
+	}
+	if r.Lost > 0 {
+		lost = fmt.Sprintf("; rows that were lost: %d", r.Lost)
+	}
+	return fmt.Sprintf("the store was damaged (%s); it was set aside as %s, and %s (%d rows) was taken over%s", r.Damage, r.SetAside, what, r.Saved, lost)
 }
 
-// marker is a file that is there while the store is open: after a clean end there is nothing to check.
-func marker(path string) string { return path + ".open" }
-
-// checkAndRepair makes sure that the file is sound. Where it is not, it is set aside and a new one made of
-// what can be read.
-func checkAndRepair(ctx context.Context, path string) (*Recovery, error) {
-	_, err := os.Stat(marker(path))
-	unclean := err == nil
-	damage := check(ctx, path, unclean)
-	if damage == "" {
-		return nil, os.WriteFile(marker(path), nil, 0o600)
-	}
-	recovery, err := repair(ctx, path, damage)
+// checkAndRepair makes sure that there is a sound file. Where it is damaged, it is set aside and a new one made
+// of what can be read.
+func checkAndRepair(ctx context.Context, path string, unclean bool) (*Recovery, error) {
+	rebuilt, err := exists(path + ".rebuild")
 	if err != nil {
 		return nil, err
 	}
-	klog.ErrorS(nil, "Store recovered", "what", recovery.String())
-	return recovery, os.WriteFile(marker(path), nil, 0o600)
+	there, err := exists(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case rebuilt && !there:
+		return finishRepair(path)
+	case rebuilt:
+		if err := removeStore(path + ".rebuild"); err != nil {
+			return nil, err
+		}
+	}
+	if !there {
+		return makeNew(path, unclean)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
+		if err != nil || !unclean {
+			return nil, err
+		}
+		// Once a store was in use its file is never empty; SQLite would take it for a new one.
+		return &Recovery{Damage: "its file is empty", Lost: -1}, setStrayAside(path)
+	}
+	damage, err := check(ctx, path, unclean)
+	if err != nil || damage == "" {
+		return nil, err
+	}
+	return repair(ctx, path, damage)
 }
 
-// check returns what is wrong with a file, "" when nothing is. After a clean end only its head is read.
-func check(ctx context.Context, path string, thorough bool) string {
-	db, err := sql.Open("sqlite3", dsn(path, false))
-	if err != nil {
-		return err.Error()
+// makeNew makes an empty file, and tells if there should have been one.
+func makeNew(path string, unclean bool) (*Recovery, error) {
+	if err := errors.Join(setStrayAside(path), createFile(path)); err != nil || !unclean {
+		return nil, err
 	}
+	return &Recovery{Damage: "its file was removed while it was in use", Lost: -1}, nil
+}
+
+// check returns what is wrong with a file, "" when nothing is. After a clean end only its head is read. An error
+// is one that says nothing about the file, or that forbids to touch it.
+func check(ctx context.Context, path string, thorough bool) (damage string, err error) {
+	for _, suffix := range besides { // left by whoever did not end cleanly
+		info, err := os.Stat(path + suffix)
+		thorough = thorough || err == nil && info.Size() > 0
+	}
+	db := connect(path, asItIs, 1)
 	defer db.Close()
-	db.SetMaxOpenConns(1)
-	var n int
-	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n); err != nil {
-		return damageOf(err)
+	var version, n int
+	err = db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
+	if err == nil {
+		if err := checkVersion(version); err != nil {
+			return "", err
+		}
+		err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n)
 	}
-	if !thorough {
-		return ""
+	if err != nil || !thorough && version == len(migrations) {
+		return damageOf(err)
 	}
 	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check(10)")
 	if err != nil {
@@ -88,139 +138,135 @@ func check(ctx context.Context, path string, thorough bool) string {
 	if err := rows.Err(); err != nil {
 		return damageOf(err)
 	}
-	return strings.Join(faults, "; ")
+	return strings.Join(faults, "; "), nil
 }
 
-// damageOf returns the text of an error that says that the file is damaged; other errors (a full disk, a
-// lock) are no reason to replace it, and Open meets them again.
-func damageOf(err error) string {
-	if errors.Is(classify(err), ErrCorrupt) {
-		return err.Error()
+func damageOf(err error) (string, error) {
+	if isDamage(err) {
+		return err.Error(), nil
 	}
-	return ""
+	return "", err
 }
 
-// repair sets a file aside and makes a new one of what can be read of it.
+// isDamage tells whether an error, met while a file was opened, is the file's own. Others (a full disk, a
+// lock, an end of the context) are no reason to replace it.
+func isDamage(err error) bool {
+	err = classify(err)
+	if errors.Is(err, ErrCorrupt) {
+		return true
+	}
+	var e sqlite3.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	// A statement of ours that makes no sense to SQLite speaks of a schema that is not ours; a file that is not to
+	// be written, on a disk that took the lock's mark, speaks of a damaged head.
+	return e.Code == sqlite3.ErrError || e.Code == sqlite3.ErrReadonly
+}
+
+// repair sets a file aside and puts in its place one made of what can be read of it.
 func repair(ctx context.Context, path, damage string) (*Recovery, error) {
-	aside := path + ".corrupt-" + newestTime()
-	for _, suffix := range []string{"-wal", "-shm", ""} { // the file last: a crash in between repeats the check
-		if err := os.Rename(path+suffix, aside+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+	r := &Recovery{Damage: shorten(damage)}
+	fresh := path + ".rebuild"
+	if err := errors.Join(removeStore(fresh), createFile(fresh)); err != nil {
+		return nil, err
+	}
+	// SQLite reads nothing at all of a file that is shorter than its head tells. If this fails, so be it.
+	_ = restoreLength(path)
+	if err := salvage(ctx, path, fresh, r); err != nil {
+		return nil, errors.Join(fmt.Errorf("take over what can be read of a damaged file (%s): %w", r.Damage, err), removeStore(fresh))
+	}
+	r.SetAside = path + ".corrupt-" + timeName()
+	for _, suffix := range append([]string{""}, besides...) {
+		if err := os.Rename(path+suffix, r.SetAside+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("set damaged file aside: %w", err)
 		}
 	}
-	r := &Recovery{Damage: damage, SetAside: aside}
-	if err := prepareFile(path); err != nil {
+	if err := renameDurably(fresh, path); err != nil {
 		return nil, err
 	}
-	fresh, err := sql.Open("sqlite3", dsn(path, false))
+	return r, dropOld(path)
+}
+
+// finishRepair goes on where a crash interrupted repair.
+func finishRepair(path string) (*Recovery, error) {
+	if err := errors.Join(setStrayAside(path), renameDurably(path+".rebuild", path)); err != nil {
+		return nil, err
+	}
+	aside, err := asideFiles(path)
+	if err != nil || len(aside) == 0 {
+		return nil, err
+	}
+	return &Recovery{Damage: "its repair was interrupted", SetAside: aside[len(aside)-1], Lost: -1}, nil
+}
+
+// setStrayAside keeps a log away from a file that it does not belong to.
+func setStrayAside(path string) error {
+	aside := path + ".corrupt-" + timeName()
+	for _, suffix := range besides {
+		if err := os.Rename(path+suffix, aside+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// asideFiles are the damaged files, oldest first.
+func asideFiles(path string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
-	defer fresh.Close()
-	fresh.SetMaxOpenConns(1)
-	if err := migrate(ctx, fresh, path); err != nil {
-		return nil, err
+	var names []string
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".corrupt-")
+		if ok && !slices.ContainsFunc(besides, func(suffix string) bool { return strings.HasSuffix(rest, suffix) }) {
+			names = append(names, filepath.Join(filepath.Dir(path), e.Name()))
+		}
 	}
-	if err := restoreLength(aside); err != nil {
-		klog.V(2).InfoS("Length of the damaged file not restored", "file", aside, "err", err)
-	}
-	r.Saved, r.Complete, err = salvage(ctx, aside, fresh)
-	return r, err
+	slices.Sort(names)
+	return names, nil
 }
 
-// restoreLength gives a file that was cut off the length that its head tells, in zeros: SQLite reads nothing at
-// all of a file that is too short.
-func restoreLength(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+// dropOld removes damaged files above the number that is kept.
+func dropOld(path string) error {
+	aside, err := asideFiles(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	var head [32]byte
-	if _, err := f.ReadAt(head[:], 0); err != nil {
-		return err
+	for len(aside) > keepAside {
+		if err := removeStore(aside[0]); err != nil {
+			return err
+		}
+		aside = aside[1:]
 	}
-	pageSize := int64(binary.BigEndian.Uint16(head[16:18])) // of 512 to 32768, as this agent's files have
-	want := pageSize * int64(binary.BigEndian.Uint32(head[28:32]))
-	info, err := f.Stat()
-	if err != nil || want <= info.Size() || want > maxRestored {
-		return err
-	}
-	return f.Truncate(want)
+	return nil
 }
 
-// salvage copies the rows that can be read. It reads each table from both ends, and by its index, so that one
-// bad page does not cost what lies behind it.
-func salvage(ctx context.Context, from string, to *sql.DB) (saved int, complete bool, err error) {
-	old, err := sql.Open("sqlite3", "file:"+strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(from)+"?_query_only=true")
-	if err != nil {
-		return 0, false, err
+// removeStore removes a file and what SQLite puts beside it.
+func removeStore(path string) error {
+	err := removeIfThere(path)
+	for _, suffix := range besides {
+		err = errors.Join(err, removeIfThere(path+suffix))
 	}
-	defer old.Close()
-	complete = true
-	for _, table := range []struct {
-		name, columns, put string
-		width              int
-	}{
-		{"meta", "key, ifnull(type,''), ifnull(value,'')", "INSERT OR IGNORE INTO meta(key,type,value) VALUES(?,?,?)", 3},
-		{"outbox", "key, seq, value", "INSERT OR IGNORE INTO outbox(key,seq,value) VALUES(?,?,?)", 3},
-		{"agent", "key, value", "INSERT OR IGNORE INTO agent(key,value) VALUES(?,?)", 2},
-	} {
-		whole := false
-		for _, order := range []string{"rowid", "rowid DESC", "key", "key DESC"} {
-			n, err := copyRows(ctx, old, to, "SELECT "+table.columns+" FROM "+table.name+" ORDER BY "+order, table.put, table.width)
-			saved += n
-			if err == nil {
-				whole = true
-				break
-			}
-			if errors.Is(classify(err), ErrFull) {
-				return saved, false, classify(err)
-			}
-		}
-		complete = complete && whole
-	}
-	return saved, complete, nil
+	return err
 }
 
-// copyRows copies until it meets an error, and keeps what it has by then.
-func copyRows(ctx context.Context, from, to *sql.DB, query, put string, width int) (int, error) {
-	rows, err := from.QueryContext(ctx, query)
-	if err != nil {
-		return 0, err
+func exists(path string) (bool, error) {
+	_, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
 	}
-	defer rows.Close()
-	tx, err := to.BeginTx(ctx, nil)
-	if err != nil {
-		return 0, err
+	return err == nil, err
+}
+
+// timeName is for names that sort by time.
+func timeName() string { return time.Now().UTC().Format("20060102T150405.000Z") }
+
+func shorten(text string) string {
+	text = strings.Join(strings.Fields(strings.ReplaceAll(text, ErrCorrupt.Error()+": ", "")), " ")
+	if len(text) > maxDamage {
+		text = text[:maxDamage] + " ..."
 	}
-	copied, readErr := 0, error(nil)
-	for rows.Next() {
-		values, targets := make([]any, width), make([]any, width)
-		for i := range values {
-			targets[i] = &values[i]
-		}
-		if readErr = rows.Scan(targets...); readErr != nil {
-			break
-		}
-		for i, v := range values {
-			if b, ok := v.([]byte); ok {
-				values[i] = string(b)
-			}
-		}
-		res, err := tx.ExecContext(ctx, put, values...)
-		if err != nil {
-			return 0, errors.Join(err, tx.Rollback())
-		}
-		if n, err := res.RowsAffected(); err == nil {
-			copied += int(n)
-		}
-	}
-	if readErr == nil {
-		readErr = rows.Err()
-	}
-	if err := tx.Commit(); err != nil {
-		return 0, err
-	}
-	return copied, readErr
+	return text
 }

@@ -3,22 +3,18 @@ package store
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
@@ -99,8 +95,8 @@ func TestRowsAndReports(t *testing.T) {
 	apply(t, s, OutboxPut("o1", []byte("newer")))
 	apply(t, s, OutboxAck("o1", old[0].Seq)) // of the report that was replaced
 	now, err := s.Outbox(t.Context())
-	if err != nil || len(now) != 2 || now[0].Key != "o2" || string(now[1].Value) != "newer" {
-		t.Errorf("outbox %v, %v: want o2, then the newer o1", now, err)
+	if err != nil || len(now) != 2 || now[0].Key != "o2" || string(now[1].Value) != "newer" || now[1].First != old[0].Seq {
+		t.Errorf("outbox %v, %v: want o2, then the newer o1, which waits since %d", now, err, old[0].Seq)
 	}
 	apply(t, s, OutboxAck("o1", now[1].Seq), OutboxAck("o2", now[0].Seq))
 	if now, err := s.Outbox(t.Context()); err != nil || len(now) != 0 {
@@ -137,6 +133,9 @@ func TestUnchangedValueWritesNothing(t *testing.T) {
 	before := contents(t, path)
 	for range 10 {
 		apply(t, s, ops...)
+		for _, op := range ops {
+			apply(t, s, op)
+		}
 	}
 	if after := contents(t, path); !maps.EqualFunc(before, after, bytes.Equal) {
 		t.Error("the files changed")
@@ -159,13 +158,17 @@ func contents(t *testing.T, path string) map[string][]byte {
 // TestOneFailureIsNotOthers: applies that share a transaction do not share errors.
 func TestOneFailureIsNotOthers(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "edgecore.db"))
-	bad := Op{kind: 99}
+	bad := []Op{{kind: 99}, UpsertIf(meta("a/pod/known", "2"), func([]byte) bool { panic("a bad guard") })}
+	apply(t, s, Upsert(meta("a/pod/known", "1")))
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
 			key := fmt.Sprintf("a/pod/p%d", i)
 			if i%10 == 0 {
-				if err := s.Apply(context.Background(), Upsert(meta(key, "half")), bad); err == nil {
+				if err := s.Apply(context.Background(), Upsert(meta(key, "half")), bad[i/10%2]); err == nil {
+					t.Error("a bad operation was taken")
+				}
+				if err := s.Apply(context.Background(), bad[i/10%2]); err == nil {
 					t.Error("a bad operation was taken")
 				}
 				return
@@ -177,239 +180,8 @@ func TestOneFailureIsNotOthers(t *testing.T) {
 	}
 	wg.Wait()
 	list, err := s.List(t.Context(), "pod")
-	if err != nil || len(list) != 360 {
-		t.Errorf("%d rows, %v; want 360", len(list), err)
-	}
-}
-
-func TestKubeEdgeFileIsKept(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "edgecore.db")
-	db, err := sql.Open("sqlite3", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{
-		"CREATE TABLE `meta` (`key` text(256),`type` text(32),`value` text,PRIMARY KEY (`key`))",
-		"CREATE TABLE `device` (`id` text(64),`name` text,PRIMARY KEY (`id`))",
-		"INSERT INTO meta VALUES('default/pod/x','pod','{}')",
-		"INSERT INTO device VALUES('d','n')",
-	} {
-		if _, err := db.Exec(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	db.Close()
-	s := openTest(t, path)
-	if got := value(t, s, "default/pod/x"); got != "{}" {
-		t.Error(got)
-	}
-	apply(t, s, OutboxPut("o", []byte("r")))
-	var n int
-	if err := s.read.QueryRow("SELECT count(*) FROM device").Scan(&n); err != nil || n != 1 {
-		t.Errorf("another table was not kept: %d, %v", n, err)
-	}
-	if _, err := os.Stat(path + ".before-1"); err != nil {
-		t.Error("no copy from before the migration:", err)
-	}
-}
-
-func TestNewerFileIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "edgecore.db")
-	s := openTest(t, path)
-	apply(t, s, Upsert(meta("a/pod/x", "1")))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db, err := sql.Open("sqlite3", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec("PRAGMA user_version=999"); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := Open(t.Context(), path, Options{}); !errors.Is(err, ErrNewer) {
-		t.Errorf("err = %v, want ErrNewer", err)
-	}
-	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
-		t.Error("the file was changed")
-	}
-}
-
-func TestDamagedFiles(t *testing.T) {
-	fill := func(t *testing.T, path string) {
-		s := openTest(t, path)
-		for i := range 300 {
-			apply(t, s, Upsert(meta(fmt.Sprintf("a/pod/p%03d", i), strings.Repeat("x", 2000))))
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-		// As after a crash: the check is thorough then.
-		if err := os.WriteFile(marker(path), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, c := range map[string]struct {
-		damage func(data []byte) []byte
-		saved  int // at the least
-	}{
-		"garbage":      {func([]byte) []byte { return bytes.Repeat([]byte("no"), 5000) }, 0},
-		"head":         {func(d []byte) []byte { copy(d, bytes.Repeat([]byte{0xff}, 64)); return d }, 0},
-		"a page":       {func(d []byte) []byte { copy(d[len(d)/2:], bytes.Repeat([]byte{0xaa}, 4096)); return d }, 250},
-		"truncated":    {func(d []byte) []byte { return d[:len(d)*3/4] }, 100},
-		"random bytes": {func(d []byte) []byte { flip(d[8192:], 200); return d }, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "edgecore.db")
-			fill(t, path)
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, c.damage(data), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			s, recovery, err := Open(t.Context(), path, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			if recovery == nil {
-				t.Fatal("the damage was not noticed")
-			}
-			t.Log(recovery)
-			if recovery.Saved < c.saved || (recovery.Complete && recovery.Saved != 300) {
-				t.Errorf("saved %d rows (complete: %v), want %d or more", recovery.Saved, recovery.Complete, c.saved)
-			}
-			if _, err := os.Stat(recovery.SetAside); err != nil {
-				t.Error("the damaged file is gone:", err)
-			}
-			apply(t, s, Upsert(meta("a/pod/new", "1")))
-			if got := value(t, s, "a/pod/new"); got != "1" {
-				t.Error("not usable afterwards")
-			}
-		})
-	}
-}
-
-func flip(data []byte, n int) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for range n {
-		data[r.IntN(len(data))] ^= byte(1 + r.IntN(255))
-	}
-}
-
-func TestEmptyFileAndFolder(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "edgecore.db")
-	if err := os.WriteFile(path, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	apply(t, openTest(t, path), Upsert(meta("a/pod/x", "1")))
-	if _, _, err := Open(t.Context(), dir, Options{}); err == nil || !strings.Contains(err.Error(), "it is a folder") {
-		t.Errorf("err = %v", err)
-	}
-}
-
-// TestFullDisk: on a file system that is really full nothing is lost, and work goes on when there is room.
-func TestFullDisk(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	path := filepath.Join(dir, "edgecore.db")
-	s, _, err := Open(t.Context(), path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	stored := 0
-	for ; stored < 1000; stored++ {
-		if err = s.Apply(t.Context(), Upsert(meta(fmt.Sprintf("a/pod/p%d", stored), strings.Repeat("x", 4000)))); err != nil {
-			break
-		}
-	}
-	if !errors.Is(err, ErrFull) {
-		t.Fatalf("after %d rows: %v, want ErrFull", stored, err)
-	}
-	for i := range stored {
-		if value(t, s, fmt.Sprintf("a/pod/p%d", i)) == "(none)" {
-			t.Fatalf("row %d of %d was lost", i, stored)
-		}
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=8m"); err != nil {
-		t.Fatal(err)
-	}
-	apply(t, s, Upsert(meta("a/pod/after", "1")))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again, recovery, err := Open(t.Context(), path, Options{})
-	if err != nil || recovery != nil {
-		t.Fatal(recovery, err)
-	}
-	defer again.Close()
-	if list, err := again.List(t.Context(), "pod"); err != nil || len(list) != stored+1 {
-		t.Errorf("%d rows, %v; want %d", len(list), err, stored+1)
-	}
-}
-
-// TestAgainstModel: random operations, with reopenings, do what a map does.
-func TestAgainstModel(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "edgecore.db")
-	r := rand.New(rand.NewPCG(3, 4))
-	model := map[string]string{}
-	s, _, err := Open(t.Context(), path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 2000 {
-		key := fmt.Sprintf("a/pod/p%d", r.IntN(20))
-		switch v := fmt.Sprint(i); r.IntN(10) {
-		case 0, 1:
-			apply(t, s, Delete(key))
-			delete(model, key)
-		case 2:
-			apply(t, s, Upsert(meta(key, v)), Delete(key))
-			delete(model, key)
-		case 3:
-			if i%20 != 0 {
-				continue
-			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if s, _, err = Open(t.Context(), path, Options{}); err != nil {
-				t.Fatal(err)
-			}
-		default:
-			apply(t, s, Upsert(meta(key, v)))
-			model[key] = v
-		}
-	}
-	defer s.Close()
-	got := map[string]string{}
-	list, err := s.List(t.Context(), "pod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range list {
-		got[m.Key] = string(m.Value)
-	}
-	if diff := cmp.Diff(model, got); diff != "" {
-		t.Error(diff)
+	if err != nil || len(list) != 361 {
+		t.Errorf("%d rows, %v; want 361", len(list), err)
 	}
 }
 
@@ -423,76 +195,112 @@ func TestClosedStore(t *testing.T) {
 	}
 }
 
-// insert stores 500 pods of 4 KB, one Apply each.
-func insert(b testing.TB, s *Store, senders int, round int) time.Duration {
-	b.Helper()
-	value := bytes.Repeat([]byte("x"), 4096)
-	jobs := make(chan int)
-	began := time.Now()
-	var wg sync.WaitGroup
-	for range senders {
-		wg.Go(func() {
-			for i := range jobs {
-				m := Meta{Key: fmt.Sprintf("default/pod/p%d-%d", round, i), Type: "pod", Value: value}
-				if err := s.Apply(context.Background(), Upsert(m)); err != nil {
-					b.Error(err)
-				}
-			}
-		})
-	}
-	for i := range 500 {
-		jobs <- i
-	}
-	close(jobs)
-	wg.Wait()
-	return time.Since(began)
-}
-
-// TestGroupCommitPays: 16 senders that wait for the disk together are at least 3 times as fast as one
-// transaction a message, in the same run.
-func TestGroupCommitPays(t *testing.T) {
-	s := openTest(t, filepath.Join(t.TempDir(), "edgecore.db"))
-	var ratios []float64
-	for round := range 7 {
-		alone := insert(t, s, 1, 2*round)
-		together := insert(t, s, 16, 2*round+1)
-		ratios = append(ratios, float64(alone)/float64(together))
-	}
-	slices.Sort(ratios)
-	t.Logf("ratios %.1f", ratios)
-	if median := ratios[len(ratios)/2]; median < 3 && !raceEnabled {
-		t.Errorf("median ratio %.1f, want 3 or more", median)
-	}
-}
-
-// TestReadAtStart: the pods of a full node are read in a moment.
-func TestReadAtStart(t *testing.T) {
-	s := openTest(t, filepath.Join(t.TempDir(), "edgecore.db"))
-	insert(t, s, 16, 0)
-	best := time.Hour
+// TestSeqIsNeverGivenOutTwice: an ack that comes late, even after a restart, must not meet another report.
+func TestSeqIsNeverGivenOutTwice(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "edgecore.db")
+	seen := map[int64]bool{}
 	for range 5 {
-		began := time.Now()
-		list, err := s.List(t.Context(), "pod")
-		if err != nil || len(list) != 500 {
-			t.Fatal(len(list), err)
+		s := openTest(t, path)
+		for i := range 3 {
+			apply(t, s, OutboxPut("o", fmt.Append(nil, i)))
+			list, err := s.Outbox(t.Context())
+			if err != nil || len(list) != 1 {
+				t.Fatal(list, err)
+			}
+			if seen[list[0].Seq] {
+				t.Fatalf("seq %d was given out twice", list[0].Seq)
+			}
+			seen[list[0].Seq] = true
+			apply(t, s, OutboxAck("o", list[0].Seq))
 		}
-		best = min(best, time.Since(began))
+		// An undone transaction must not leave the bound on the seq behind.
+		if err := s.Apply(t.Context(), OutboxPut("o", []byte("undone")), Op{kind: 99}); err == nil {
+			t.Fatal("a bad operation was taken")
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	t.Logf("500 pods of 4 KB in %v", best)
-	if best > 30*time.Millisecond && !raceEnabled {
-		t.Errorf("took %v, want less than 30 ms", best)
+	s := openTest(t, path)
+	if err := s.Apply(t.Context(), AgentDelete(seqKey)); err == nil {
+		t.Error("the store's own note could be removed")
 	}
 }
 
-func BenchmarkInsert500Pods(b *testing.B) {
-	for _, senders := range []int{1, 16} {
-		b.Run(fmt.Sprintf("senders=%d", senders), func(b *testing.B) {
-			s := openTest(b, filepath.Join(b.TempDir(), "edgecore.db"))
-			var total time.Duration
-			for i := range b.N {
-				total += insert(b, s, senders, i)
-			}
-			b.ReportMetric(float64(500*b.N)/total.Seconds(), "pods/s")
-		})
+// TestEachIsOneMoment: a reader sees the rows as they were when it began, in order, and can be stopped.
+func TestEachIsOneMoment(t *testing.T) {
+	s := openTest(t, filepath.Join(t.TempDir(), "edgecore.db"))
+	for i := range 50 {
+		apply(t, s, Upsert(meta(fmt.Sprintf("a/pod/p%02d", 49-i), "1")))
+	}
+	var keys []string
+	err := s.Each(t.Context(), "pod", func(m Meta) error {
+		if len(keys) == 0 {
+			apply(t, s, Delete("a/pod/p40"), Upsert(meta("a/pod/p99", "1")))
+		}
+		keys = append(keys, m.Key)
+		return nil
+	})
+	if err != nil || len(keys) != 50 || !slices.IsSorted(keys) {
+		t.Errorf("%v, %v", keys, err)
+	}
+	stop := errors.New("enough")
+	if err := s.Each(t.Context(), "pod", func(Meta) error { return stop }); !errors.Is(err, stop) {
+		t.Error(err)
+	}
+	// Without a sort: the index has the order.
+	var id, parent, unused int
+	var plan string
+	if err := s.read.QueryRow("EXPLAIN QUERY PLAN "+sqlList, "pod").Scan(&id, &parent, &unused, &plan); err != nil || !strings.Contains(plan, "idx_meta_type_key") {
+		t.Errorf("plan %q, %v", plan, err)
+	}
+}
+
+// TestLogIsBounded: many writes do not make the log grow, and a clean end leaves none.
+func TestLogIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "edgecore.db")
+	s := openTest(t, path)
+	for i := range 3000 {
+		apply(t, s, Upsert(meta("a/pod/x", strings.Repeat(fmt.Sprint(i%10), 4000))))
+	}
+	info, err := os.Stat(path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit := int64(3 << 20); info.Size() > limit {
+		t.Errorf("the log has %d bytes after 12 MB of writes, want at most %d", info.Size(), limit)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range append([]string{".open"}, besides...) {
+		if _, err := os.Stat(path + suffix); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left after a clean end: %v", suffix, err)
+		}
+	}
+}
+
+// TestPragmas: what the promises rest on is what every connection has.
+func TestPragmas(t *testing.T) {
+	s := openTest(t, filepath.Join(t.TempDir(), "edgecore.db"))
+	query := func(text string) (reader, writer string) {
+		if err := errors.Join(s.read.QueryRow(text).Scan(&reader), s.writer.conn.QueryRowContext(t.Context(), text).Scan(&writer)); err != nil {
+			t.Fatal(text, err)
+		}
+		return reader, writer
+	}
+	for pragma, want := range map[string]string{
+		"journal_mode": "wal", "synchronous": "2", "wal_autocheckpoint": "256", "journal_size_limit": "1048576",
+		"busy_timeout": "5000", "temp_store": "2", "secure_delete": "2",
+	} {
+		if r, w := query("PRAGMA " + pragma); r != want || w != want {
+			t.Errorf("%s is %s for readers and %s for the writer, want %s", pragma, r, w, want)
+		}
+	}
+	if r, w := query("PRAGMA cache_size"); r != "-128" || w != "-512" {
+		t.Errorf("cache_size is %s for readers and %s for the writer", r, w)
+	}
+	if r, w := query("PRAGMA query_only"); r != "1" || w != "0" {
+		t.Errorf("query_only is %s for readers and %s for the writer", r, w)
 	}
 }

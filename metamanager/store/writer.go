@@ -7,58 +7,18 @@ import (
 	"fmt"
 )
 
-// Op is one operation of an Apply. Make one with the functions below.
-type Op struct {
-	kind  opKind
-	meta  Meta
-	seq   int64
-	guard func(old []byte) bool
-}
-
-type opKind int
-
-const (
-	opUpsert opKind = iota
-	opDelete
-	opOutboxPut
-	opOutboxAck
-	opAgentSet
-	opAgentDelete
-)
-
-// Upsert stores a row, in place of one of the same key.
-func Upsert(m Meta) Op { return Op{kind: opUpsert, meta: m} }
-
-// UpsertIf stores a row if there is none of that key, or if guard says so of its value.
-func UpsertIf(m Meta, guard func(old []byte) bool) Op {
-	return Op{kind: opUpsert, meta: m, guard: guard}
-}
-
-// Delete removes a row; one that is not there is no error.
-func Delete(key string) Op { return Op{kind: opDelete, meta: Meta{Key: key}} }
-
-// DeleteIf removes a row if guard says so of its value.
-func DeleteIf(key string, guard func(old []byte) bool) Op {
-	return Op{kind: opDelete, meta: Meta{Key: key}, guard: guard}
-}
-
-// OutboxPut stores a report on an object, in place of an older one.
-func OutboxPut(key string, value []byte) Op {
-	return Op{kind: opOutboxPut, meta: Meta{Key: key, Value: value}}
-}
-
-// OutboxAck removes a report if no newer one took its place.
-func OutboxAck(key string, seq int64) Op {
-	return Op{kind: opOutboxAck, meta: Meta{Key: key}, seq: seq}
-}
-
-// AgentSet notes something about the agent itself.
-func AgentSet(key, value string) Op {
-	return Op{kind: opAgentSet, meta: Meta{Key: key, Value: []byte(value)}}
-}
-
-// AgentDelete removes such a note.
-func AgentDelete(key string) Op { return Op{kind: opAgentDelete, meta: Meta{Key: key}} }
+// The writer is the only one who writes to the file. It takes the Applies that wait when it is free, does them
+// in one transaction, and answers each when that is on the disk: while one transaction waits for its fsync,
+// the next Applies gather. Nothing waits in order to gather.
+//
+// An error is of one of three kinds:
+//
+//	of an operation      (a value above SQLite's limit, a guard that panics): its Apply is undone, the others go on
+//	of the disk          (full): the transaction is undone, then each Apply gets one of its own, so that a small one or
+//	                     a delete does not fail for a large one's sake
+//	of the file          (damage, I/O): the transaction is undone, all of its Applies get the error
+//
+// In no case is anything acknowledged that is not on the disk.
 
 // job is one Apply on its way.
 type job struct {
@@ -67,7 +27,8 @@ type job struct {
 }
 
 // Apply does operations together, and returns when they are on the disk. A context that ends while they
-// wait gives the wait up, not the operations: they may yet be done.
+// wait gives the wait up, not the operations: they may yet be done. Errors to act upon: ErrFull, ErrReadOnly,
+// ErrCorrupt, ErrClosed; nothing was stored then.
 func (s *Store) Apply(ctx context.Context, ops ...Op) error {
 	if len(ops) == 0 {
 		return nil
@@ -93,49 +54,54 @@ func (s *Store) Apply(ctx context.Context, ops ...Op) error {
 	}
 }
 
-// writer is the only one who writes to the file.
+// seqBlock is how many reports are made between two notes of the highest seq.
+const seqBlock = 1000
+
 type writer struct {
-	db       *sql.DB
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt
+	note  func(error) error
+	// reserve is set before run; tight is true while it is spent.
+	reserve reserve
+	tight   bool
+
 	maxBatch int
-	conn     *sql.Conn
-	stmts    map[string]*sql.Stmt
-	// seq is that of the newest report.
-	seq int64
+	// seq is that of the newest report; noted is the bound on it that is in the file, 0 for none of this run.
+	seq, noted int64
 }
 
-// The statements of the writer. A value that is what it was changes no page.
-const (
-	sqlGet         = "SELECT ifnull(value,''), ifnull(type,'') FROM meta WHERE key=?"
-	sqlUpsert      = "INSERT INTO meta(key,type,value) VALUES(?,?,?) ON CONFLICT(key) DO UPDATE SET type=excluded.type, value=excluded.value"
-	sqlDelete      = "DELETE FROM meta WHERE key=?"
-	sqlOutboxGet   = "SELECT value FROM outbox WHERE key=?"
-	sqlOutboxPut   = "INSERT INTO outbox(key,seq,value) VALUES(?,?,?) ON CONFLICT(key) DO UPDATE SET seq=excluded.seq, value=excluded.value"
-	sqlOutboxAck   = "DELETE FROM outbox WHERE key=? AND seq=?"
-	sqlAgentSet    = "INSERT INTO agent(key,value) VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value WHERE value<>excluded.value"
-	sqlAgentDelete = "DELETE FROM agent WHERE key=?"
-)
-
-func newWriter(ctx context.Context, db *sql.DB, maxBatch int) (*writer, error) {
+func newWriter(ctx context.Context, db *sql.DB, maxBatch int, note func(error) error) (*writer, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{db: db, maxBatch: maxBatch, conn: conn, stmts: map[string]*sql.Stmt{}}
-	for _, text := range []string{sqlGet, sqlUpsert, sqlDelete, sqlOutboxGet, sqlOutboxPut, sqlOutboxAck, sqlAgentSet, sqlAgentDelete,
-		"BEGIN IMMEDIATE", "COMMIT", "ROLLBACK", "SAVEPOINT op", "RELEASE op", "ROLLBACK TO op"} {
+	w := &writer{conn: conn, stmts: map[string]*sql.Stmt{}, note: note, maxBatch: maxBatch}
+	for _, text := range writerStatements {
 		if w.stmts[text], err = conn.PrepareContext(ctx, text); err != nil {
-			return nil, errors.Join(err, conn.Close())
+			delete(w.stmts, text)
+			return nil, errors.Join(fmt.Errorf("prepare %q: %w", text, err), w.close())
 		}
 	}
-	if err := conn.QueryRowContext(ctx, "SELECT ifnull(max(seq),0) FROM outbox").Scan(&w.seq); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	if err := conn.QueryRowContext(ctx, sqlLastSeq).Scan(&w.seq); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	// Fails where the head of the file says that it must not be written.
+	if err := errors.Join(w.exec(sqlBegin), w.exec(sqlRollback)); err != nil {
+		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
 }
 
-// run does jobs until the channel is closed: those that wait when a transaction begins share it.
+func (w *writer) close() error {
+	var errs []error
+	for _, s := range w.stmts {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, w.conn.Close())...)
+}
+
+// run does jobs until the channel is closed.
 func (w *writer) run(jobs <-chan *job) {
-	defer w.close()
 	batch := make([]*job, 0, w.maxBatch)
 	for first := range jobs {
 		batch = append(batch[:0], first)
@@ -151,79 +117,157 @@ func (w *writer) run(jobs <-chan *job) {
 				break gather
 			}
 		}
-		w.commit(batch)
+		w.serve(batch)
+		clear(batch) // the values are the caller's, not ours to keep
 	}
 }
 
-func (w *writer) close() {
-	for _, s := range w.stmts {
-		_ = s.Close() // the connection goes, too
+// serve does a batch and answers each of its jobs.
+func (w *writer) serve(batch []*job) {
+	if w.tight {
+		w.tight = !w.reserve.keep()
 	}
-	_ = w.conn.Close()
-}
-
-// commit does a batch in one transaction and tells each job how it went. If the transaction as a whole fails,
-// none of it was done.
-func (w *writer) commit(batch []*job) {
 	errs := make([]error, len(batch))
-	err := w.exec("BEGIN IMMEDIATE")
-	began := err == nil
-	for i := 0; err == nil && i < len(batch); i++ {
-		errs[i], err = w.apply(batch[i], len(batch) > 1)
-	}
-	if err == nil {
-		err = w.exec("COMMIT")
-	}
-	if err != nil {
-		err = fmt.Errorf("write to the store: %w", classify(err))
-		if began {
-			// SQLite may have rolled back by itself already; then this fails, and rightly.
-			_ = w.exec("ROLLBACK")
+	err := w.commit(batch, errs)
+	full := isFull(err)
+	for i, j := range batch {
+		own := errors.Join(err, errs[i])
+		if full && len(batch) > 1 {
+			own = w.alone(j)
 		}
+		if full && isFull(own) {
+			own = w.makeRoom(j, own)
+		}
+		if own != nil {
+			own = fmt.Errorf("write %s to the store: %w", j.ops[0].meta.Key, w.note(own))
+		}
+		j.done <- own
+	}
+}
+
+// makeRoom tries what may give a job the room that it lacks: the log can begin anew when it was folded into the
+// file, and what only takes away may have the reserve.
+func (w *writer) makeRoom(j *job, err error) error {
+	for _, try := range []func() bool{
+		w.checkpoint,
+		func() bool { return frees(j.ops) && w.release() },
+		func() bool { return frees(j.ops) && w.checkpoint() },
+	} {
+		if isFull(err) && try() {
+			err = w.alone(j)
+		}
+	}
+	return err
+}
+
+// checkpoint folds the log into the file as far as readers and the room allow.
+func (w *writer) checkpoint() bool {
+	_, err := w.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(PASSIVE)")
+	return err == nil
+}
+
+func (w *writer) release() bool {
+	released := w.reserve.release()
+	w.tight = w.tight || released
+	return released
+}
+
+// fold folds the log into the file when nobody reads any more. Where there is no room for that, what it holds
+// is as safe in the log.
+func (w *writer) fold() error {
+	fold := func() error {
+		_, err := w.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")
+		return err
+	}
+	err := fold()
+	if isFull(err) && w.release() {
+		err = fold()
+	}
+	if isFull(err) {
+		return nil
+	}
+	return err
+}
+
+// alone does a job in a transaction of its own.
+func (w *writer) alone(j *job) error {
+	errs := []error{nil}
+	err := w.commit([]*job{j}, errs)
+	return errors.Join(err, errs[0])
+}
+
+// commit does a batch in one transaction. errs gets the errors of single jobs; if the transaction as a whole
+// fails, none of it was done.
+func (w *writer) commit(batch []*job, errs []error) error {
+	clear(errs)
+	if err := w.exec(sqlBegin); err != nil {
+		return err
 	}
 	for i, j := range batch {
-		if err != nil {
-			j.done <- err
-			continue
+		own, fatal := w.apply(j)
+		if fatal != nil {
+			return w.rollback(fatal)
 		}
-		j.done <- errs[i]
+		errs[i] = own
 	}
+	if err := w.exec(sqlCommit); err != nil {
+		return w.rollback(err)
+	}
+	return nil
+}
+
+// rollback undoes a transaction, for a reason that it returns.
+func (w *writer) rollback(reason error) error {
+	w.noted = 0
+	// After some errors SQLite has rolled back by itself; then this fails, and rightly.
+	_ = w.exec(sqlRollback)
+	return reason
 }
 
 // apply does the operations of one job. own is an error of this job alone, which was undone; fatal is one of
 // the whole transaction.
-func (w *writer) apply(j *job, shared bool) (own, fatal error) {
-	single := len(j.ops) == 1 || !shared
-	if !single {
-		if err := w.exec("SAVEPOINT op"); err != nil {
+func (w *writer) apply(j *job) (own, fatal error) {
+	if w.tight && !frees(j.ops) {
+		return ErrFull, nil // what is left of the room is for deletes
+	}
+	// One statement undoes itself; several need a savepoint.
+	several := len(j.ops) > 1 || j.ops[0].kind == opOutboxPut
+	if several {
+		if err := w.exec(sqlSavepoint); err != nil {
 			return nil, err
 		}
 	}
 	for _, op := range j.ops {
-		if err := w.do(op); err != nil {
-			if single || errors.Is(classify(err), ErrFull) || errors.Is(classify(err), ErrCorrupt) {
-				return nil, err
-			}
-			if e := w.exec("ROLLBACK TO op"); e != nil {
-				return nil, errors.Join(err, e)
-			}
-			return fmt.Errorf("write %s to the store: %w", op.meta.Key, classify(err)), w.exec("RELEASE op")
+		if own = w.do(op); own != nil {
+			break
 		}
 	}
-	if !single {
-		return nil, w.exec("RELEASE op")
+	switch {
+	case own != nil && !ownError(own):
+		return nil, own
+	case !several:
+		return own, nil
+	case own != nil:
+		w.noted = 0
+		if err := w.exec(sqlRollbackTo); err != nil {
+			return nil, errors.Join(own, err)
+		}
 	}
-	return nil, nil
+	return own, w.exec(sqlRelease)
 }
 
 func (w *writer) do(op Op) error {
 	switch op.kind {
 	case opUpsert:
-		return w.upsert(op)
+		if op.guard != nil {
+			if ok, err := w.ask(op, true); err != nil || !ok {
+				return err
+			}
+		}
+		return w.exec(sqlUpsert, op.meta.Key, op.meta.Type, string(op.meta.Value))
 	case opDelete:
 		if op.guard != nil {
-			old, _, found, err := w.get(op.meta.Key)
-			if err != nil || !found || !op.guard(old) {
+			if ok, err := w.ask(op, false); err != nil || !ok {
 				return err
 			}
 		}
@@ -232,44 +276,56 @@ func (w *writer) do(op Op) error {
 		return w.outboxPut(op)
 	case opOutboxAck:
 		return w.exec(sqlOutboxAck, op.meta.Key, op.seq)
-	case opAgentSet:
+	case opAgentSet, opAgentDelete:
+		if op.meta.Key == seqKey {
+			return fmt.Errorf("%w: the note %s is the store's own", errBadOp, seqKey)
+		}
+		if op.kind == opAgentDelete {
+			return w.exec(sqlAgentDelete, op.meta.Key)
+		}
 		return w.exec(sqlAgentSet, op.meta.Key, string(op.meta.Value))
-	case opAgentDelete:
-		return w.exec(sqlAgentDelete, op.meta.Key)
 	}
-	return fmt.Errorf("unknown operation %d", op.kind)
+	return fmt.Errorf("%w: unknown kind %d", errBadOp, op.kind)
 }
 
-func (w *writer) upsert(op Op) error {
-	old, typ, found, err := w.get(op.meta.Key)
+// ask asks a guard about the stored value; without one the answer is none.
+func (w *writer) ask(op Op, none bool) (ok bool, err error) {
+	var old []byte
+	var typ string
+	err = w.stmts[sqlGet].QueryRow(op.meta.Key).Scan(&old, &typ)
+	if errors.Is(err, sql.ErrNoRows) {
+		return none, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: the guard of %s panicked: %v", errBadOp, op.meta.Key, r)
+		}
+	}()
+	return op.guard(old), nil
+}
+
+// outboxPut stores a report under the next seq, and sees to it that no later run gives out the same.
+func (w *writer) outboxPut(op Op) error {
+	res, err := w.stmts[sqlOutboxPut].Exec(op.meta.Key, w.seq+1, string(op.meta.Value))
 	if err != nil {
 		return err
 	}
-	if found && (typ == op.meta.Type && string(old) == string(op.meta.Value) || op.guard != nil && !op.guard(old)) {
-		return nil
-	}
-	return w.exec(sqlUpsert, op.meta.Key, op.meta.Type, string(op.meta.Value))
-}
-
-func (w *writer) outboxPut(op Op) error {
-	var old []byte
-	err := w.stmts[sqlOutboxGet].QueryRow(op.meta.Key).Scan(&old)
-	if err == nil && string(old) == string(op.meta.Value) {
-		return nil
-	}
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return err // the same report as before
 	}
 	w.seq++
-	return w.exec(sqlOutboxPut, op.meta.Key, w.seq, string(op.meta.Value))
-}
-
-func (w *writer) get(key string) (value []byte, typ string, found bool, err error) {
-	err = w.stmts[sqlGet].QueryRow(key).Scan(&value, &typ)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, "", false, nil
+	if w.seq < w.noted {
+		return nil
 	}
-	return value, typ, err == nil, err
+	bound := w.seq + seqBlock
+	if err := w.exec(sqlAgentSet, seqKey, fmt.Sprint(bound)); err != nil {
+		return err
+	}
+	w.noted = bound
+	return nil
 }
 
 func (w *writer) exec(text string, args ...any) error {
