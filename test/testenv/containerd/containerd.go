@@ -82,7 +82,8 @@ func Start(ctx context.Context, opts Options) (*Instance, error) {
 		return nil, err
 	}
 	if err := i.create(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start containerd %s: %w", i.Name, err), i.Stop(context.WithoutCancel(ctx)))
+		log := daemon.Tail(i.LogFile(), 20) // which goes with the instance
+		return nil, errors.Join(fmt.Errorf("start containerd %s: %w\nthe end of its log:\n%s", i.Name, err, log), i.Stop(context.WithoutCancel(ctx)))
 	}
 	return i, nil
 }

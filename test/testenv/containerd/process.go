@@ -50,7 +50,8 @@ func (i *Instance) waitReady(ctx context.Context) error {
 			return err
 		}
 		for _, c := range status.GetStatus().GetConditions() {
-			if !c.GetStatus() {
+			// containerd 2 has one more, which tells of deprecations.
+			if known := c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady; known && !c.GetStatus() {
 				return fmt.Errorf("condition %s is false: %s", c.GetType(), c.GetMessage())
 			}
 		}
