@@ -1,0 +1,132 @@
+package crilog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const stamp = "2026-01-01T00:00:0%d.5Z"
+
+func entry(second int, rest string) string {
+	return fmt.Sprintf(stamp, second) + " " + rest + "\n"
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(content); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPrint(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "0.log"), entry(1, "stdout F old"))
+	write(t, filepath.Join(dir, "10.log"), entry(2, "stdout F one")+entry(3, "stdout P tw")+entry(3, "stdout F o")+entry(4, "stderr F bad")+entry(5, "stdout F ")+"damaged\n")
+	write(t, filepath.Join(dir, "9.log"), entry(1, "stdout F before"))
+	write(t, filepath.Join(dir, "10.log.20260101-000000"), "rotated\n")
+	for name, c := range map[string]struct {
+		opts     Options
+		out, err string
+	}{
+		"all":      {Options{Tail: -1}, "one\ntwo\n\ndamaged\n", "bad\n"},
+		"tail":     {Options{Tail: 2}, "\ndamaged\n", ""},
+		"tail 0":   {Options{Tail: 0}, "", ""},
+		"long":     {Options{Tail: 100}, "one\ntwo\n\ndamaged\n", "bad\n"},
+		"previous": {Options{Tail: -1, Previous: true}, "before\n", ""},
+		"since":    {Options{Tail: -1, Since: time.Date(2026, 1, 1, 0, 0, 4, 0, time.UTC)}, "\ndamaged\n", "bad\n"},
+		"times":    {Options{Tail: 3, Timestamps: true}, "2026-01-01T00:00:05.5Z \ndamaged\n", "2026-01-01T00:00:04.5Z bad\n"},
+	} {
+		var out, errOut bytes.Buffer
+		if err := Print(t.Context(), dir, &out, &errOut, c.opts); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if out.String() != c.out || errOut.String() != c.err {
+			t.Errorf("%s: %q and %q, want %q and %q", name, out.String(), errOut.String(), c.out, c.err)
+		}
+	}
+	if err := Print(t.Context(), filepath.Join(dir, "none"), nil, nil, Options{}); !errors.Is(err, ErrNoLog) {
+		t.Errorf("err = %v, want ErrNoLog", err)
+	}
+}
+
+// safeBuffer may be read while it is written.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestFollow goes on over growth in parts, a rotation and a restart.
+func TestFollow(t *testing.T) {
+	dir := t.TempDir()
+	current := filepath.Join(dir, "0.log")
+	write(t, current, entry(1, "stdout F one"))
+	ctx, cancel := context.WithCancel(t.Context())
+	var out safeBuffer
+	ended := make(chan error, 1)
+	go func() { ended <- Print(ctx, dir, &out, &out, Options{Tail: -1, Follow: true}) }()
+	want := ""
+	expect := func(text string) {
+		t.Helper()
+		want += text
+		for end := time.Now().Add(10 * time.Second); out.String() != want; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%q, want %q", out.String(), want)
+			}
+		}
+	}
+	expect("one\n")
+	write(t, current, strings.TrimSuffix(entry(2, "stdout F two"), "wo\n"))
+	write(t, current, "wo\n")
+	expect("two\n")
+	if err := os.Rename(current, current+".20260101-000000"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, current+".20260101-000000", entry(3, "stdout F three"))
+	write(t, current, entry(4, "stdout F four"))
+	expect("three\nfour\n")
+	write(t, filepath.Join(dir, "1.log"), entry(5, "stdout F five"))
+	expect("five\n")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(strings.TrimSpace(entry(1, "stdout F text"))))
+	f.Add([]byte("x stdout P"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if line, ok := Parse(raw); ok && !bytes.HasSuffix(raw, line.Text) {
+			t.Errorf("%q: text %q is not its end", raw, line.Text)
+		}
+	})
+}

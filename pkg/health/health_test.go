@@ -1,0 +1,49 @@
+package health
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRegistry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Registry
+		r.Set(StaticPodBad, "b", "why")
+		r.Set(StaticPodBad, "a", "why")
+		r.Set(StoreRecovered, "", "what")
+		r.SetError(RuntimeDown, "", errors.New("no answer"))
+		if list := r.Snapshot(); len(list) != 3 || list[0].Object != "a" || list[1].Object != "b" || list[2].Code != StoreRecovered {
+			t.Errorf("%+v: want the errors first, and nothing that may pass by itself", list)
+		}
+		time.Sleep(3 * time.Second)
+		if worst, ok := r.Healthy(); ok || worst.Code != RuntimeDown || worst.Detail != "no answer" || worst.Remedy == "" {
+			t.Errorf("%+v, %v", worst, ok)
+		}
+		since := r.Snapshot()[0].Since
+		r.Set(RuntimeDown, "", "another detail")
+		if c := r.Snapshot()[0]; c.Detail != "another detail" || !c.Since.Equal(since) {
+			t.Errorf("%+v: want the new detail and the old beginning", c)
+		}
+		r.SetError(RuntimeDown, "", nil)
+		r.Clear(StaticPodBad, "a")
+		r.Clear(StaticPodBad, "b")
+		r.Clear(StaticPodBad, "never set")
+		if _, ok := r.Healthy(); !ok {
+			t.Error("a warning is no ill health")
+		}
+	})
+}
+
+// TestEveryCodeIsExplained: whoever reads a condition learns what to do.
+func TestEveryCodeIsExplained(t *testing.T) {
+	for _, code := range []Code{RuntimeDown, RuntimeNetwork, StoreRecovered, StoreFailing, StaticPodBad, CgroupsIncomplete, CgroupsFailing, ReadOnlyServerStopped} {
+		if e := known[code]; e.Title == "" || e.Remedy == "" || e.Severity == "" {
+			t.Errorf("%s: %+v", code, e)
+		}
+	}
+	if len(known) != 8 {
+		t.Errorf("%d conditions are known, 8 are tested", len(known))
+	}
+}
