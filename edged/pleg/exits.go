@@ -10,8 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
 // exitWatch waits in one goroutine for the end of many processes: a pidfd becomes readable when its
@@ -80,23 +78,6 @@ func (w *exitWatch) watches(id string) bool {
 	defer w.mu.Unlock()
 	_, ok := w.ids[id]
 	return ok
-}
-
-// watchesAll tells whether everything that runs in a pod is watched.
-func (w *exitWatch) watchesAll(pod *observed.Pod) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range pod.Containers {
-		if _, ok := w.ids[c.ID]; c.Running() && !ok {
-			return false
-		}
-	}
-	for _, s := range pod.Sandboxes {
-		if _, ok := w.ids[s.ID]; s.Ready && !ok {
-			return false
-		}
-	}
-	return true
 }
 
 // run tells of ends until ctx does.

@@ -1,0 +1,180 @@
+package edged
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func testPod(name string, uid types.UID) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: uid}}
+}
+
+func podNames(pods []*v1.Pod) string {
+	var list []string
+	for _, p := range pods {
+		list = append(list, p.Name)
+	}
+	return strings.Join(list, " ")
+}
+
+func TestWanted(t *testing.T) {
+	w := newWanted()
+	a, b := testPod("a", "1"), testPod("b", "2")
+	if added, removed := w.setStatic([]*v1.Pod{a, b}); podNames(added) != "a b" || len(removed) != 0 {
+		t.Error(podNames(added), podNames(removed))
+	}
+	if added, removed := w.setStatic([]*v1.Pod{a}); len(added) != 0 || podNames(removed) != "b" {
+		t.Error(podNames(added), podNames(removed))
+	}
+	if added, _ := w.setStatic([]*v1.Pod{a, b}); podNames(added) != "b" {
+		t.Error("a pod that was leaving and is wanted again is not told")
+	}
+	if w.put(testPod("stolen", "1"), false) {
+		t.Error("a stored pod took the UID of a static one")
+	}
+	if !w.put(testPod("c", "3"), true) || !w.put(testPod("c", "3"), false) {
+		t.Error("a stored pod was not taken")
+	}
+	if got := w.all(); got[0].pod.Name != "c" || !got[0].restored {
+		t.Errorf("restored pods do not come first: %s", got[0].pod.Name)
+	}
+	w.judge("3", &observed.Reason{Reason: "OutOfcpu"})
+	if got, ok := w.get("3"); !ok || got.admitted || got.rejected.Reason != "OutOfcpu" {
+		t.Errorf("%+v", got)
+	}
+	w.forget("3")
+	if _, ok := w.get("3"); !ok {
+		t.Error("a wanted pod was forgotten")
+	}
+	if w.leave("3") == nil || w.leave("3") != nil {
+		t.Error("a pod leaves once")
+	}
+	w.forget("3")
+	if _, ok := w.get("3"); ok {
+		t.Error("a pod that has left is remembered")
+	}
+}
+
+// memory is a statusStore that may fail.
+type memory struct {
+	mu   sync.Mutex
+	fail error
+	puts []string
+}
+
+func (m *memory) put(kind string, pod *v1.Pod, s v1.PodStatus) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	m.puts = append(m.puts, kind+" "+pod.Name+" "+string(s.Phase))
+	return nil
+}
+
+func (m *memory) ReportStatus(_ context.Context, pod *v1.Pod, s v1.PodStatus) error {
+	return m.put("report", pod, s)
+}
+
+func (m *memory) KeepStatus(_ context.Context, pod *v1.Pod, s v1.PodStatus) error {
+	return m.put("keep", pod, s)
+}
+
+func (m *memory) set(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = err
+}
+
+// TestReporter: the newest status of each pod is stored once, and a store that fails loses nothing.
+func TestReporter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		var health error
+		r := newReporter(m, func(err error) { health = err })
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { r.run(ctx) })
+		a := testPod("a", "1")
+		for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning} {
+			r.PodStatus(a, v1.PodStatus{Phase: phase})
+		}
+		static := testPod("s", "2")
+		static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+		r.PodStatus(static, v1.PodStatus{Phase: v1.PodFailed})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		got := fmt.Sprint(m.puts)
+		if len(m.puts) != 2 || !strings.Contains(got, "report a Running") || !strings.Contains(got, "keep s Failed") {
+			t.Errorf("stored %s", got)
+		}
+		m.set(errors.New("full"))
+		r.PodStatus(a, v1.PodStatus{Phase: v1.PodSucceeded})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if health == nil {
+			t.Error("the failure was not told")
+		}
+		m.set(nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if last := m.puts[len(m.puts)-1]; last != "report a Succeeded" || health != nil {
+			t.Errorf("last stored %q, health %v", last, health)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+func TestNodeFacts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "meminfo")
+	if err := os.WriteFile(file, []byte("Buffers: 1 kB\nMemTotal:   524288 kB\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := memTotal(file); err != nil || n != 512<<20 {
+		t.Errorf("%d, %v", n, err)
+	}
+	capacity := v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("512Mi")}
+	got, err := Allocatable(capacity, map[string]string{"cpu": "500m", "memory": "1Gi"}, map[string]string{"cpu": "100m", "pid": "10"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("1400m 0", got.Cpu().String()+" "+got.Memory().String()); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := Allocatable(capacity, map[string]string{"cpu": "much"}); err == nil {
+		t.Error("no error for what is no quantity")
+	}
+	if real, err := Capacity(7); err != nil || real.Memory().Value() < 1<<20 || real.Pods().Value() != 7 || real.Cpu().IsZero() {
+		t.Errorf("%v, %v", real, err)
+	}
+}
+
+func TestExpandPath(t *testing.T) {
+	lookup := func(name string) (string, bool) { return "v", name == "A" }
+	if got, err := expandPath("x/$(A)", lookup); err != nil || got != "x/v" {
+		t.Error(got, err)
+	}
+	if _, err := expandPath("x/$(B)", lookup); err == nil || !strings.Contains(err.Error(), "B is not set") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,103 @@
+package metaclient
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// bus answers as a test wants, and keeps what was asked.
+type bus struct {
+	answer string
+	bad    error
+	asked  *model.Message
+}
+
+func (b *bus) SendSync(_ context.Context, module string, m *model.Message) (*model.Message, error) {
+	b.asked = m
+	switch {
+	case module != model.ModuleMetaManager:
+		return nil, errors.New("asked the wrong module")
+	case b.bad != nil:
+		return m.RespondError("metamanager", b.bad), nil
+	}
+	return m.Respond(json.RawMessage(b.answer)), nil
+}
+
+func TestPods(t *testing.T) {
+	b := &bus{answer: `[{"metadata":{"name":"a","namespace":"n","uid":"1"}},{"metadata":{"name":"no-uid","namespace":"n"}},{"spec":3}]`}
+	pods, err := New(b).Pods(t.Context())
+	if len(pods) != 1 || pods[0].Name != "a" || pods[0].Kind != "Pod" {
+		t.Errorf("pods %v: want the good one", pods)
+	}
+	if err == nil || !strings.Contains(err.Error(), `"no-uid"`) {
+		t.Errorf("err = %v: want one that names the bad ones", err)
+	}
+	if b.asked.Route.Resource != "null/podlist" || b.asked.Route.Operation != model.OpQuery || b.asked.Route.Group != "meta" {
+		t.Errorf("asked %+v", b.asked.Route)
+	}
+}
+
+func TestObjects(t *testing.T) {
+	c := New(&bus{answer: `{"metadata":{"name":"c"},"data":{"k":"v"}}`})
+	if cm, err := c.ConfigMap(t.Context(), "n", "c"); err != nil || cm.Data["k"] != "v" {
+		t.Error(cm, err)
+	}
+	// The text of an object that speaks of an ErrStatus is no error.
+	c = New(&bus{answer: `{"metadata":{"name":"c"},"data":{"k":"ErrStatus"}}`})
+	if cm, err := c.ConfigMap(t.Context(), "n", "c"); err != nil || cm.Data["k"] != "ErrStatus" {
+		t.Error(cm, err)
+	}
+	c = New(&bus{answer: `{"ErrStatus":{"status":"Failure","reason":"NotFound","code":404,"message":"secret \"s\" not found"}}`})
+	if _, err := c.Secret(t.Context(), "n", "s"); !apierrors.IsNotFound(err) || err.Error() != `secret "s" not found` {
+		t.Errorf("err = %v", err)
+	}
+	c = New(&bus{bad: errors.New("the disk is full")})
+	if _, err := c.Secret(t.Context(), "n", "s"); err == nil || !strings.Contains(err.Error(), "query n/secret/s: the disk is full") {
+		t.Errorf("err = %v", err)
+	}
+	c = New(&bus{answer: `[1]`})
+	if _, err := c.Secret(t.Context(), "n", "s"); err == nil || !strings.Contains(err.Error(), "decode n/secret/s") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestReports(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "1"}}
+	b := &bus{answer: `"OK"`}
+	c := New(b)
+	if err := c.ReportStatus(t.Context(), pod, v1.PodStatus{Phase: v1.PodRunning}); err != nil {
+		t.Fatal(err)
+	}
+	// On the wire a patch is a string that holds JSON.
+	if r := b.asked.Route; r.Resource != "n/podpatch/p" || r.Operation != model.OpPatch || b.asked.Content[0] != '"' ||
+		!strings.Contains(string(b.asked.ContentData()), `{"metadata":{"uid":"1"},"status":{"phase":"Running"`) {
+		t.Errorf("%+v %s", r, b.asked.Content)
+	}
+	row, err := json.Marshal([]map[string]string{{"key": "n/podpatch/p", "value": string(b.asked.ContentData())}, {"key": "x", "value": "garbage"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	statuses, err := New(&bus{answer: string(row)}).PodStatuses(t.Context())
+	if err != nil || len(statuses) != 1 || statuses["1"].Phase != v1.PodRunning {
+		t.Errorf("%v, %v: want what was reported", statuses, err)
+	}
+	if err := c.KeepStatus(t.Context(), pod, v1.PodStatus{}); err != nil || b.asked.Route.Resource != "n/podstatus/p" {
+		t.Error(err, b.asked.Route)
+	}
+	if err := c.ForgetStatus(t.Context(), pod); err != nil || b.asked.Route.Operation != model.OpDelete {
+		t.Error(err, b.asked.Route)
+	}
+	if err := c.ReportDeleted(t.Context(), pod); err != nil || b.asked.Route.Resource != "n/pod/p" ||
+		string(b.asked.Content) != `{"gracePeriodSeconds":0,"preconditions":{"uid":"1"}}` {
+		t.Errorf("%v %s", err, b.asked.Content)
+	}
+}
