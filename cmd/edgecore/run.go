@@ -40,7 +40,9 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
 
 	conditions := &health.Registry{}
-	db, recovery, err := store.Open(ctx, cfg.Database.DataSource, store.Options{})
+	db, recovery, err := store.Open(ctx, cfg.Database.DataSource, store.Options{OnDamage: func(err error) {
+		conditions.Set(health.StoreFailing, cfg.Database.DataSource, err.Error()+"; a restart of edgecore repairs it")
+	}})
 	if err != nil {
 		return err
 	}
