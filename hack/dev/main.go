@@ -189,7 +189,10 @@ func (d *dev) runtime(ctx context.Context) (endpoint, root string, err error) {
 		}
 		defer client.Close()
 		say("loading the sandbox image and the demo image, built here from busybox")
-		return d.endpoint, cgroupRoot, containerd.LoadImages(ctx, client, socket, "ctr")
+		if err := containerd.LoadImages(ctx, client, socket, "ctr"); err != nil {
+			return "", "", err
+		}
+		return d.endpoint, cgroupRoot, ensureSandboxImage(ctx, client, socket)
 	}
 	instance, err := containerd.Attach(d.name())
 	if err != nil {
