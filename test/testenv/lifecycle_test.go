@@ -210,3 +210,34 @@ func orphan(t *testing.T, name string) {
 	create(t, pods(t, instance), "web", floor.Port{Container: 80, Host: freePort(t)})
 	os.Exit(3)
 }
+
+// containerd 2.x runs pods here too, and has what the machine's containerd lacks: events, and its
+// cgroup driver on request.
+func TestContainerd2(t *testing.T) {
+	instance := testenv.StartContainerd(t, testenv.Options{Containerd2: true})
+	c := pods(t, instance)
+	config, err := c.CRI.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := config.GetLinux().GetCgroupDriver(); got != runtimeapi.CgroupDriver_CGROUPFS {
+		t.Errorf("cgroup driver = %v, want cgroupfs", got)
+	}
+	events, err := c.CRI.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := create(t, c, "web", floor.Port{Container: 80, Host: freePort(t)})
+	for {
+		event, err := events.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if event.GetContainerId() == pod.Container && event.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT {
+			break
+		}
+	}
+	if err := c.Delete(t.Context(), pod, 0); err != nil {
+		t.Fatal(err)
+	}
+}
