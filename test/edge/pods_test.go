@@ -72,7 +72,13 @@ spec:
 `, host))
 	pods := n.until("the pod runs", running("web"))
 	p := pods["web"]
-	out := n.logged(p, "main")
+	var out string
+	testenv.Poll(t, patience, func() error {
+		if out = n.logged(p, "main"); !strings.Contains(out, " mem:") {
+			return fmt.Errorf("the script is not done: %s", out)
+		}
+		return nil
+	})
 	cpu := "shares: 102"
 	if cgroups.IsCgroup2UnifiedMode() {
 		cpu = "shares: 4" // cpu.weight has another scale
@@ -89,14 +95,17 @@ spec:
 	if t.Failed() {
 		t.Log(out)
 	}
-	resp, err := http.Get("http://" + p.Status.PodIP + "/order")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "1\n2\n" {
-		t.Errorf("the pod serves %q, %v", body, err)
-	}
+	testenv.Poll(t, patience, func() error {
+		resp, err := http.Get("http://" + p.Status.PodIP + "/order")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "1\n2\n" {
+			return fmt.Errorf("the pod serves %q, %w", body, err)
+		}
+		return nil
+	})
 	checkStatus(t, p)
 	n.remove("web.yaml")
 	n.until("the pod is gone", gone("web"))

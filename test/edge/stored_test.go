@@ -82,10 +82,12 @@ func TestStoredPods(t *testing.T) {
 		n.put(s, "default/secret/key", &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", Namespace: "default"}, Data: map[string][]byte{"k": []byte("hush")}})
 	})
 	pods := n.until("it runs", running("api"))
-	out := n.logged(pods["api"], "main")
-	if !strings.Contains(out, "conf one key hush mode 400 env one") {
-		t.Errorf("the container says %q", out)
-	}
+	testenv.Poll(t, patience, func() error {
+		if out := n.logged(pods["api"], "main"); !strings.Contains(out, "conf one key hush mode 400 env one") {
+			return fmt.Errorf("the container says %q", out)
+		}
+		return nil
+	})
 	dir := filepath.Join(n.Dir, "root", "pods", string(p.UID), "volumes")
 	var fs unix.Statfs_t
 	if err := unix.Statfs(filepath.Join(dir, "kubernetes.io~secret", "key"), &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {

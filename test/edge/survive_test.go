@@ -51,6 +51,18 @@ func reboot(t *testing.T, n *node) {
 	if err := n.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// At first the agent shows what it knew before the reboot.
+	n.until("statuses are of this boot", func(pods map[string]*v1.Pod) error {
+		lives := n.lives()
+		for name, p := range pods {
+			for _, c := range p.Status.ContainerStatuses {
+				if id := strings.TrimPrefix(c.ContainerID, "containerd://"); c.State.Running != nil && lives[id] == 0 {
+					return fmt.Errorf("%s: container %s does not run", name, id)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 func tenPods(t *testing.T) *node {
