@@ -32,7 +32,8 @@ stop: ## remove all that `make run` made
 
 test: setup lint build ## all tests, on real parts, with the race detector (needs root)
 	go test -timeout 10m ./beehive ./metamanager/store # what they promise of speed, which means nothing under the race detector
-	go test -timeout 40m -race ./...
+	go test -timeout 30m -race $$(go list ./... | grep -v /test/edge)
+	go test -timeout 30m -race ./test/edge # alone: it measures times
 
 lint: ## gofmt, go vet, staticcheck
 	@echo "gofmt -l ."; out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
