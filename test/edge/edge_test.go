@@ -224,3 +224,13 @@ func (n *node) nothingLeft() {
 		return err
 	})
 }
+
+// namespace names a namespace of this process.
+func namespace(t *testing.T, kind string) string {
+	t.Helper()
+	link, err := os.Readlink("/proc/self/ns/" + kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link
+}
