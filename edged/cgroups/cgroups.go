@@ -60,6 +60,8 @@ type Manager struct {
 	pods map[types.UID]*v1.Pod
 	// classShares is what the Burstable class was last given.
 	classShares uint64
+	// missing are the controllers that the kernel does not offer, as Setup found.
+	missing []string
 }
 
 // New makes a Manager; Setup comes next.
@@ -78,21 +80,32 @@ func (e *MissingError) Error() string {
 		strings.Join(e.Controllers, " and no "), e.Controllers[0])
 }
 
-// Setup makes the groups of the classes. A MissingError is no reason to stop.
+// Setup makes the groups of the classes. A MissingError is no reason to stop. Pods may come before it,
+// and it may be repeated: the Burstable class has the shares of the pods that are there.
 func (m *Manager) Setup(context.Context) error {
 	if !m.opts.PerQOS {
 		return nil
 	}
+	missing := missingControllers(mountpoint)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.missing = missing
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
 		r := Resources{}
-		if class != v1.PodQOSGuaranteed {
+		switch class {
+		case v1.PodQOSBurstable:
+			r.CPUShares = burstableShares(mapValues(m.pods))
+		case v1.PodQOSBestEffort:
 			r.CPUShares = minShares
 		}
 		if err := m.apply(m.classPath(class), r); err != nil {
 			return fmt.Errorf("cgroup %s: %w", m.classPath(class).cgroupfs(), err)
 		}
+		if class == v1.PodQOSBurstable {
+			m.classShares = r.CPUShares
+		}
 	}
-	if missing := missingControllers(mountpoint); len(missing) > 0 {
+	if len(missing) > 0 {
 		return &MissingError{missing}
 	}
 	return nil
@@ -103,13 +116,18 @@ func (m *Manager) EnsurePod(pod *v1.Pod) error {
 	if !m.opts.PerQOS {
 		return nil
 	}
+	if err := checkUID(pod.UID); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	_, there := m.pods[pod.UID]
+	missing := m.missing
 	m.mu.Unlock()
 	if there && m.exists(m.podPath(pod)) {
 		return nil
 	}
-	if err := m.apply(m.podPath(pod), PodResources(pod, m.opts.ResourceOptions, max(m.opts.PodPids, 0))); err != nil {
+	r := offered(PodResources(pod, m.opts.ResourceOptions, max(m.opts.PodPids, 0)), missing)
+	if err := m.apply(m.podPath(pod), r); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -145,12 +163,15 @@ func (m *Manager) PodParent(pod *v1.Pod) string {
 
 // RemovePod removes a pod's cgroup. What still runs in it belongs to a pod that has ended, and is killed.
 func (m *Manager) RemovePod(uid types.UID) error {
-	m.mu.Lock()
-	delete(m.pods, uid)
-	m.mu.Unlock()
 	if !m.opts.PerQOS {
 		return nil
 	}
+	if err := checkUID(uid); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.pods, uid)
+	m.mu.Unlock()
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
 		p := m.podOf(class, uid)
 		if !m.exists(p) {
@@ -358,6 +379,21 @@ func missingControllers(mount string) []string {
 		}
 	}
 	return missing
+}
+
+// offered leaves out what the kernel cannot limit: the library takes a value that it cannot set for an
+// error, and the pod would not run at all.
+func offered(r Resources, missing []string) Resources {
+	if slices.Contains(missing, "cpu") {
+		r.CPUShares, r.CPUQuota, r.CPUPeriod = 0, 0, 0
+	}
+	if slices.Contains(missing, "memory") {
+		r.Memory = 0
+	}
+	if slices.Contains(missing, "pids") {
+		r.Pids = 0
+	}
+	return r
 }
 
 func mapValues(pods map[types.UID]*v1.Pod) []*v1.Pod {

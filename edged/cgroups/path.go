@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -60,6 +61,15 @@ func (m *Manager) podPath(pod *v1.Pod) path { return m.podOf(QOS(pod), pod.UID) 
 
 func (m *Manager) podOf(class v1.PodQOSClass, uid types.UID) path {
 	return m.classPath(class).join(podPrefix + string(uid))
+}
+
+// checkUID refuses a UID that is no name of one directory. UIDs come from the runtime's labels, too, and
+// what a pod's path leads to is emptied and removed.
+func checkUID(uid types.UID) error {
+	if uid == "" || strings.ContainsAny(string(uid), "/\x00") || strings.Contains(string(uid), "..") {
+		return fmt.Errorf("pod UID %q cannot name a cgroup: it must not be empty nor have '/' or \"..\" in it", uid)
+	}
+	return nil
 }
 
 // podUID reads the UID from the name of a directory below that of a class.
