@@ -124,18 +124,22 @@ func TestStoredPods(t *testing.T) {
 		return nil
 	})
 	n.nothingLeft()
-	n.stored(func(s *store.Store) {
-		reports, err := s.Outbox(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var keys []string
-		for _, r := range reports {
-			keys = append(keys, r.Key)
-		}
-		if got := strings.Join(keys, ", "); !strings.Contains(got, "default/podpatch/api") || !strings.Contains(got, "default/pod/api") {
-			t.Errorf("outbox: %s; want the status and the end of the pod", got)
-		}
+	// The end is reported last of all; an agent that was stopped before it reports it when it starts again.
+	testenv.Poll(t, patience, func() (err error) {
+		n.stored(func(s *store.Store) {
+			var reports []store.Report
+			if reports, err = s.Outbox(t.Context()); err != nil {
+				return
+			}
+			var keys []string
+			for _, r := range reports {
+				keys = append(keys, r.Key)
+			}
+			if got := strings.Join(keys, ", "); !strings.Contains(got, "patch default/podpatch/api") || !strings.Contains(got, "delete default/pod/api") {
+				err = fmt.Errorf("outbox: %s; want the status and the end of the pod", got)
+			}
+		})
+		return err
 	})
 }
 
