@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 
@@ -22,6 +23,9 @@ type exitWatch struct {
 	mu  sync.Mutex
 	fds map[int]watched // by pidfd
 	ids map[string]int  // container or sandbox -> pidfd
+	// ended are the containers and sandboxes whose end was told, until the runtime knows of it. An ended
+	// process may stay as a zombie, whose pidfd would tell of the same end without a pause.
+	ended map[string]types.UID
 }
 
 type watched struct {
@@ -38,7 +42,7 @@ func newExitWatch() (*exitWatch, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(epoll))
 	}
-	w := &exitWatch{epoll: epoll, stop: stop, fds: map[int]watched{}, ids: map[string]int{}}
+	w := &exitWatch{epoll: epoll, stop: stop, fds: map[int]watched{}, ids: map[string]int{}, ended: map[string]types.UID{}}
 	if err := w.register(stop); err != nil {
 		return nil, errors.Join(err, unix.Close(stop), unix.Close(epoll))
 	}
@@ -49,8 +53,18 @@ func (w *exitWatch) register(fd int) error {
 	return unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 }
 
-// add watches a process. os.ErrProcessDone says that it has ended already, or that its pid is another's.
+// add watches a process, once. os.ErrProcessDone says that it has ended already, or that its pid is another's.
 func (w *exitWatch) add(pid int, id string, uid types.UID) error {
+	w.mu.Lock()
+	_, twice := w.ids[id]
+	_, ended := w.ended[id]
+	w.mu.Unlock()
+	switch {
+	case ended:
+		return os.ErrProcessDone
+	case twice:
+		return nil
+	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return os.ErrProcessDone
@@ -120,8 +134,19 @@ func (w *exitWatch) take(fd int) (types.UID, bool) {
 	}
 	delete(w.fds, fd)
 	delete(w.ids, what.id)
+	w.ended[what.id] = what.uid
 	w.closeFD(fd) // which takes it out of the epoll set, too
 	return what.uid, true
+}
+
+// forget drops the ends of a pod's processes that the runtime knows of: those it does not call running.
+func (w *exitWatch) forget(uid types.UID, running map[string]int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.ended, func(id string, of types.UID) bool {
+		_, runs := running[id]
+		return of == uid && !runs
+	})
 }
 
 func (w *exitWatch) close() {
@@ -132,6 +157,7 @@ func (w *exitWatch) close() {
 	}
 	clear(w.fds)
 	clear(w.ids)
+	clear(w.ended)
 	w.closeFD(w.stop)
 	w.closeFD(w.epoll)
 	w.epoll = -1

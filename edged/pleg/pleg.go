@@ -8,7 +8,9 @@
 //     calls, and two or more for each pod that differs from the snapshot.
 //
 // Order: snapshots of a pod are made one after another, and a later one never loses what an earlier one
-// had. A change during a snapshot is in the next: each notice makes one that begins after the notice.
+// had. A change during a snapshot is in the next: each notice makes one that begins after the notice. The
+// kernel tells of an exit before the runtime knows of it: a snapshot in which a process runs that has
+// ended is followed by more, at growing intervals, until the two agree.
 // OnChange is called after the snapshot that has the change was stored; not for what Refresh found, since
 // its caller has it in hand.
 package pleg
@@ -53,6 +55,8 @@ type Options struct {
 const (
 	defaultRelistMin = time.Second
 	defaultRelistMax = 20 * time.Second
+	// maxSilence is how long relists may take no end before Healthy says so: the kubelet's threshold.
+	maxSilence = 3 * time.Minute
 	// downRetry is how often a runtime that does not answer is asked.
 	downRetry = time.Second
 	// getParallel bounds the snapshots in flight: a restart adopts many pods at once.
@@ -69,6 +73,8 @@ type PLEG struct {
 
 	// noticed holds the pods of which something is said to have changed.
 	noticed chan types.UID
+	// behind holds the pods of which the runtime does not know yet that a process of theirs ended.
+	behind chan types.UID
 
 	mu     sync.Mutex
 	pods   map[types.UID]*observed.Pod
@@ -98,7 +104,7 @@ func New(lister Lister, client Client, opts Options) *PLEG {
 	}
 	p := &PLEG{
 		lister: lister, opts: opts, noticed: make(chan types.UID, 256), again: make(chan struct{}, 1), active: make(chan struct{}, 1),
-		pods: map[types.UID]*observed.Pod{}, locks: map[types.UID]*sync.Mutex{},
+		behind: make(chan types.UID, 256), pods: map[types.UID]*observed.Pod{}, locks: map[types.UID]*sync.Mutex{},
 	}
 	p.client = client
 	return p
@@ -173,18 +179,50 @@ func (p *PLEG) notice(ctx context.Context, uid types.UID) {
 	}
 }
 
-// followNotices makes a snapshot of each pod of which something was noticed.
+// followNotices makes a snapshot of each pod of which something was noticed, and again of those of which
+// the runtime knows less than the kernel.
 func (p *PLEG) followNotices(ctx context.Context) {
+	var later lookAgain
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case uid := <-p.noticed:
-			if _, err := p.update(ctx, uid, true); err != nil && ctx.Err() == nil {
-				klog.V(2).InfoS("Pod state not read; relisting", "podUID", uid, "err", err)
-				p.relistSoon()
+			p.look(ctx, uid, &later)
+		case uid := <-p.behind:
+			later.add(uid, time.Now())
+		case <-timer.C:
+			for _, uid := range later.due(time.Now()) {
+				p.look(ctx, uid, &later)
 			}
 		}
+		if wait, ok := later.next(time.Now()); ok {
+			timer.Reset(wait)
+		}
+	}
+}
+
+func (p *PLEG) look(ctx context.Context, uid types.UID, later *lookAgain) {
+	_, behind, err := p.update(ctx, uid, true)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		klog.V(2).InfoS("Pod state not read; relisting", "podUID", uid, "err", err)
+		p.relistSoon()
+	case behind:
+		later.add(uid, time.Now())
+	default:
+		later.done(uid)
+	}
+}
+
+// fallsBehind has a pod looked at again soon.
+func (p *PLEG) fallsBehind(uid types.UID) {
+	select {
+	case p.behind <- uid:
+	default:
+		p.relistSoon()
 	}
 }
 
@@ -208,7 +246,11 @@ func (p *PLEG) Relist(ctx context.Context) (changed bool, err error) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			if _, e := p.update(ctx, uid, true); e != nil {
+			_, behind, e := p.update(ctx, uid, true)
+			if behind {
+				p.fallsBehind(uid)
+			}
+			if e != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				err = e
@@ -255,27 +297,32 @@ func (p *PLEG) Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error
 	case p.active <- struct{}{}: // what the caller did may have more consequences soon
 	default:
 	}
-	return p.update(ctx, uid, false)
+	pod, behind, err := p.update(ctx, uid, false)
+	if behind {
+		p.fallsBehind(uid)
+	}
+	return pod, err
 }
 
-// update makes and stores a snapshot; tell says whether a change is told.
-func (p *PLEG) update(ctx context.Context, uid types.UID, tell bool) (*observed.Pod, error) {
+// update makes and stores a snapshot; tell says whether a change is told. behind says that a process runs
+// in the snapshot that has ended.
+func (p *PLEG) update(ctx context.Context, uid types.UID, tell bool) (pod *observed.Pod, behind bool, err error) {
 	lock := p.lockOf(uid)
 	lock.Lock()
-	pod, err := p.lister.GetPod(ctx, uid)
+	pod, err = p.lister.GetPod(ctx, uid)
 	if err != nil {
 		lock.Unlock()
-		return nil, fmt.Errorf("read pod %s from the runtime: %w", uid, err)
+		return nil, false, fmt.Errorf("read pod %s from the runtime: %w", uid, err)
 	}
 	changed := p.store(pod)
 	lock.Unlock()
 	if s := p.source.Load(); s != nil {
-		s.watch(ctx, pod)
+		behind = s.watch(pod)
 	}
 	if changed && tell {
 		p.opts.OnChange(uid)
 	}
-	return pod, nil
+	return pod, behind, nil
 }
 
 func (p *PLEG) lockOf(uid types.UID) *sync.Mutex {
@@ -341,6 +388,8 @@ func (p *PLEG) Healthy() error {
 		return fmt.Errorf("pleg was last seen active %v ago: %w", time.Since(p.listed).Round(time.Second), p.down)
 	case p.listed.IsZero():
 		return fmt.Errorf("pleg has yet to be successful")
+	case time.Since(p.listed) > max(maxSilence, 2*p.opts.RelistMax):
+		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v", time.Since(p.listed).Round(time.Second), max(maxSilence, 2*p.opts.RelistMax))
 	}
 	return nil
 }

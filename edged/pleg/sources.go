@@ -58,7 +58,9 @@ func (s *sources) start(ctx context.Context, wg *sync.WaitGroup) {
 func (s *sources) follow(ctx context.Context) {
 	for delay := streamRetryMin; ; delay = min(2*delay, streamRetryMax) {
 		err := s.stream(ctx)
-		s.streaming.Store(false)
+		if s.streaming.Swap(false) {
+			delay = streamRetryMin // it was a good one
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -96,34 +98,33 @@ func (s *sources) stream(ctx context.Context) error {
 }
 
 // watch watches the running processes of a pod. Those whose pid the runtime does not tell are left to the
-// relist.
-func (s *sources) watch(ctx context.Context, pod *observed.Pod) {
+// relist. It tells whether one of them has ended, which the runtime does not know yet.
+func (s *sources) watch(pod *observed.Pod) (behind bool) {
 	if s.streaming.Load() {
-		return
+		return false
 	}
+	running := map[string]int{}
 	for _, c := range pod.Containers {
-		if c.Running() {
-			s.add(ctx, pod.UID, c.ID, c.PID)
+		if c.Running() && c.PID != 0 {
+			running[c.ID] = c.PID
 		}
 	}
 	for _, box := range pod.Sandboxes {
-		if box.Ready {
-			s.add(ctx, pod.UID, box.ID, box.PID)
+		if box.Ready && box.PID != 0 {
+			running[box.ID] = box.PID
 		}
 	}
-}
-
-func (s *sources) add(ctx context.Context, uid types.UID, id string, pid int) {
-	if pid == 0 || s.exits.watches(id) {
-		return
+	s.exits.forget(pod.UID, running)
+	for id, pid := range running {
+		err := s.exits.add(pid, id, pod.UID)
+		switch {
+		case errors.Is(err, os.ErrProcessDone):
+			behind = true
+		case err != nil:
+			klog.V(2).InfoS("Process not watched; its end is noticed by relist", "podUID", pod.UID, "id", id, "pid", pid, "err", err)
+		}
 	}
-	err := s.exits.add(pid, id, uid)
-	switch {
-	case errors.Is(err, os.ErrProcessDone):
-		s.relist() // it ended before it could be watched
-	case err != nil:
-		klog.V(2).InfoS("Process not watched; its end is noticed by relist", "podUID", uid, "id", id, "pid", pid, "err", err)
-	}
+	return behind
 }
 
 // inCgroupOf tells whether a process belongs to a container: its id is in the process's cgroup. A
