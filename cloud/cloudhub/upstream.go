@@ -1,0 +1,22 @@
+package cloudhub
+
+import (
+	"context"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// Upstream is told of nodes that come and go, and carries out what they ask for.
+type Upstream interface {
+	// Connected is called after a node's session began, with the protocol of the link. An edge of ours is told from
+	// another by its prefix "edgecore/".
+	Connected(ctx context.Context, node, protocol string)
+	// Disconnected is called after a node's session ended, with the reason.
+	Disconnected(node, reason string)
+	// Heartbeat renews the node's lease. It is called at most every 10 s for a node, when that was agreed with the
+	// edge, and only while signs of life come from it.
+	Heartbeat(ctx context.Context, node string)
+	// Handle carries out a request, whose resource is in the form that edges use, and makes the answer; nil is no
+	// answer. There is one call at a time for a node and object, many beside each other.
+	Handle(ctx context.Context, node string, m *model.Message) *model.Message
+}
