@@ -28,6 +28,8 @@ const (
 	gcPercent = 50
 	// recovered is the store's note that it was repaired, kept until the cloud has told all anew.
 	recovered = "store-recovered"
+	// scratchDir is in memory; the store's copy is there while the disk takes no writes.
+	scratchDir = "/run/edgecore"
 )
 
 // runAgent builds the parts, hands each what it needs, and runs them until ctx ends.
@@ -40,11 +42,14 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
 
 	conditions := &health.Registry{}
-	db, recovery, err := store.Open(ctx, cfg.Database.DataSource, store.Options{OnDamage: func(err error) {
+	db, recovery, err := store.Open(ctx, cfg.Database.DataSource, store.Options{Scratch: scratchDir, OnDamage: func(err error) {
 		conditions.Set(health.StoreFailing, cfg.Database.DataSource, err.Error()+"; a restart of edgecore repairs it")
 	}})
 	if err != nil {
 		return err
+	}
+	if db.Frozen() {
+		conditions.Set(health.StoreFailing, cfg.Database.DataSource, store.ErrReadOnly.Error()+"; then restart edgecore, which runs on what was stored before")
 	}
 	defer func() {
 		if err := db.Close(); err != nil {

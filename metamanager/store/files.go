@@ -124,6 +124,18 @@ func createFile(path string) error {
 	return syncFolder(path)
 }
 
+// copyFile copies a file for root alone to read; one that is not there leaves none.
+func copyFile(from, to string) error {
+	content, err := os.ReadFile(from)
+	if errors.Is(err, os.ErrNotExist) {
+		return removeIfThere(to)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o600)
+}
+
 func removeIfThere(name string) error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

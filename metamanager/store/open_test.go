@@ -239,6 +239,21 @@ func TestReadOnlyDisk(t *testing.T) {
 	if !errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), path) {
 		t.Errorf("err = %v, want ErrReadOnly", err)
 	}
+	for range 2 { // and again, over the copy of before
+		s, recovery, err := Open(t.Context(), path, Options{Scratch: filepath.Join(t.TempDir(), "run")})
+		if err != nil || recovery != nil || !s.Frozen() {
+			t.Fatalf("recovery %v, err %v; want the copy", recovery, err)
+		}
+		if got := value(t, s, "a/pod/x"); got != "1" {
+			t.Errorf("the copy has %q", got)
+		}
+		if err := s.Apply(t.Context(), Upsert(meta("a/pod/x", "2"))); !errors.Is(err, ErrReadOnly) {
+			t.Errorf("a write: %v, want ErrReadOnly", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	remount(t, dir, 0, "")
 	if got := value(t, openTest(t, path), "a/pod/x"); got != "1" {
 		t.Error("after the disk was writable again:", got)

@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -43,6 +44,9 @@ type Options struct {
 	MaxBatch int
 	// Reserve is the space kept for deletes on a full disk, in bytes: 512 KiB. Less than 0 is none.
 	Reserve int64
+	// Scratch is a folder in memory. Where the disk takes no writes, a copy of the file is read there, and each
+	// Apply fails with ErrReadOnly. Without one, Open fails.
+	Scratch string
 	// OnDamage, which may be nil, is told once when damage is met while the store is open. It must not block,
 	// and must not call the store. The next Open repairs the file.
 	OnDamage func(error)
@@ -65,6 +69,8 @@ type Store struct {
 
 	onDamage func(error)
 	damaged  atomic.Bool
+	// frozen: this is a copy of a file on a disk that takes no writes.
+	frozen bool
 
 	jobs chan *job
 	// done is closed when the writer has ended.
@@ -86,20 +92,29 @@ func Open(ctx context.Context, path string, opts Options) (*Store, *Recovery, er
 	if opts.Reserve == 0 {
 		opts.Reserve = defaultReserve
 	}
-	s, recovery, err := openLocked(ctx, path, opts)
+	s, recovery, err := openLocked(ctx, path, opts, nil)
+	if opts.Scratch != "" && errors.Is(classify(err), ErrReadOnly) {
+		s, recovery, err = openCopy(ctx, path, opts)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("store %s: %w", path, classify(err))
 	}
 	return s, recovery, nil
 }
 
-func openLocked(ctx context.Context, path string, opts Options) (*Store, *Recovery, error) {
+// openLocked opens a file that no other process has open; prepare, which may be nil, is called when that is sure.
+func openLocked(ctx context.Context, path string, opts Options, prepare func() error) (*Store, *Recovery, error) {
 	if err := prepareFolder(path); err != nil {
 		return nil, nil, err
 	}
 	l, err := takeLock(path)
 	if err != nil {
 		return nil, nil, err
+	}
+	if prepare != nil {
+		if err := prepare(); err != nil {
+			return nil, nil, errors.Join(err, l.abandon())
+		}
 	}
 	r := reserve{path: path, size: opts.Reserve}
 	s, recovery, err := openChecked(ctx, path, opts, l.unclean)
@@ -124,6 +139,27 @@ func openLocked(ctx context.Context, path string, opts Options) (*Store, *Recove
 	}()
 	return s, recovery, nil
 }
+
+// openCopy opens a copy of a file whose disk takes no writes. Its log belongs to it: what was acknowledged may
+// be there alone.
+func openCopy(ctx context.Context, path string, opts Options) (*Store, *Recovery, error) {
+	if err := os.MkdirAll(opts.Scratch, 0o700); err != nil {
+		return nil, nil, err
+	}
+	to := filepath.Join(opts.Scratch, strings.ReplaceAll(strings.Trim(filepath.Clean(path), "/"), "/", "_"))
+	opts.Reserve = -1
+	s, recovery, err := openLocked(ctx, to, opts, func() error {
+		return errors.Join(removeIfThere(to+"-shm"), copyFile(path, to), copyFile(path+"-wal", to+"-wal"))
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	s.frozen = true
+	return s, recovery, nil
+}
+
+// Frozen tells whether the disk took no writes when the store was opened, so that it is but a copy.
+func (s *Store) Frozen() bool { return s.frozen }
 
 // openChecked opens a file that may be damaged. Damage that only shows when the file is used is repaired too.
 func openChecked(ctx context.Context, path string, opts Options, unclean bool) (*Store, *Recovery, error) {
@@ -202,6 +238,9 @@ func (s *Store) Close() error {
 	s.closing.Unlock()
 	<-s.done
 	err := errors.Join(s.note(s.writer.fold()), s.closeFiles())
+	if s.frozen {
+		err = errors.Join(err, removeIfThere(s.path)) // it takes up memory
+	}
 	if s.damaged.Load() {
 		return errors.Join(err, s.lock.abandon()) // the next Open has to look closely
 	}

@@ -34,6 +34,9 @@ func (s *Store) Apply(ctx context.Context, ops ...Op) error {
 	if len(ops) == 0 {
 		return nil
 	}
+	if s.frozen {
+		return ErrReadOnly
+	}
 	j := &job{ops: ops, done: make(chan error, 1)}
 	s.closing.RLock()
 	if s.closed {

@@ -239,6 +239,48 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
+// TestReadOnlyDisk: a device whose disk takes no writes any more runs what it has stored, and says so.
+func TestReadOnlyDisk(t *testing.T) {
+	dir := t.TempDir()
+	db := filepath.Join(dir, "db")
+	if err := os.Mkdir(db, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", db, "tmpfs", 0, "size=4m"); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, testenv.Options{}, agent.Options{Dir: dir})
+	p := cloudPod("api")
+	p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts, p.Spec.Containers[0].Env = nil, nil, nil
+	n.manifest("static.yaml", pod("static", forever))
+	n.stored(func(s *store.Store) { n.put(s, "default/pod/api", p) })
+	n.until("both run", running("api", "static"))
+	if err := n.Kill9(t.Context()); err != nil { // what was acknowledged last is in the log alone
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", db, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.ctrd.PowerOff(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.ctrd.PowerOn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.until("both are back", func(pods map[string]*v1.Pod) error {
+		if lives := n.lives(); len(lives) != 2 {
+			return fmt.Errorf("%d containers run", len(lives))
+		}
+		return running("api", "static")(pods)
+	})
+	if out, err := n.Run(t.Context(), "status"); err == nil || !strings.Contains(out, "the disk is read-only") {
+		t.Errorf("status does not tell: %s", out)
+	}
+}
+
 // TestCommands: what a person at the device types.
 func TestCommands(t *testing.T) {
 	n := newNode(t, testenv.Options{}, agent.Options{})
