@@ -28,6 +28,13 @@ const (
 	TypePersistentVolume      = "persistentvolume"
 	TypePersistentVolumeClaim = "persistentvolumeclaim"
 	TypeVolumeAttachment      = "volumeattachment"
+	TypeService               = "service"
+	TypeEndpoints             = "endpoints"
+	TypeCSR                   = "certificatesigningrequest"
+
+	// TypeLink and TypeInventory are between ends of ours: the state of the link, and what an edge has.
+	TypeLink      = "link"
+	TypeInventory = "inventory"
 )
 
 // Key names an object, or with an empty Name all of a type.
