@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
 // Where things lie by default: KubeEdge's places.
@@ -24,8 +26,6 @@ const (
 	certFile = "/etc/kubeedge/certs/server.crt"
 	keyFile  = "/etc/kubeedge/certs/server.key"
 	local    = "127.0.0.1"
-
-	unixScheme = "unix://"
 )
 
 // Default returns the configuration of an empty file.
@@ -57,7 +57,7 @@ func (e *EdgeCore) complete() {
 	kubelet := &edged.TailoredKubeletConfig
 	for _, endpoint := range []*string{&kubelet.ContainerRuntimeEndpoint, &kubelet.ImageServiceEndpoint} {
 		if strings.HasPrefix(*endpoint, "/") { // the kubelet takes a bare path, too
-			*endpoint = unixScheme + *endpoint
+			*endpoint = strict.UnixScheme + *endpoint
 		}
 	}
 	kubelet.Logging.FlushFrequency.SerializeAsString = true

@@ -3,6 +3,8 @@ package v1alpha2
 import (
 	"encoding/json"
 	"strings"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
 // formerEdged are keys of modules.edged that KubeEdge had in this apiVersion at some time from 1.12 on, and
@@ -29,7 +31,7 @@ func takeFormer(root map[string]any) Problems {
 			continue
 		}
 		delete(edged, key)
-		text := notActedOn
+		text := strict.NotActedOn
 		switch key {
 		case "remoteRuntimeEndpoint":
 			text = moveEndpoint(edged, value, "containerRuntimeEndpoint")
@@ -50,7 +52,7 @@ func moveEndpoint(edged map[string]any, value any, to string) string {
 	switch {
 	case isText && strings.Contains(text, "dockershim"):
 		return "ignored: there is no dockershim any more; " + place + to + " names a CRI runtime"
-	case has(kubelet, to), edged["tailoredKubeletConfig"] != nil && !isMap:
+	case strict.Has(kubelet, to), edged["tailoredKubeletConfig"] != nil && !isMap:
 		return "ignored: " + place + to + " has taken its place"
 	case !isText || text == "":
 		return "ignored: set " + place + to

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
 const head = "apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n"
@@ -105,7 +107,7 @@ func TestDefaultIsAFile(t *testing.T) {
 		t.Errorf("the printed defaults read back (-want +got):\n%s", diff)
 	}
 	for _, w := range warnings {
-		if !strings.HasSuffix(w, ".enable: "+notThere) {
+		if !strings.HasSuffix(w, ".enable: "+strict.NotThere) {
 			t.Errorf("a default is warned of: %s", w)
 		}
 	}
@@ -225,8 +227,8 @@ func TestManyProblems(t *testing.T) {
 	if !errors.As(err, &problems) || len(problems) < 1000 {
 		t.Fatalf("got %d problems", len(problems))
 	}
-	if lines := strings.Count(err.Error(), "\n"); lines != maxShown+1 {
-		t.Errorf("the error has %d lines, want %d", lines, maxShown+1)
+	if lines := strings.Count(err.Error(), "\n"); lines != strict.MaxShown+1 {
+		t.Errorf("the error has %d lines, want %d", lines, strict.MaxShown+1)
 	}
 }
 

@@ -1,6 +1,10 @@
 package v1alpha2
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+)
 
 // Redacted returns a copy without what must not be shown: tokens, passwords, and headers of requests.
 func (e *EdgeCore) Redacted() *EdgeCore {
@@ -8,15 +12,15 @@ func (e *EdgeCore) Redacted() *EdgeCore {
 	hub, bus, kubelet := &out.Modules.EdgeHub, &out.Modules.EventBus, &out.Modules.Edged.TailoredKubeletConfig
 	for _, s := range []*string{&hub.Token, &bus.MqttPassword} {
 		if *s != "" {
-			*s = hidden
+			*s = strict.Hidden
 		}
 	}
 	for _, s := range []*string{&bus.MqttServerInternal, &bus.MqttServerExternal, &hub.HTTPServer, &kubelet.StaticPodURL} {
-		*s = withoutPassword(*s)
+		*s = strict.WithoutPassword(*s)
 	}
 	kubelet.StaticPodURLHeader = maps.Clone(kubelet.StaticPodURLHeader)
 	for name := range kubelet.StaticPodURLHeader {
-		kubelet.StaticPodURLHeader[name] = []string{hidden}
+		kubelet.StaticPodURLHeader[name] = []string{strict.Hidden}
 	}
 	return &out
 }

@@ -1,151 +1,23 @@
 package v1alpha2
 
 import (
-	"encoding/json"
-	"fmt"
+	"errors"
 	"os"
-	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/stricttest"
 )
 
-// leaves returns the paths of all keys that have no keys of ours below them, with their types.
-func leaves(at string, t reflect.Type, found map[string]reflect.Type) {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct || hasOwnForm(t) {
-		found[at] = t
-		return
-	}
-	for key, field := range fieldsOf(t) {
-		leaves(join(at, key), field, found)
-	}
-}
-
-// other returns a value that a type reads, and that no default has.
-func other(t reflect.Type) any {
-	switch {
-	case t == reflect.TypeFor[metav1.Duration](), hasDuration(t):
-		return "17s"
-	case t == reflect.TypeFor[resource.Quantity](), hasQuantity(t):
-		return "17"
-	}
-	switch t.Kind() {
-	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Struct {
-			return []any{map[string]any{}}
-		}
-		return []any{other(t.Elem())}
-	case reflect.Map:
-		if t.Elem().Kind() == reflect.Slice {
-			return map[string]any{"other": []any{"x"}}
-		}
-		return map[string]any{"other": other(t.Elem())}
-	case reflect.String:
-		return "other"
-	case reflect.Bool:
-		return true
-	}
-	return json.Number("17")
-}
-
-func treeOf(path string, value any) map[string]any {
-	parts := strings.Split(path, ".")
-	for i := len(parts) - 1; i >= 0; i-- {
-		value = map[string]any{parts[i]: value}
-	}
-	tree, _ := value.(map[string]any)
-	return tree
-}
-
-// TestEveryKeyIsLiveOrWarnedOf: each key that can be set is either one that we act on, and no warning, or
-// one warning that names it.
 func TestEveryKeyIsLiveOrWarnedOf(t *testing.T) {
-	found := map[string]reflect.Type{}
-	leaves("", reflect.TypeFor[EdgeCore](), found)
-	if len(found) < 150 {
-		t.Fatalf("only %d keys found", len(found))
-	}
-	acted := live()
-	isLive := func(path string) bool {
-		for ; path != ""; path = parentOf(path) {
-			if acted[path] {
-				return true
-			}
-		}
-		return false
-	}
-	for path, typ := range found {
-		values := []any{other(typ)}
-		if typ.Kind() == reflect.Bool {
-			values = append(values, false)
-		}
-		warnings := Problems{}
-		for _, v := range values {
-			w := &walker{}
-			clean, _ := w.fit("", treeOf(path, v), reflect.TypeFor[EdgeCore]())
-			if len(w.problems) > 0 {
-				t.Errorf("%s: %v is not read: %v", path, v, w.problems)
-				continue
-			}
-			cfg, err := overlay(clean)
-			if err != nil {
-				t.Errorf("%s: %v", path, err)
-				continue
-			}
-			got := unused(clean, cfg)
-			if len(got) > 1 {
-				t.Errorf("%s: %d warnings", path, len(got))
-			}
-			warnings = append(warnings, got...)
-		}
-		switch {
-		case isLive(path):
-			if len(warnings) > 0 {
-				t.Errorf("%s is acted on, and warned of: %v", path, warnings)
-			}
-		case len(warnings) != 1 || warnings[0].Path != path:
-			t.Errorf("%s is not acted on; warnings: %v", path, warnings)
-		}
-	}
+	stricttest.EveryKeyIsLiveOrWarnedOf(t, schema(), 150)
 }
 
 // TestTablesNameKeys: what the tables name are keys.
 func TestTablesNameKeys(t *testing.T) {
-	known := map[string]bool{}
-	var walk func(at string, typ reflect.Type)
-	walk = func(at string, typ reflect.Type) {
-		known[at] = true
-		for typ.Kind() == reflect.Pointer {
-			typ = typ.Elem()
-		}
-		if typ.Kind() == reflect.Struct && !hasOwnForm(typ) {
-			for key, field := range fieldsOf(typ) {
-				walk(join(at, key), field)
-			}
-		}
-	}
-	walk("", reflect.TypeFor[EdgeCore]())
-	tables := map[string]bool{}
-	for path := range live() {
-		tables[path] = true
-	}
-	for path := range absent() {
-		tables[path] = true
-	}
-	for path := range formerDefaults() {
-		tables[path] = true
-	}
-	for path := range tables {
-		if !known[path] {
-			t.Errorf("%s is no key", path)
-		}
-	}
+	known := stricttest.TablesNameKeys(t, schema())
 	for _, key := range formerEdged() {
 		if known["modules.edged."+key] {
 			t.Errorf("modules.edged.%s is a key of today", key)
@@ -184,8 +56,8 @@ func TestKeysOfKubeEdge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, _, err := readTree(data)
-	if err != nil {
+	root := map[string]any{}
+	if err := yaml.Unmarshal(data, &root); err != nil {
 		t.Fatal(err)
 	}
 	count := 0
@@ -202,9 +74,8 @@ func TestKeysOfKubeEdge(t *testing.T) {
 	if count < 170 {
 		t.Errorf("the file has only %d keys", count)
 	}
-	w := &walker{}
-	w.fit("", root, reflect.TypeFor[EdgeCore]())
-	if len(w.problems) > 0 {
-		t.Error(fmt.Sprint(w.problems))
+	var problems Problems
+	if _, _, err := schema().Parse(data); errors.As(err, &problems) {
+		t.Error(problems)
 	}
 }

@@ -2,62 +2,31 @@ package v1alpha2
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
 // Validate checks the values; all that is wrong is in the error, which is of type Problems. Modules that are
 // switched off are not looked at.
 func (e *EdgeCore) Validate() error {
-	c := &checker{}
-	c.oneOf("database.driverName", e.Database.DriverName, "sqlite3")
-	c.absolute("database.dataSource", e.Database.DataSource)
+	c := &checker{strict.Checker{Secrets: secrets()}}
+	c.OneOf("database.driverName", e.Database.DriverName, "sqlite3")
+	c.Absolute("database.dataSource", e.Database.DataSource)
 	if e.Modules.Edged.Enable {
 		c.edged("modules.edged", &e.Modules.Edged)
 	}
 	c.modules("modules", &e.Modules)
-	return c.problems.orNil()
+	return c.Problems.OrNil()
 }
 
-// checker gathers what is wrong, each with its path, its value, and what is allowed.
-type checker struct{ problems Problems }
-
-func (c *checker) fail(path string, value any, want string) {
-	c.problems = append(c.problems, Problem{Path: path, Text: notAllowed(path, value, want)})
-}
-
-func (c *checker) oneOf(path, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		c.fail(path, value, alternatives(allowed))
-	}
-}
-
-func alternatives(allowed []string) string {
-	if len(allowed) == 1 {
-		return allowed[0]
-	}
-	return "one of " + strings.Join(allowed, ", ")
-}
-
-func (c *checker) atLeast(path string, value, least int64) {
-	if value < least {
-		c.fail(path, value, fmt.Sprintf("%d or more", least))
-	}
-}
-
-func (c *checker) within(path string, value, least, most int64) {
-	if value < least || value > most {
-		c.fail(path, value, fmt.Sprintf("%d to %d", least, most))
-	}
-}
+// checker gathers what is wrong.
+type checker struct{ strict.Checker }
 
 // optional checks a number that may be missing.
 func optional[N int32 | int64](value *N, check func(int64)) {
@@ -66,55 +35,9 @@ func optional[N int32 | int64](value *N, check func(int64)) {
 	}
 }
 
-func (c *checker) positive(path string, d time.Duration) {
-	if d <= 0 {
-		c.fail(path, d.String(), "a duration above 0, such as 10s")
-	}
-}
-
-func (c *checker) notNegative(path string, d time.Duration) {
-	if d < 0 {
-		c.fail(path, d.String(), "a duration of 0s or more")
-	}
-}
-
-func (c *checker) absolute(path, value string) {
-	if !filepath.IsAbs(value) {
-		c.fail(path, value, "an absolute path")
-	}
-}
-
-func (c *checker) absoluteOrNone(path, value string) {
-	if value != "" {
-		c.absolute(path, value)
-	}
-}
-
-func (c *checker) socket(path, value string) {
-	rest, ok := strings.CutPrefix(value, unixScheme)
-	if !ok || !filepath.IsAbs(rest) {
-		c.fail(path, value, "a unix socket, such as "+DefaultCRISocket)
-	}
-}
-
-func (c *checker) address(path, value string) {
-	if _, err := netip.ParseAddr(value); err != nil {
-		c.fail(path, value, "an IP address, such as 127.0.0.1")
-	}
-}
-
-// hostPort checks a server's address.
-func (c *checker) hostPort(path, value string) {
-	host, port, err := net.SplitHostPort(value)
-	n, bad := strconv.ParseUint(port, 10, 16)
-	if err != nil || bad != nil || n == 0 || host == "" {
-		c.fail(path, value, "an address and a port, such as 192.0.2.1:10000")
-	}
-}
-
 func (c *checker) quantity(path, value string) {
 	if q, err := resource.ParseQuantity(value); err != nil || q.Sign() < 0 {
-		c.fail(path, value, "a quantity, such as 100m or 64Mi")
+		c.Fail(path, value, "a quantity, such as 100m or 64Mi")
 	}
 }
 
@@ -127,16 +50,16 @@ func (c *checker) threshold(path, value string) {
 	} else if q, err := resource.ParseQuantity(value); err == nil && q.Sign() >= 0 {
 		return
 	}
-	c.fail(path, value, "a quantity such as 100Mi, or a percentage from 0% to 100%")
+	c.Fail(path, value, "a quantity such as 100Mi, or a percentage from 0% to 100%")
 }
 
 func (c *checker) labels(path string, labels map[string]string) {
-	for _, key := range sortedKeys(labels) {
-		at := entry(path, key)
+	for _, key := range strict.SortedKeys(labels) {
+		at := strict.Entry(path, key)
 		if len(validation.IsQualifiedName(key)) > 0 {
-			c.fail(at, key, "a label's name: up to 63 letters, digits, '-', '_' and '.', with a DNS domain and '/' before it if you like")
+			c.Fail(at, key, "a label's name: up to 63 letters, digits, '-', '_' and '.', with a DNS domain and '/' before it if you like")
 		} else if len(validation.IsValidLabelValue(labels[key])) > 0 {
-			c.fail(at, labels[key], "a label's value: up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends")
+			c.Fail(at, labels[key], "a label's value: up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends")
 		}
 	}
 }
@@ -147,17 +70,17 @@ func (c *checker) edged(p string, e *Edged) {
 		if fitting := nodeName(e.HostnameOverride); fitting != "" {
 			want += fmt.Sprintf("; %q would do", fitting)
 		}
-		c.fail(p+".hostnameOverride", e.HostnameOverride, want)
+		c.Fail(p+".hostnameOverride", e.HostnameOverride, want)
 	}
 	if e.NodeIP != "" {
 		c.nodeIP(p+".nodeIP", e.NodeIP)
 	}
 	if faults := validation.IsDNS1123Label(e.RegisterNodeNamespace); len(faults) > 0 {
-		c.fail(p+".registerNodeNamespace", e.RegisterNodeNamespace, "a namespace's name: lower-case letters, digits and '-'")
+		c.Fail(p+".registerNodeNamespace", e.RegisterNodeNamespace, "a namespace's name: lower-case letters, digits and '-'")
 	}
-	c.absolute(p+".rootDirectory", e.RootDirectory)
+	c.Absolute(p+".rootDirectory", e.RootDirectory)
 	c.labels(p+".nodeLabels", e.NodeLabels)
-	c.notNegative(p+".minimumGCAge", e.MinimumGCAge.Duration)
+	c.NotNegative(p+".minimumGCAge", e.MinimumGCAge.Duration)
 	c.kubelet(p+".tailoredKubeletConfig", &e.TailoredKubeletConfig)
 }
 
@@ -167,13 +90,13 @@ func (c *checker) nodeIP(path, value string) {
 	for _, part := range strings.Split(value, ",") {
 		addr, err := netip.ParseAddr(strings.TrimSpace(part))
 		if err != nil {
-			c.fail(path, value, "an IP address, or one of IPv4 and one of IPv6 with a comma between")
+			c.Fail(path, value, "an IP address, or one of IPv4 and one of IPv6 with a comma between")
 			return
 		}
 		families = append(families, addr.Is4())
 	}
 	if len(families) > 2 || len(families) == 2 && families[0] == families[1] {
-		c.fail(path, value, "an IP address, or one of IPv4 and one of IPv6 with a comma between")
+		c.Fail(path, value, "an IP address, or one of IPv4 and one of IPv6 with a comma between")
 	}
 }
 
@@ -185,7 +108,7 @@ func nodeName(s string) string {
 			return r
 		}
 		return '-'
-	}, strings.ToLower(clip(s)))
+	}, strings.ToLower(strict.Clip(s)))
 	name = strings.Trim(name, "-.")
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return ""
@@ -199,23 +122,23 @@ func (c *checker) modules(p string, m *Modules) {
 		c.edgeHub(p+".edgeHub", h)
 	}
 	if b := &m.EventBus; b.Enable {
-		c.within(p+".eventBus.mqttMode", int64(b.MqttMode), 0, 2)
-		c.within(p+".eventBus.mqttQOS", int64(b.MqttQOS), 0, 2)
-		c.atLeast(p+".eventBus.mqttSessionQueueSize", int64(b.MqttSessionQueueSize), 0)
+		c.Within(p+".eventBus.mqttMode", int64(b.MqttMode), 0, 2)
+		c.Within(p+".eventBus.mqttQOS", int64(b.MqttQOS), 0, 2)
+		c.AtLeast(p+".eventBus.mqttSessionQueueSize", int64(b.MqttSessionQueueSize), 0)
 	}
 	if mm := &m.MetaManager; mm.Enable {
-		c.atLeast(p+".metaManager.remoteQueryTimeout", int64(mm.RemoteQueryTimeout), 1)
+		c.AtLeast(p+".metaManager.remoteQueryTimeout", int64(mm.RemoteQueryTimeout), 1)
 		if s := &mm.MetaServer; s.Enable {
-			c.hostPort(p+".metaManager.metaServer.server", s.Server)
-			c.hostPort(p+".metaManager.metaServer.dummyServer", s.DummyServer)
+			c.HostPort(p+".metaManager.metaServer.server", s.Server)
+			c.HostPort(p+".metaManager.metaServer.dummyServer", s.DummyServer)
 		}
 	}
 	if s := &m.ServiceBus; s.Enable {
-		c.within(p+".serviceBus.port", int64(s.Port), 1, 65535)
-		c.atLeast(p+".serviceBus.timeout", int64(s.Timeout), 1)
+		c.Within(p+".serviceBus.port", int64(s.Port), 1, 65535)
+		c.AtLeast(p+".serviceBus.timeout", int64(s.Timeout), 1)
 	}
 	if s := &m.EdgeStream; s.Enable {
-		c.hostPort(p+".edgeStream.server", s.Server)
+		c.HostPort(p+".edgeStream.server", s.Server)
 		c.timeouts(p+".edgeStream", s.HandshakeTimeout, s.ReadDeadline, s.WriteDeadline)
 	}
 }
@@ -223,19 +146,19 @@ func (c *checker) modules(p string, m *Modules) {
 func (c *checker) edgeHub(p string, h *EdgeHub) {
 	switch {
 	case h.WebSocket.Enable && h.Quic.Enable:
-		c.fail(p+".quic.enable", true, "false, or websocket.enable: false; only one of the two may be on")
+		c.Fail(p+".quic.enable", true, "false, or websocket.enable: false; only one of the two may be on")
 	case !h.WebSocket.Enable && !h.Quic.Enable:
-		c.fail(p+".websocket.enable", false, "true, or quic.enable: true; one of the two must be on")
+		c.Fail(p+".websocket.enable", false, "true, or quic.enable: true; one of the two must be on")
 	}
-	c.atLeast(p+".heartbeat", int64(h.Heartbeat), 1)
-	c.atLeast(p+".messageQPS", int64(h.MessageQPS), 0)
-	c.atLeast(p+".messageBurst", int64(h.MessageBurst), 0)
+	c.AtLeast(p+".heartbeat", int64(h.Heartbeat), 1)
+	c.AtLeast(p+".messageQPS", int64(h.MessageQPS), 0)
+	c.AtLeast(p+".messageBurst", int64(h.MessageBurst), 0)
 	for _, t := range []struct {
 		path string
 		Transport
 	}{{p + ".websocket", h.WebSocket}, {p + ".quic", h.Quic}} {
 		if t.Enable {
-			c.hostPort(t.path+".server", t.Server)
+			c.HostPort(t.path+".server", t.Server)
 			c.timeouts(t.path, t.HandshakeTimeout, t.ReadDeadline, t.WriteDeadline)
 		}
 	}
@@ -243,7 +166,7 @@ func (c *checker) edgeHub(p string, h *EdgeHub) {
 
 // timeouts are in seconds.
 func (c *checker) timeouts(p string, handshake, read, write int32) {
-	c.atLeast(p+".handshakeTimeout", int64(handshake), 0)
-	c.atLeast(p+".readDeadline", int64(read), 0)
-	c.atLeast(p+".writeDeadline", int64(write), 0)
+	c.AtLeast(p+".handshakeTimeout", int64(handshake), 0)
+	c.AtLeast(p+".readDeadline", int64(read), 0)
+	c.AtLeast(p+".writeDeadline", int64(write), 0)
 }

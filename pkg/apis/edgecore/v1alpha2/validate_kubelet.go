@@ -9,19 +9,21 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
 // kubelet checks the kubelet's part. What is allowed is what the kubelet allows, as far as its documentation
 // of KubeletConfiguration v1beta1 says.
 func (c *checker) kubelet(p string, k *kubeletconfig.KubeletConfiguration) {
-	c.absoluteOrNone(p+".staticPodPath", k.StaticPodPath)
-	c.absolute(p+".podLogsDir", k.PodLogsDir)
-	c.positive(p+".syncFrequency", k.SyncFrequency.Duration)
-	c.positive(p+".fileCheckFrequency", k.FileCheckFrequency.Duration)
-	c.positive(p+".runtimeRequestTimeout", k.RuntimeRequestTimeout.Duration)
-	c.socket(p+".containerRuntimeEndpoint", k.ContainerRuntimeEndpoint)
+	c.AbsoluteOrNone(p+".staticPodPath", k.StaticPodPath)
+	c.Absolute(p+".podLogsDir", k.PodLogsDir)
+	c.Positive(p+".syncFrequency", k.SyncFrequency.Duration)
+	c.Positive(p+".fileCheckFrequency", k.FileCheckFrequency.Duration)
+	c.Positive(p+".runtimeRequestTimeout", k.RuntimeRequestTimeout.Duration)
+	c.Socket(p+".containerRuntimeEndpoint", k.ContainerRuntimeEndpoint, DefaultCRISocket)
 	if k.ImageServiceEndpoint != "" {
-		c.socket(p+".imageServiceEndpoint", k.ImageServiceEndpoint)
+		c.Socket(p+".imageServiceEndpoint", k.ImageServiceEndpoint, DefaultCRISocket)
 	}
 	c.network(p, k)
 	c.images(p, k)
@@ -33,110 +35,110 @@ func (c *checker) kubelet(p string, k *kubeletconfig.KubeletConfiguration) {
 }
 
 func (c *checker) network(p string, k *kubeletconfig.KubeletConfiguration) {
-	c.address(p+".address", k.Address)
+	c.Address(p+".address", k.Address)
 	if k.ReadOnlyPort < 0 || k.ReadOnlyPort > 65535 {
-		c.fail(p+".readOnlyPort", k.ReadOnlyPort, "a port from 1 to 65535, or 0 for none")
+		c.Fail(p+".readOnlyPort", k.ReadOnlyPort, "a port from 1 to 65535, or 0 for none")
 	}
 	for i, ip := range k.ClusterDNS {
-		c.address(fmt.Sprintf("%s.clusterDNS[%d]", p, i), ip)
+		c.Address(fmt.Sprintf("%s.clusterDNS[%d]", p, i), ip)
 	}
 	if domain := strings.TrimSuffix(k.ClusterDomain, "."); domain != "" && len(validation.IsDNS1123Subdomain(domain)) > 0 {
-		c.fail(p+".clusterDomain", k.ClusterDomain, "a DNS domain, such as cluster.local")
+		c.Fail(p+".clusterDomain", k.ClusterDomain, "a DNS domain, such as cluster.local")
 	}
 	if k.ResolverConfig != nil {
-		c.absoluteOrNone(p+".resolvConf", *k.ResolverConfig)
+		c.AbsoluteOrNone(p+".resolvConf", *k.ResolverConfig)
 	}
 	if k.PodCIDR != "" {
 		for _, cidr := range strings.Split(k.PodCIDR, ",") {
 			if _, err := netip.ParsePrefix(cidr); err != nil {
-				c.fail(p+".podCIDR", k.PodCIDR, "a subnet, such as 10.88.0.0/16")
+				c.Fail(p+".podCIDR", k.PodCIDR, "a subnet, such as 10.88.0.0/16")
 				break
 			}
 		}
 	}
-	c.oneOf(p+".hairpinMode", k.HairpinMode, "promiscuous-bridge", "hairpin-veth", "none")
+	c.OneOf(p+".hairpinMode", k.HairpinMode, "promiscuous-bridge", "hairpin-veth", "none")
 }
 
 func (c *checker) images(p string, k *kubeletconfig.KubeletConfiguration) {
-	optional(k.RegistryPullQPS, func(n int64) { c.atLeast(p+".registryPullQPS", n, 0) })
-	c.atLeast(p+".registryBurst", int64(k.RegistryBurst), 0)
+	optional(k.RegistryPullQPS, func(n int64) { c.AtLeast(p+".registryPullQPS", n, 0) })
+	c.AtLeast(p+".registryBurst", int64(k.RegistryBurst), 0)
 	optional(k.MaxParallelImagePulls, func(n int64) {
-		c.atLeast(p+".maxParallelImagePulls", n, 1)
+		c.AtLeast(p+".maxParallelImagePulls", n, 1)
 		if n > 1 && (k.SerializeImagePulls == nil || *k.SerializeImagePulls) {
-			c.fail(p+".maxParallelImagePulls", n, "1, or serializeImagePulls: false")
+			c.Fail(p+".maxParallelImagePulls", n, "1, or serializeImagePulls: false")
 		}
 	})
-	optional(k.ImageGCHighThresholdPercent, func(n int64) { c.within(p+".imageGCHighThresholdPercent", n, 0, 100) })
+	optional(k.ImageGCHighThresholdPercent, func(n int64) { c.Within(p+".imageGCHighThresholdPercent", n, 0, 100) })
 	optional(k.ImageGCLowThresholdPercent, func(n int64) {
-		c.within(p+".imageGCLowThresholdPercent", n, 0, 100)
+		c.Within(p+".imageGCLowThresholdPercent", n, 0, 100)
 		if high := k.ImageGCHighThresholdPercent; high != nil && n >= int64(*high) {
-			c.fail(p+".imageGCLowThresholdPercent", n, fmt.Sprintf("less than imageGCHighThresholdPercent, %d", *high))
+			c.Fail(p+".imageGCLowThresholdPercent", n, fmt.Sprintf("less than imageGCHighThresholdPercent, %d", *high))
 		}
 	})
-	c.notNegative(p+".imageMinimumGCAge", k.ImageMinimumGCAge.Duration)
-	c.notNegative(p+".imageMaximumGCAge", k.ImageMaximumGCAge.Duration)
+	c.NotNegative(p+".imageMinimumGCAge", k.ImageMinimumGCAge.Duration)
+	c.NotNegative(p+".imageMaximumGCAge", k.ImageMaximumGCAge.Duration)
 }
 
 func (c *checker) pods(p string, k *kubeletconfig.KubeletConfiguration) {
-	c.atLeast(p+".maxPods", int64(k.MaxPods), 1)
-	c.atLeast(p+".podsPerCore", int64(k.PodsPerCore), 0)
+	c.AtLeast(p+".maxPods", int64(k.MaxPods), 1)
+	c.AtLeast(p+".podsPerCore", int64(k.PodsPerCore), 0)
 	optional(k.PodPidsLimit, func(n int64) {
 		if n != -1 && n < 1 {
-			c.fail(p+".podPidsLimit", n, "a number of processes of 1 or more, or -1 for the node's limit")
+			c.Fail(p+".podPidsLimit", n, "a number of processes of 1 or more, or -1 for the node's limit")
 		}
 	})
 	if d := k.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil && (d.Duration < time.Second || d.Duration > 5*time.Minute) {
-		c.fail(p+".crashLoopBackOff.maxContainerRestartPeriod", d.Duration.String(), "a duration from 1s to 5m")
+		c.Fail(p+".crashLoopBackOff.maxContainerRestartPeriod", d.Duration.String(), "a duration from 1s to 5m")
 	}
 	c.quantity(p+".containerLogMaxSize", k.ContainerLogMaxSize)
-	optional(k.ContainerLogMaxFiles, func(n int64) { c.atLeast(p+".containerLogMaxFiles", n, 2) })
-	optional(k.ContainerLogMaxWorkers, func(n int64) { c.atLeast(p+".containerLogMaxWorkers", n, 1) })
-	c.notNegative(p+".shutdownGracePeriod", k.ShutdownGracePeriod.Duration)
+	optional(k.ContainerLogMaxFiles, func(n int64) { c.AtLeast(p+".containerLogMaxFiles", n, 2) })
+	optional(k.ContainerLogMaxWorkers, func(n int64) { c.AtLeast(p+".containerLogMaxWorkers", n, 1) })
+	c.NotNegative(p+".shutdownGracePeriod", k.ShutdownGracePeriod.Duration)
 	if d := k.ShutdownGracePeriodCriticalPods.Duration; d < 0 || d > k.ShutdownGracePeriod.Duration {
-		c.fail(p+".shutdownGracePeriodCriticalPods", d.String(), "a part of shutdownGracePeriod, "+k.ShutdownGracePeriod.Duration.String())
+		c.Fail(p+".shutdownGracePeriodCriticalPods", d.String(), "a part of shutdownGracePeriod, "+k.ShutdownGracePeriod.Duration.String())
 	}
 }
 
 func (c *checker) cgroups(p string, k *kubeletconfig.KubeletConfiguration) {
-	c.oneOf(p+".cgroupDriver", k.CgroupDriver, "cgroupfs", "systemd")
+	c.OneOf(p+".cgroupDriver", k.CgroupDriver, "cgroupfs", "systemd")
 	if strings.Contains("/"+k.CgroupRoot+"/", "/../") {
-		c.fail(p+".cgroupRoot", k.CgroupRoot, "a cgroup such as /edge, without '..'")
+		c.Fail(p+".cgroupRoot", k.CgroupRoot, "a cgroup such as /edge, without '..'")
 	}
 	if d := k.CPUCFSQuotaPeriod; d != nil && (d.Duration < time.Millisecond || d.Duration > time.Second) {
-		c.fail(p+".cpuCFSQuotaPeriod", d.Duration.String(), "a duration from 1ms to 1s")
+		c.Fail(p+".cpuCFSQuotaPeriod", d.Duration.String(), "a duration from 1ms to 1s")
 	}
 	if adj := k.OOMScoreAdj; adj != nil {
-		c.within(p+".oomScoreAdj", int64(*adj), -1000, 1000)
+		c.Within(p+".oomScoreAdj", int64(*adj), -1000, 1000)
 	}
 	c.reserved(p+".systemReserved", k.SystemReserved)
 	c.reserved(p+".kubeReserved", k.KubeReserved)
 	for i, what := range k.EnforceNodeAllocatable {
-		c.oneOf(fmt.Sprintf("%s.enforceNodeAllocatable[%d]", p, i), what,
+		c.OneOf(fmt.Sprintf("%s.enforceNodeAllocatable[%d]", p, i), what,
 			"none", "pods", "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible")
 	}
 	if slices.Contains(k.EnforceNodeAllocatable, "none") && len(k.EnforceNodeAllocatable) > 1 {
-		c.fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "), "none alone, or the others without it")
+		c.Fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "), "none alone, or the others without it")
 	}
 	if f := k.MemoryThrottlingFactor; f != nil && (*f <= 0 || *f > 1) {
-		c.fail(p+".memoryThrottlingFactor", *f, "a number above 0, up to 1")
+		c.Fail(p+".memoryThrottlingFactor", *f, "a number above 0, up to 1")
 	}
 }
 
 func (c *checker) reserved(p string, list map[string]string) {
-	for _, key := range sortedKeys(list) {
-		c.oneOf(entry(p, key), key, "cpu", "memory", "ephemeral-storage", "pid")
-		c.quantity(entry(p, key), list[key])
+	for _, key := range strict.SortedKeys(list) {
+		c.OneOf(strict.Entry(p, key), key, "cpu", "memory", "ephemeral-storage", "pid")
+		c.quantity(strict.Entry(p, key), list[key])
 	}
 }
 
 func (c *checker) policies(p string, k *kubeletconfig.KubeletConfiguration) {
-	c.oneOf(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none", "static")
-	c.oneOf(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None", "Static")
-	c.oneOf(p+".topologyManagerPolicy", k.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
-	c.oneOf(p+".topologyManagerScope", k.TopologyManagerScope, "container", "pod")
-	c.oneOf(p+".configMapAndSecretChangeDetectionStrategy", string(k.ConfigMapAndSecretChangeDetectionStrategy), "Get", "Cache", "Watch")
+	c.OneOf(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none", "static")
+	c.OneOf(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None", "Static")
+	c.OneOf(p+".topologyManagerPolicy", k.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
+	c.OneOf(p+".topologyManagerScope", k.TopologyManagerScope, "container", "pod")
+	c.OneOf(p+".configMapAndSecretChangeDetectionStrategy", string(k.ConfigMapAndSecretChangeDetectionStrategy), "Get", "Cache", "Watch")
 	if swap := k.MemorySwap.SwapBehavior; swap != "" {
-		c.oneOf(p+".memorySwap.swapBehavior", swap, "NoSwap", "LimitedSwap")
+		c.OneOf(p+".memorySwap.swapBehavior", swap, "NoSwap", "LimitedSwap")
 	}
 }
 
@@ -152,18 +154,18 @@ func (c *checker) evictions(p string, k *kubeletconfig.KubeletConfiguration) {
 		{"evictionSoftGracePeriod", k.EvictionSoftGracePeriod, c.grace},
 	} {
 		at := p + "." + m.name
-		for _, signal := range sortedKeys(m.list) {
-			c.signal(entry(at, signal), signal)
-			m.check(entry(at, signal), m.list[signal])
+		for _, signal := range strict.SortedKeys(m.list) {
+			c.signal(strict.Entry(at, signal), signal)
+			m.check(strict.Entry(at, signal), m.list[signal])
 		}
 	}
-	for _, signal := range sortedKeys(k.EvictionSoft) {
+	for _, signal := range strict.SortedKeys(k.EvictionSoft) {
 		if _, ok := k.EvictionSoftGracePeriod[signal]; !ok {
-			c.fail(entry(p+".evictionSoft", signal), k.EvictionSoft[signal], "an evictionSoftGracePeriod for it, too")
+			c.Fail(strict.Entry(p+".evictionSoft", signal), k.EvictionSoft[signal], "an evictionSoftGracePeriod for it, too")
 		}
 	}
-	c.notNegative(p+".evictionPressureTransitionPeriod", k.EvictionPressureTransitionPeriod.Duration)
-	c.atLeast(p+".evictionMaxPodGracePeriod", int64(k.EvictionMaxPodGracePeriod), 0)
+	c.NotNegative(p+".evictionPressureTransitionPeriod", k.EvictionPressureTransitionPeriod.Duration)
+	c.AtLeast(p+".evictionMaxPodGracePeriod", int64(k.EvictionMaxPodGracePeriod), 0)
 }
 
 func (c *checker) signal(path, signal string) {
@@ -172,33 +174,33 @@ func (c *checker) signal(path, signal string) {
 		"containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available",
 	}
 	if !slices.Contains(signals, signal) {
-		best, _ := nearest(signal, signals)
-		c.fail(path, signal, fmt.Sprintf("an eviction signal; did you mean %q?", best))
+		best, _ := strict.Nearest(signal, signals)
+		c.Fail(path, signal, fmt.Sprintf("an eviction signal; did you mean %q?", best))
 	}
 }
 
 func (c *checker) grace(path, value string) {
 	if d, err := time.ParseDuration(value); err != nil || d < 0 {
-		c.fail(path, value, "a duration, such as 30s")
+		c.Fail(path, value, "a duration, such as 30s")
 	}
 }
 
 func (c *checker) node(p string, k *kubeletconfig.KubeletConfiguration) {
-	c.positive(p+".nodeStatusUpdateFrequency", k.NodeStatusUpdateFrequency.Duration)
-	c.positive(p+".nodeStatusReportFrequency", k.NodeStatusReportFrequency.Duration)
-	c.atLeast(p+".nodeLeaseDurationSeconds", int64(k.NodeLeaseDurationSeconds), 1)
-	optional(k.NodeStatusMaxImages, func(n int64) { c.atLeast(p+".nodeStatusMaxImages", n, -1) })
-	optional(k.EventRecordQPS, func(n int64) { c.atLeast(p+".eventRecordQPS", n, 0) })
-	c.atLeast(p+".eventBurst", int64(k.EventBurst), 0)
-	c.atLeast(p+".maxOpenFiles", k.MaxOpenFiles, 0)
+	c.Positive(p+".nodeStatusUpdateFrequency", k.NodeStatusUpdateFrequency.Duration)
+	c.Positive(p+".nodeStatusReportFrequency", k.NodeStatusReportFrequency.Duration)
+	c.AtLeast(p+".nodeLeaseDurationSeconds", int64(k.NodeLeaseDurationSeconds), 1)
+	optional(k.NodeStatusMaxImages, func(n int64) { c.AtLeast(p+".nodeStatusMaxImages", n, -1) })
+	optional(k.EventRecordQPS, func(n int64) { c.AtLeast(p+".eventRecordQPS", n, 0) })
+	c.AtLeast(p+".eventBurst", int64(k.EventBurst), 0)
+	c.AtLeast(p+".maxOpenFiles", k.MaxOpenFiles, 0)
 	for i, taint := range k.RegisterWithTaints {
 		at := fmt.Sprintf("%s.registerWithTaints[%d]", p, i)
 		if len(validation.IsQualifiedName(taint.Key)) > 0 {
-			c.fail(at+".key", taint.Key, "a taint's key, such as example.com/gpu")
+			c.Fail(at+".key", taint.Key, "a taint's key, such as example.com/gpu")
 		}
 		if len(validation.IsValidLabelValue(taint.Value)) > 0 {
-			c.fail(at+".value", taint.Value, "a label's value")
+			c.Fail(at+".value", taint.Value, "a label's value")
 		}
-		c.oneOf(at+".effect", string(taint.Effect), "NoSchedule", "PreferNoSchedule", "NoExecute")
+		c.OneOf(at+".effect", string(taint.Effect), "NoSchedule", "PreferNoSchedule", "NoExecute")
 	}
 }

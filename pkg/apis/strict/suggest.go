@@ -1,4 +1,4 @@
-package v1alpha2
+package strict
 
 import (
 	"fmt"
@@ -16,15 +16,15 @@ func (w *walker) unknownKey(at, parent, key string, here map[string]reflect.Type
 	text := "no such key"
 	if w.suggested < maxSuggested {
 		w.suggested++
-		text = suggestion(parent, clip(key), here)
+		text = suggestion(w.root, parent, Clip(key), here)
 	}
 	w.problems = append(w.problems, Problem{Path: at, Text: text})
 }
 
-func suggestion(parent, key string, here map[string]reflect.Type) string {
-	name, distance := nearest(key, sortedKeys(here))
+func suggestion(root reflect.Type, parent, key string, here map[string]reflect.Type) string {
+	name, distance := Nearest(key, SortedKeys(here))
 	if distance > min(2, len(key)/3) {
-		if elsewhere := placesOf(key); len(elsewhere) > 0 {
+		if elsewhere := placesOf(root, key); len(elsewhere) > 0 {
 			return "no such key here; it belongs at " + strings.Join(elsewhere, " or ")
 		}
 	}
@@ -39,24 +39,13 @@ func suggestion(parent, key string, here map[string]reflect.Type) string {
 }
 
 // placesOf returns the full paths of the keys of that name, outside lists.
-func placesOf(key string) []string {
+func placesOf(root reflect.Type, key string) []string {
 	var found []string
-	var walk func(at string, t reflect.Type)
-	walk = func(at string, t reflect.Type) {
-		for t.Kind() == reflect.Pointer {
-			t = t.Elem()
-		}
-		if t.Kind() != reflect.Struct || hasOwnForm(t) {
-			return
-		}
-		for name, field := range fieldsOf(t) {
-			if strings.EqualFold(name, key) {
-				found = append(found, join(at, name))
-			}
-			walk(join(at, name), field)
+	for path := range keysOf(root) {
+		if strings.EqualFold(path[strings.LastIndexByte(path, '.')+1:], key) {
+			found = append(found, path)
 		}
 	}
-	walk("", reflect.TypeFor[EdgeCore]())
 	slices.Sort(found)
 	if len(found) > 3 {
 		return nil // such as enable, which every module has
@@ -64,8 +53,8 @@ func placesOf(key string) []string {
 	return found
 }
 
-// nearest returns the candidate with the fewest letters to change, without regard to capitals.
-func nearest(key string, candidates []string) (string, int) {
+// Nearest returns the candidate with the fewest letters to change, without regard to capitals.
+func Nearest(key string, candidates []string) (string, int) {
 	best, distance := "", -1
 	for _, c := range candidates {
 		if d := editDistance(strings.ToLower(key), strings.ToLower(c)); distance < 0 || d < distance {

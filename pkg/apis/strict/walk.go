@@ -1,4 +1,4 @@
-package v1alpha2
+package strict
 
 import (
 	"encoding/json"
@@ -16,11 +16,13 @@ import (
 // walker lays a file's tree beside the types, and gathers what does not fit.
 type walker struct {
 	problems  Problems
+	root      reflect.Type
+	secrets   []string
 	suggested int
 }
 
 func (w *walker) fail(path string, v any, want string) {
-	w.problems = append(w.problems, Problem{Path: path, Text: notAllowed(path, v, want)})
+	w.problems = append(w.problems, Problem{Path: path, Text: notAllowed(path, v, want, w.secrets)})
 }
 
 // fit returns v as the type reads it, and whether it says anything: null says nothing, and neither does what
@@ -65,8 +67,8 @@ func (w *walker) fitStruct(path string, v any, t reflect.Type) (any, bool) {
 		return nil, false
 	}
 	clean := make(map[string]any, len(m))
-	for _, key := range sortedKeys(m) {
-		at := join(path, clip(key))
+	for _, key := range SortedKeys(m) {
+		at := Join(path, Clip(key))
 		field, known := fields[key]
 		if !known {
 			w.unknownKey(at, path, key, fields)
@@ -86,8 +88,8 @@ func (w *walker) fitMap(path string, v any, t reflect.Type) (any, bool) {
 		return nil, false
 	}
 	clean := make(map[string]any, len(m))
-	for _, key := range sortedKeys(m) {
-		if value, says := w.fit(entry(path, key), m[key], t.Elem()); says {
+	for _, key := range SortedKeys(m) {
+		if value, says := w.fit(Entry(path, key), m[key], t.Elem()); says {
 			clean[key] = value
 		}
 	}
@@ -95,7 +97,7 @@ func (w *walker) fitMap(path string, v any, t reflect.Type) (any, bool) {
 }
 
 // entry is the path of a key that the user chose, in a map.
-func entry(path, key string) string { return path + "[" + clip(key) + "]" }
+func Entry(path, key string) string { return path + "[" + Clip(key) + "]" }
 
 func (w *walker) fitList(path string, v any, t reflect.Type) (any, bool) {
 	list, ok := v.([]any)
@@ -208,7 +210,8 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-func sortedKeys[V any](m map[string]V) []string {
+// SortedKeys returns the keys in order.
+func SortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
@@ -218,6 +221,6 @@ func sortedKeys[V any](m map[string]V) []string {
 }
 
 func firstKeys[V any](m map[string]V, n int) []string {
-	keys := sortedKeys(m)
+	keys := SortedKeys(m)
 	return keys[:min(n, len(keys))]
 }

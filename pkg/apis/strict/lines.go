@@ -1,4 +1,4 @@
-package v1alpha2
+package strict
 
 import (
 	"bytes"
@@ -58,7 +58,7 @@ func indexLines(data []byte) *lineIndex {
 		if len(stack) >= maxDepth {
 			continue
 		}
-		path := join(top(stack), key)
+		path := Join(top(stack), key)
 		x.note(path, number)
 		stack = append(stack, frame{2 * column, path})
 		if strings.HasPrefix(value, "|") || strings.HasPrefix(value, ">") {
@@ -140,7 +140,8 @@ func parentOf(path string) string {
 	return path[:max(0, strings.LastIndexByte(path, '.'))]
 }
 
-func join(parent, key string) string {
+// Join is the path of a key in a mapping.
+func Join(parent, key string) string {
 	if parent == "" {
 		return key
 	}

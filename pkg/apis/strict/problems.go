@@ -1,4 +1,4 @@
-package v1alpha2
+package strict
 
 import (
 	"cmp"
@@ -38,7 +38,7 @@ func (p Problems) Error() string {
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "%d problems:", len(p))
 	for i, problem := range p {
-		if i == maxShown {
+		if i == MaxShown {
 			fmt.Fprintf(text, "\n  and %d more", len(p)-i)
 			break
 		}
@@ -48,19 +48,22 @@ func (p Problems) Error() string {
 	return text.String()
 }
 
-// maxShown bounds what one error says; a file that is something else altogether has thousands of problems.
-const maxShown = 50
+// MaxShown bounds what one error says; a file that is something else altogether has thousands of problems.
+const MaxShown = 50
 
-func (p Problems) orNil() error {
+// OrNil returns nil when there are none.
+func (p Problems) OrNil() error {
 	if len(p) == 0 {
 		return nil
 	}
 	return p
 }
 
-// notAllowed is the text on a value that is of no use.
-func notAllowed(path string, v any, want string) string {
-	return shown(path, v) + " is not allowed; want " + want
+// NotAllowed is the text on a value that is of no use, and that is no secret.
+func NotAllowed(v any, want string) string { return notAllowed("", v, want, nil) }
+
+func notAllowed(path string, v any, want string, secrets []string) string {
+	return shown(path, v, secrets) + " is not allowed; want " + want
 }
 
 // inOrder sorts by line, those without a line last.
@@ -75,44 +78,44 @@ func (p Problems) inOrder() Problems {
 }
 
 const (
-	hidden = "(hidden)"
+	// Hidden stands where a secret would.
+	Hidden = "(hidden)"
 	// maxQuoted bounds a name or a value in an error.
 	maxQuoted = 80
 )
 
-// isSecret tells by its path whether a value must not be shown. It errs on the side of silence: what a
-// misspelt key holds may be a secret too.
-func isSecret(path string) bool {
+// isSecret tells by its path whether a value must not be shown.
+func isSecret(path string, secrets []string) bool {
 	lower := strings.ToLower(path)
-	return strings.Contains(lower, "token") || strings.Contains(lower, "password") || strings.Contains(lower, "secret") ||
-		strings.Contains(lower, "staticpodurlheader")
+	return slices.ContainsFunc(secrets, func(word string) bool { return strings.Contains(lower, word) })
 }
 
 // shown is a value as an error may show it.
-func shown(path string, v any) string {
-	if isSecret(path) {
-		return hidden
+func shown(path string, v any, secrets []string) string {
+	if isSecret(path, secrets) {
+		return Hidden
 	}
 	switch x := v.(type) {
 	case string:
-		return fmt.Sprintf("%q", clip(withoutPassword(x)))
+		return fmt.Sprintf("%q", Clip(WithoutPassword(x)))
 	case map[string]any:
 		return "a mapping"
 	case []any:
 		return "a list"
 	}
-	return clip(fmt.Sprint(v))
+	return Clip(fmt.Sprint(v))
 }
 
-func clip(s string) string {
+// Clip shortens what an error quotes.
+func Clip(s string) string {
 	if len(s) <= maxQuoted {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxQuoted], "") + "..."
 }
 
-// withoutPassword takes the password out of a URL such as tcp://user:password@host:1883.
-func withoutPassword(s string) string {
+// WithoutPassword takes the password out of a URL such as tcp://user:password@host:1883.
+func WithoutPassword(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
 		return s
@@ -132,5 +135,5 @@ func withoutPassword(s string) string {
 	if !ok {
 		return s
 	}
-	return scheme + "://" + user + ":" + hidden + rest[at:]
+	return scheme + "://" + user + ":" + Hidden + rest[at:]
 }

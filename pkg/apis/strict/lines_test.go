@@ -1,4 +1,4 @@
-package v1alpha2
+package strict
 
 import (
 	"strings"

@@ -1,0 +1,187 @@
+// Package strict reads configuration files for people: it lays a YAML file over a program's defaults, and
+// tells all that is wrong with it at once, each with its line, its path, and what would be right. A key that
+// nobody knows is an error that names the nearest known one. A key that the program knows and does not act on
+// is a warning, where the file gives it another value than the default.
+//
+// A program describes its file with a Schema; nothing here knows a particular one. Values of keys that hold
+// secrets are in no error and no warning.
+package strict
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+)
+
+// maxFile bounds the file: a real one has a few kilobytes.
+const maxFile = 1 << 20
+
+// Schema describes the configuration file of a program. T is a struct with JSON tags.
+type Schema[T any] struct {
+	// Program is the name of the command, whose flag --minconfig prints a file to start from.
+	Program string
+	// Default returns the configuration of an empty file.
+	Default func() *T
+	// Prepare checks that the tree is of this kind of file, and may take out of it what older versions had.
+	// What it returns first are warnings.
+	Prepare func(root map[string]any) (Problems, error)
+	// Clear takes those defaults away that what the tree says takes the place of as a whole, such as maps of
+	// the user's own keys; may be nil.
+	Clear func(tree any, cfg *T)
+	// Complete fills in what depends on other values; may be nil.
+	Complete func(*T)
+	// Validate returns nil or Problems.
+	Validate func(*T) error
+
+	// Secrets are words, in lower case: a value whose path has one of them is not shown.
+	Secrets []string
+	// Live are the keys that the program acts on. A mapping that is named is live as a whole.
+	Live map[string]bool
+	// Absent are the switches of modules that this version does not have. To switch one on, even where that
+	// is the default, is worth a warning: what the file says is on is not.
+	Absent map[string]bool
+	// FormerDefaults are the defaults of older versions: a file printed by one of them asks for nothing.
+	FormerDefaults map[string]string
+	// Fallback returns the defaults that belong to a configuration, where some depend on what it says; nil
+	// means Default.
+	Fallback func(*T) *T
+}
+
+// Load reads a file, fills in the defaults, and checks it. The file is only read, never written. All that is
+// wrong with it is in the one error, which holds Problems. Warnings name keys that the file sets and the
+// program does not act on.
+func (s *Schema[T]) Load(path string) (*T, []string, error) {
+	data, err := s.readFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	cfg, warnings, err := s.Parse(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return cfg, warnings, nil
+}
+
+func (s *Schema[T]) readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%w; `%s --minconfig > %s` makes one", os.ErrNotExist, s.Program, path)
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, errors.New("is a directory; want the file")
+	case !info.Mode().IsRegular():
+		return nil, errors.New("is not a regular file") // to open a pipe might wait for ever
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("has more than %d KiB; that is no configuration", maxFile>>10)
+	}
+	return data, err
+}
+
+// Parse is Load for the content of a file.
+func (s *Schema[T]) Parse(data []byte) (*T, []string, error) {
+	root, problems, err := readTree(data, s.Program)
+	if err != nil {
+		return nil, nil, err
+	}
+	warnings, err := s.Prepare(root)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, problems, unused, err := s.fit(root, problems)
+	if err != nil {
+		return nil, nil, err
+	}
+	var bad Problems
+	if errors.As(s.Validate(cfg), &bad) {
+		problems = append(problems, bad...)
+	}
+	warnings = append(warnings, unused...)
+	if len(problems) == 0 && len(warnings) == 0 {
+		return cfg, nil, nil
+	}
+	index := indexLines(data)
+	for i := range problems {
+		if p := &problems[i]; p.Line == 0 {
+			p.Line = index.line(p.Path)
+		} else if p.Path == "" {
+			p.Path = index.paths[p.Line]
+		}
+	}
+	if len(problems) > 0 {
+		return nil, nil, problems.inOrder()
+	}
+	for i := range warnings {
+		warnings[i].Line = index.line(warnings[i].Path)
+	}
+	return cfg, texts(warnings.inOrder()), nil
+}
+
+// Fit lays a tree over the defaults and returns the warnings of it, or what does not fit; values are not
+// checked.
+func (s *Schema[T]) Fit(root map[string]any) (*T, Problems, error) {
+	cfg, problems, warnings, err := s.fit(root, nil)
+	if err == nil {
+		err = problems.OrNil()
+	}
+	return cfg, warnings, err
+}
+
+func (s *Schema[T]) fit(root map[string]any, problems Problems) (*T, Problems, Problems, error) {
+	w := &walker{problems: problems, root: reflect.TypeFor[T](), secrets: s.Secrets}
+	clean, _ := w.fit("", root, w.root)
+	cfg, err := s.overlay(clean)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return cfg, w.problems, s.unused(clean, cfg), nil
+}
+
+// overlay lays what the file says over the defaults.
+func (s *Schema[T]) overlay(tree any) (*T, error) {
+	raw, err := json.Marshal(tree)
+	if err != nil {
+		return nil, err
+	}
+	cfg := s.Default()
+	if s.Clear != nil {
+		s.Clear(tree, cfg)
+	}
+	if err := json.Unmarshal(raw, cfg); err != nil {
+		return nil, err
+	}
+	if s.Complete != nil {
+		s.Complete(cfg)
+	}
+	return cfg, nil
+}
+
+func texts(p Problems) []string {
+	list := make([]string, 0, len(p))
+	for _, x := range p {
+		list = append(list, x.Error())
+	}
+	return list
+}
+
+// Has tells whether a tree says something at a path of keys.
+func Has(tree any, keys ...string) bool {
+	for _, k := range keys {
+		m, _ := tree.(map[string]any)
+		if tree = m[k]; tree == nil {
+			return false
+		}
+	}
+	return true
+}

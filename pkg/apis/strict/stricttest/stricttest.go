@@ -1,0 +1,132 @@
+// Package stricttest tests the tables of a strict.Schema: that they hold for each key that there is.
+package stricttest
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+)
+
+// EveryKeyIsLiveOrWarnedOf: each key that can be set is either one that the program acts on, and no warning,
+// or one warning that names it. There are at least so many keys.
+func EveryKeyIsLiveOrWarnedOf[T any](t *testing.T, s *strict.Schema[T], atLeast int) {
+	t.Helper()
+	count := 0
+	for path, typ := range s.Keys() {
+		if strict.IsMapping(typ) {
+			continue
+		}
+		count++
+		values := []any{other(typ)}
+		if typ.Kind() == reflect.Bool {
+			values = append(values, false)
+		}
+		var warnings strict.Problems
+		for _, v := range values {
+			_, got, err := s.Fit(treeOf(path, v))
+			if err != nil {
+				t.Errorf("%s: %v is not read: %v", path, v, err)
+			}
+			if len(got) > 1 {
+				t.Errorf("%s: %d warnings", path, len(got))
+			}
+			warnings = append(warnings, got...)
+		}
+		switch {
+		case isLive(s.Live, path):
+			if len(warnings) > 0 {
+				t.Errorf("%s is acted on, and warned of: %v", path, warnings)
+			}
+		case len(warnings) != 1 || warnings[0].Path != path:
+			t.Errorf("%s is not acted on; warnings: %v", path, warnings)
+		}
+	}
+	if count < atLeast {
+		t.Errorf("only %d keys found", count)
+	}
+}
+
+// TablesNameKeys: what the tables name are keys. It returns all keys.
+func TablesNameKeys[T any](t *testing.T, s *strict.Schema[T]) map[string]bool {
+	t.Helper()
+	known := map[string]bool{}
+	for path := range s.Keys() {
+		known[path] = true
+	}
+	tables := map[string]bool{}
+	for _, table := range []map[string]bool{s.Live, s.Absent} {
+		for path := range table {
+			tables[path] = true
+		}
+	}
+	for path := range s.FormerDefaults {
+		tables[path] = true
+	}
+	for path := range tables {
+		if !known[path] {
+			t.Errorf("%s is no key", path)
+		}
+	}
+	return known
+}
+
+func isLive(live map[string]bool, path string) bool {
+	for {
+		if live[path] {
+			return true
+		}
+		dot := strings.LastIndexByte(path, '.')
+		if dot < 0 {
+			return false
+		}
+		path = path[:dot]
+	}
+}
+
+// other returns a value that a type reads, and that no default has.
+func other(t reflect.Type) any {
+	switch {
+	case hasForm[metav1.Duration](t):
+		return "17s"
+	case hasForm[resource.Quantity](t):
+		return "17"
+	}
+	switch t.Kind() {
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Struct {
+			return []any{map[string]any{}}
+		}
+		return []any{other(t.Elem())}
+	case reflect.Map:
+		if t.Elem().Kind() == reflect.Slice {
+			return map[string]any{"other": []any{"x"}}
+		}
+		return map[string]any{"other": other(t.Elem())}
+	case reflect.String:
+		return "other"
+	case reflect.Bool:
+		return true
+	}
+	return json.Number("17")
+}
+
+// hasForm: the type is F, or wraps it.
+func hasForm[F any](t reflect.Type) bool {
+	form := reflect.TypeFor[F]()
+	return t == form || t.Kind() == reflect.Struct && t.NumField() > 0 && t.Field(0).Type == form
+}
+
+func treeOf(path string, value any) map[string]any {
+	parts := strings.Split(path, ".")
+	for i := len(parts) - 1; i >= 0; i-- {
+		value = map[string]any{parts[i]: value}
+	}
+	tree, _ := value.(map[string]any)
+	return tree
+}
