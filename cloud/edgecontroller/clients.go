@@ -1,0 +1,88 @@
+package edgecontroller
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// Clients are the two ways in which cloudcore speaks to the API server. Both share one connection pool and one rate
+// limiter.
+type Clients struct {
+	// Own acts as cloudcore itself.
+	Own kubernetes.Interface
+	// AsNode acts as the node of the context (see withNode), and as nobody when the context has none.
+	AsNode kubernetes.Interface
+}
+
+// Impersonation says how cloudcore asks to act as a node.
+type Impersonation int
+
+const (
+	// UserAndGroup names the node's user and the group of nodes: any Kubernetes. It needs the verb impersonate on users.
+	UserAndGroup Impersonation = iota
+	// UserOnly names the node's user, and the API server adds the group: Kubernetes 1.36 and newer, with the narrow
+	// verb impersonate:arbitrary-node. There, nodes are all that cloudcore can act as.
+	UserOnly
+)
+
+// NewClients makes the clients for a configuration.
+func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
+	own := rest.CopyConfig(config)
+	if own.ContentType == "" {
+		own.ContentType, own.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	}
+	if own.RateLimiter == nil && own.QPS > 0 {
+		own.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(own.QPS, max(own.Burst, 1))
+	}
+	client, err := rest.HTTPClientFor(own)
+	if err != nil {
+		return Clients{}, fmt.Errorf("make the client of the API server %s: %w", config.Host, err)
+	}
+	ours, err := kubernetes.NewForConfigAndClient(own, client)
+	if err != nil {
+		return Clients{}, fmt.Errorf("make the client of the API server %s: %w", config.Host, err)
+	}
+	asNode := *client
+	asNode.Transport = &impersonating{base: client.Transport, group: how == UserAndGroup}
+	nodes, err := kubernetes.NewForConfigAndClient(own, &asNode)
+	if err != nil {
+		return Clients{}, fmt.Errorf("make the client that acts for nodes at the API server %s: %w", config.Host, err)
+	}
+	return Clients{Own: ours, AsNode: nodes}, nil
+}
+
+type nodeKey struct{}
+
+// withNode makes a context whose requests through Clients.AsNode are the node's.
+func withNode(ctx context.Context, node string) context.Context {
+	return context.WithValue(ctx, nodeKey{}, node)
+}
+
+// impersonating sets on each request in whose name it is.
+type impersonating struct {
+	base  http.RoundTripper
+	group bool
+}
+
+func (t *impersonating) RoundTrip(r *http.Request) (*http.Response, error) {
+	node, _ := r.Context().Value(nodeKey{}).(string)
+	if node == "" {
+		return nil, fmt.Errorf("%s %s: refused, as it names no node to act for", r.Method, r.URL.Path)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set(transport.ImpersonateUserHeader, "system:node:"+node)
+	r.Header.Del(transport.ImpersonateGroupHeader)
+	if t.group {
+		r.Header.Set(transport.ImpersonateGroupHeader, "system:nodes")
+	}
+	return t.base.RoundTrip(r)
+}
+
+// WrappedRoundTripper lets client-go reach the transport below.
+func (t *impersonating) WrappedRoundTripper() http.RoundTripper { return t.base }

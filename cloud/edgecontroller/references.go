@@ -1,0 +1,134 @@
+package edgecontroller
+
+import (
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// references lists the configmaps and secrets that a pod names, each once, sorted: in volumes (also projected ones, and
+// those of drivers), in the environment of every kind of container, and to pull images. A claim's and a volume's own
+// secrets are not among them: those are asked for, and the API server's node authorizer decides.
+func references(pod *v1.Pod) []resource.Key {
+	r := refs{namespace: pod.Namespace}
+	spec := &pod.Spec
+	for i := range spec.Volumes {
+		r.volume(&spec.Volumes[i].VolumeSource)
+	}
+	for i := range spec.InitContainers {
+		r.env(spec.InitContainers[i].Env, spec.InitContainers[i].EnvFrom)
+	}
+	for i := range spec.Containers {
+		r.env(spec.Containers[i].Env, spec.Containers[i].EnvFrom)
+	}
+	for i := range spec.EphemeralContainers {
+		r.env(spec.EphemeralContainers[i].Env, spec.EphemeralContainers[i].EnvFrom)
+	}
+	for i := range spec.ImagePullSecrets {
+		r.secretRef(&spec.ImagePullSecrets[i])
+	}
+	slices.SortFunc(r.keys, compareKeys)
+	return slices.Compact(r.keys)
+}
+
+func compareKeys(a, b resource.Key) int {
+	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
+		return c
+	}
+	if c := strings.Compare(a.Type, b.Type); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Name, b.Name)
+}
+
+type refs struct {
+	namespace string
+	keys      []resource.Key
+}
+
+func (r *refs) add(kind, name string) {
+	if name != "" {
+		r.keys = append(r.keys, resource.Key{Namespace: r.namespace, Type: kind, Name: name})
+	}
+}
+
+func (r *refs) secret(name string)    { r.add(resource.TypeSecret, name) }
+func (r *refs) configMap(name string) { r.add(resource.TypeConfigMap, name) }
+
+func (r *refs) secretRef(ref *v1.LocalObjectReference) {
+	if ref != nil {
+		r.secret(ref.Name)
+	}
+}
+
+func (r *refs) volume(v *v1.VolumeSource) {
+	if v.ConfigMap != nil {
+		r.configMap(v.ConfigMap.Name)
+	}
+	if v.Secret != nil {
+		r.secret(v.Secret.SecretName)
+	}
+	if v.Projected != nil {
+		for _, s := range v.Projected.Sources {
+			if s.ConfigMap != nil {
+				r.configMap(s.ConfigMap.Name)
+			}
+			if s.Secret != nil {
+				r.secret(s.Secret.Name)
+			}
+		}
+	}
+	if v.AzureFile != nil {
+		r.secret(v.AzureFile.SecretName)
+	}
+	r.secretRef(driverSecret(v))
+}
+
+// driverSecret is the secret with which a volume's driver signs in.
+func driverSecret(v *v1.VolumeSource) *v1.LocalObjectReference {
+	switch {
+	case v.CSI != nil:
+		return v.CSI.NodePublishSecretRef
+	case v.FlexVolume != nil:
+		return v.FlexVolume.SecretRef
+	case v.ISCSI != nil:
+		return v.ISCSI.SecretRef
+	case v.RBD != nil:
+		return v.RBD.SecretRef
+	case v.CephFS != nil:
+		return v.CephFS.SecretRef
+	case v.Cinder != nil:
+		return v.Cinder.SecretRef
+	case v.ScaleIO != nil:
+		return v.ScaleIO.SecretRef
+	case v.StorageOS != nil:
+		return v.StorageOS.SecretRef
+	}
+	return nil
+}
+
+func (r *refs) env(env []v1.EnvVar, from []v1.EnvFromSource) {
+	for i := range env {
+		source := env[i].ValueFrom
+		if source == nil {
+			continue
+		}
+		if source.ConfigMapKeyRef != nil {
+			r.configMap(source.ConfigMapKeyRef.Name)
+		}
+		if source.SecretKeyRef != nil {
+			r.secret(source.SecretKeyRef.Name)
+		}
+	}
+	for i := range from {
+		if from[i].ConfigMapRef != nil {
+			r.configMap(from[i].ConfigMapRef.Name)
+		}
+		if from[i].SecretRef != nil {
+			r.secret(from[i].SecretRef.Name)
+		}
+	}
+}
