@@ -1,0 +1,369 @@
+// Package queue decides what one node is sent next, and keeps what it holds.
+//
+// Nothing waits in the queue but keys: which state of an object is sent is decided when its turn comes, so that
+// the newest wins and an object that changes often costs one place. The promises, for each key:
+//
+//   - While a message waits for its ack no other message is sent, until its time for an ack is over. Then the same
+//     message is sent again with the same id, or a newer state instead of it if there is one.
+//   - A state that the peer acked is not sent again.
+//   - What was sent without an ack may have arrived or not: an object of which the peer may hold anything is
+//     deleted by its UID when it is gone, and before another object takes its name.
+//   - A message that is never acked, or refused, leaves its place to other keys and comes again after a pause that
+//     grows. Its late ack still counts.
+//
+// A Queue has no goroutine, no clock and no lock.
+package queue
+
+import (
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Options are how a peer is served.
+type Options struct {
+	// Window is the number of messages that may wait for an ack at the same time.
+	Window int
+	// Resend is the time for an ack, Tries how often a message is sent before it leaves its place to others.
+	Resend time.Duration
+	Tries  int
+	// Backoff is the first pause of what was refused or not acked, MaxBackoff the longest.
+	Backoff, MaxBackoff time.Duration
+}
+
+// flight is a message without an ack.
+type flight struct {
+	id     string
+	seq    uint64 // in the order of sending
+	op     Op
+	state  State
+	first  time.Time
+	due    time.Time
+	tries  int
+	parked bool // it left the window
+	again  bool // its object changed since
+}
+
+// retry is when a key comes again.
+type retry struct {
+	at       time.Time
+	failures int
+	waiting  bool
+}
+
+// Queue is the state of one peer.
+type Queue struct {
+	opts    Options
+	held    map[resource.Key]State
+	order   []resource.Key
+	queued  map[resource.Key]struct{}
+	flights map[resource.Key]*flight
+	ids     map[string]resource.Key
+	retries map[resource.Key]*retry
+	syncing map[resource.Key]struct{}
+	window  int // flights that are not parked
+	seq     uint64
+}
+
+// New makes the queue of a peer that holds nothing.
+func New(opts Options) *Queue { return &Queue{opts: opts} }
+
+// Mark tells that an object changed.
+func (q *Queue) Mark(key resource.Key) {
+	if f := q.flights[key]; f != nil {
+		f.again = true
+		return
+	}
+	if r := q.retries[key]; r != nil && r.waiting {
+		return
+	}
+	q.push(key)
+}
+
+func (q *Queue) push(key resource.Key) {
+	if _, ok := q.queued[key]; ok {
+		return
+	}
+	if q.queued == nil {
+		q.queued = map[resource.Key]struct{}{}
+	}
+	q.queued[key] = struct{}{}
+	q.order = append(q.order, key)
+}
+
+// pop takes the first key that waits.
+func (q *Queue) pop() (resource.Key, bool) {
+	for len(q.order) > 0 {
+		key := q.order[0]
+		q.order[0] = resource.Key{}
+		q.order = q.order[1:]
+		if len(q.order) == 0 {
+			q.order = nil
+		}
+		if _, ok := q.queued[key]; !ok {
+			continue
+		}
+		delete(q.queued, key)
+		if len(q.queued) == 0 {
+			q.queued = nil
+		}
+		if f := q.flights[key]; f != nil && !f.parked {
+			f.again = true
+			continue
+		}
+		return key, true
+	}
+	return resource.Key{}, false
+}
+
+// Next gives the key whose turn it is. The caller finds out what the peer is to have, and calls Take or Fail with
+// it before the next Next.
+func (q *Queue) Next(now time.Time) (resource.Key, bool) {
+	for key, r := range q.retries {
+		if r.waiting && !now.Before(r.at) {
+			r.waiting = false
+			q.push(key)
+		}
+	}
+	if key, ok := q.overdue(now); ok {
+		return key, true
+	}
+	if q.window >= q.opts.Window {
+		return resource.Key{}, false
+	}
+	return q.pop()
+}
+
+// overdue gives the key that waits longest for its ack, if the time for that is over. Messages that were sent often
+// enough leave the window.
+func (q *Queue) overdue(now time.Time) (first resource.Key, found bool) {
+	var seq uint64
+	for key, f := range q.flights {
+		switch {
+		case f.parked || now.Before(f.due):
+		case f.tries >= q.opts.Tries:
+			f.parked = true
+			q.window--
+			q.pause(key, now)
+		case !found || f.seq < seq:
+			first, seq, found = key, f.seq, true
+		}
+	}
+	return first, found
+}
+
+// Action is what to send.
+type Action struct {
+	Op Op
+	ID string
+	// State is the object's as sent; of a delete that of the object that is deleted.
+	State State
+	// First is set for an object of which the peer held nothing, Resend for the same message again.
+	First, Resend bool
+	// Moved is set when nothing has to be sent, though the resource version is another than the one held.
+	Moved bool
+}
+
+// Take decides what is sent for a key whose turn it is, and counts it as sent.
+func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time.Time) Action {
+	f := q.flights[key]
+	held, ok := q.held[key]
+	act := Action{First: !ok}
+	if ok {
+		act.Op = Decide(&held, want)
+	} else {
+		act.Op = Decide(nil, want)
+	}
+	switch act.Op {
+	case None:
+		if want != nil && (held.Version == want.Version || held.ResourceVersion == want.ResourceVersion) {
+			act.Moved = held.ResourceVersion != want.ResourceVersion
+			q.held[key] = want.State
+		}
+		act.State = held
+		delete(q.retries, key)
+		q.settle(key)
+		return act
+	case Delete:
+		act.State = State{UID: held.UID, ResourceVersion: held.ResourceVersion}
+	default:
+		act.State = want.State
+	}
+	q.send(key, f, &act, newID, now)
+	return act
+}
+
+// send counts a message as sent: the one that waits again, or a new one instead of it.
+func (q *Queue) send(key resource.Key, f *flight, act *Action, newID func() string, now time.Time) {
+	if f != nil && f.matches(act) {
+		act.ID, act.Op, act.State, act.Resend = f.id, f.op, f.state, true
+		if f.parked {
+			f.parked, f.tries = false, 0
+			q.window++
+		}
+	} else {
+		if f != nil {
+			q.land(key, f)
+		}
+		f = &flight{id: newID(), op: act.Op, state: act.State, first: now}
+		act.ID = f.id
+		if q.flights == nil {
+			q.flights, q.ids = map[resource.Key]*flight{}, map[string]resource.Key{}
+		}
+		q.flights[key], q.ids[f.id] = f, key
+		q.window++
+	}
+	q.seq++
+	f.seq = q.seq
+	f.tries++
+	f.due, f.again = now.Add(q.opts.Resend), false
+	if q.held == nil {
+		q.held = map[resource.Key]State{}
+	}
+	// Nobody knows which version the peer holds until it answers.
+	q.held[key] = State{UID: act.State.UID}
+}
+
+// matches tells whether sending the flight again does what act does.
+func (f *flight) matches(act *Action) bool {
+	if (f.op == Delete) != (act.Op == Delete) || f.state.UID != act.State.UID {
+		return false
+	}
+	return f.op == Delete || f.state == act.State
+}
+
+// land takes a message out of what waits for an ack.
+func (q *Queue) land(key resource.Key, f *flight) {
+	delete(q.flights, key)
+	delete(q.ids, f.id)
+	if !f.parked {
+		q.window--
+	}
+	if len(q.flights) == 0 {
+		q.flights, q.ids = nil, nil
+	}
+}
+
+// Drop forgets a key, as if the peer never had it.
+func (q *Queue) Drop(key resource.Key) {
+	if f := q.flights[key]; f != nil {
+		q.land(key, f)
+	}
+	delete(q.held, key)
+	delete(q.retries, key)
+	delete(q.queued, key)
+	q.settle(key)
+}
+
+// Fail tells that nobody could say what the peer is to have of a key whose turn it was: it comes again later.
+func (q *Queue) Fail(key resource.Key, now time.Time) {
+	if f := q.flights[key]; f != nil && !f.parked {
+		f.due = now.Add(q.opts.Resend)
+		return
+	}
+	q.pause(key, now)
+}
+
+func (q *Queue) pause(key resource.Key, now time.Time) {
+	if q.retries == nil {
+		q.retries = map[resource.Key]*retry{}
+	}
+	r := q.retries[key]
+	if r == nil {
+		r = &retry{}
+		q.retries[key] = r
+	}
+	pause := q.opts.MaxBackoff
+	if r.failures < 20 {
+		pause = min(pause, q.opts.Backoff<<r.failures)
+	}
+	r.failures++
+	r.at, r.waiting = now.Add(pause), true
+	delete(q.queued, key)
+}
+
+// Acked is a message that was answered.
+type Acked struct {
+	Key   resource.Key
+	Op    Op
+	State State
+	// Took is the time since it was first sent.
+	Took time.Duration
+	// Failures counts how often it had failed before.
+	Failures int
+}
+
+// Ack tells that the message with this id has been stored by the peer. Ids that nobody waits for are ignored:
+// answers to messages that a newer state replaced, or that come twice.
+func (q *Queue) Ack(id string, now time.Time) (Acked, bool) {
+	key, ok := q.ids[id]
+	if !ok {
+		return Acked{}, false
+	}
+	f := q.flights[key]
+	q.land(key, f)
+	a := Acked{Key: key, Op: f.op, State: f.state, Took: now.Sub(f.first)}
+	if r := q.retries[key]; r != nil {
+		a.Failures = r.failures
+		delete(q.retries, key)
+	}
+	if f.op == Delete {
+		delete(q.held, key)
+	} else {
+		q.held[key] = f.state
+	}
+	// After a delete another object may have taken the name.
+	if f.again || f.op == Delete {
+		q.push(key)
+	}
+	q.settle(key)
+	return a, true
+}
+
+// Nack tells that the peer refused the message with this id. It comes again after a pause. The answer has the
+// number of times that it had failed before.
+func (q *Queue) Nack(id string, now time.Time) (Acked, bool) {
+	key, ok := q.ids[id]
+	if !ok {
+		return Acked{}, false
+	}
+	f := q.flights[key]
+	q.land(key, f)
+	q.pause(key, now)
+	return Acked{Key: key, Op: f.op, State: f.state, Took: now.Sub(f.first), Failures: q.retries[key].failures - 1}, true
+}
+
+// Wake is when Next has to be asked again if nothing else happens; zero is never.
+func (q *Queue) Wake(now time.Time) time.Time {
+	if len(q.queued) > 0 && q.window < q.opts.Window {
+		return now
+	}
+	var at time.Time
+	sooner := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	for _, f := range q.flights {
+		if !f.parked {
+			sooner(f.due)
+		}
+	}
+	for _, r := range q.retries {
+		if r.waiting {
+			sooner(r.at)
+		}
+	}
+	return at
+}
+
+// Len counts the keys that wait for their turn, in a pause or not, and the messages that wait for an ack.
+func (q *Queue) Len() (waiting, unacked int) {
+	waiting = len(q.queued)
+	for key, r := range q.retries {
+		if f := q.flights[key]; r.waiting && f == nil {
+			waiting++
+		}
+	}
+	return waiting, len(q.flights)
+}
