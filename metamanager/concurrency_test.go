@@ -23,6 +23,10 @@ func (dropping) Receive(ctx context.Context, _ string) (*model.Message, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
+func (dropping) Send(context.Context, string, *model.Message) error { return nil }
+func (dropping) SendSync(context.Context, string, *model.Message) (*model.Message, error) {
+	return nil, errors.New("nobody listens")
+}
 func (dropping) SendResp(context.Context, *model.Message) error            { return nil }
 func (dropping) SendToGroup(context.Context, string, *model.Message) error { return nil }
 
@@ -141,7 +145,7 @@ func TestHealthIsTold(t *testing.T) {
 		}
 		return nil
 	}}
-	m := New(dropping{}, s, func(err error) { told = append(told, err) })
+	m := New(dropping{}, s, Options{Health: func(err error) { told = append(told, err) }})
 	insert := model.New("edgecontroller", model.GroupResource, model.OpInsert, "default/pod/one", json.RawMessage(object("default", "one", "u", "1")))
 	if _, err := m.do(t.Context(), insert); !errors.Is(err, store.ErrFull) {
 		t.Error(err)

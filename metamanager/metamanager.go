@@ -1,6 +1,6 @@
 // Package metamanager is the edge's source of truth: it keeps what the cloud wants in the store, hands it
-// to edged, and keeps what edged reports until the cloud has it. This is its local half; no call of it
-// waits for a link.
+// to edged, and keeps what edged reports until the cloud has it. What it can answer from the store it answers
+// without a link; what only the cloud can answer fails at once while there is none.
 //
 // Promises:
 //
@@ -11,7 +11,9 @@
 //   - An object that is older than the stored one (by resourceVersion, of the same UID) changes nothing, and is
 //     acknowledged. A delete removes the UID that it names and no other. Pods, configmaps and secrets
 //     are handed to edged after they are on the disk and before they are acknowledged.
-//   - A report replaces an older one on the same object; an unchanged one writes nothing.
+//   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk
+//     until the cloud has answered it.
+//   - A stored object that the cloud cannot be asked for is used however old it is.
 package metamanager
 
 import (
@@ -21,10 +23,13 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -34,30 +39,70 @@ import (
 type Store interface {
 	Get(ctx context.Context, key string) (store.Meta, error)
 	List(ctx context.Context, typ string) ([]store.Meta, error)
+	Each(ctx context.Context, typ string, do func(store.Meta) error) error
+	Outbox(ctx context.Context) ([]store.Report, error)
 	Apply(ctx context.Context, ops ...store.Op) error
 }
 
 // Bus is what the module needs of beehive.
 type Bus interface {
 	Receive(ctx context.Context, module string) (*model.Message, error)
+	Send(ctx context.Context, module string, m *model.Message) error
+	SendSync(ctx context.Context, module string, m *model.Message) (*model.Message, error)
 	SendResp(ctx context.Context, m *model.Message) error
 	SendToGroup(ctx context.Context, group string, m *model.Message) error
 }
 
-// Module is the beehive module.
-type Module struct {
-	bus   Bus
-	store Store
-	// health is told of each write's outcome: nil when the store took it.
-	health func(error)
+// Options change a module; zero values are the defaults.
+type Options struct {
+	// Health is told how each write to the store went: nil when the store took it.
+	Health func(error)
+	// Synced is called when the cloud has sent all that differed from the store.
+	Synced func(context.Context)
+	// Version is the short name of what is in an object, equal on both ends of a link between ours.
+	Version func(object []byte) (string, error)
+	// RemoteTimeout is how long the cloud gets to answer a request: 60 s.
+	RemoteTimeout time.Duration
+	// Now is the wall clock, by which tokens are renewed.
+	Now func() time.Time
 }
 
-// New makes the module. health, which may be nil, is told how each write to the store went.
-func New(bus Bus, s Store, health func(error)) *Module {
-	if health == nil {
-		health = func(error) {}
+const defaultRemoteTimeout = time.Minute
+
+// Module is the beehive module.
+type Module struct {
+	bus    Bus
+	store  Store
+	opts   Options
+	link   linkState
+	drain  *drain
+	events events
+	// asking bounds the requests that wait for the cloud.
+	asking chan struct{}
+	wg     sync.WaitGroup
+}
+
+// asksMax is the most requests that wait for the cloud; more are refused as if there were no link.
+const asksMax = 256
+
+// New makes the module.
+func New(bus Bus, s Store, opts Options) *Module {
+	if opts.Health == nil {
+		opts.Health = func(error) {}
 	}
-	return &Module{bus: bus, store: s, health: health}
+	if opts.Synced == nil {
+		opts.Synced = func(context.Context) {}
+	}
+	if opts.Version == nil {
+		opts.Version = func([]byte) (string, error) { return "", nil }
+	}
+	if opts.RemoteTimeout <= 0 {
+		opts.RemoteTimeout = defaultRemoteTimeout
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	return &Module{bus: bus, store: s, opts: opts, drain: newDrain(), asking: make(chan struct{}, asksMax)}
 }
 
 // Name implements beehive.Module.
@@ -68,8 +113,12 @@ func (m *Module) Group() string { return model.GroupMeta }
 
 // Run implements beehive.Module: it takes messages until ctx ends, and answers those that it took.
 func (m *Module) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer m.wg.Wait()
+	defer cancel()
 	l := newLanes(func(msg *model.Message) { m.handle(ctx, msg) })
 	defer l.wait()
+	m.background(ctx, m.runDrain)
 	for {
 		msg, err := m.bus.Receive(ctx, m.Name())
 		if err != nil {
@@ -80,6 +129,18 @@ func (m *Module) Run(ctx context.Context) error {
 		}
 		l.put(laneKey(msg.Route.Resource), msg)
 	}
+}
+
+// background runs something that ends with ctx, and that Run waits for.
+func (m *Module) background(ctx context.Context, f func(context.Context)) {
+	m.wg.Go(func() {
+		defer func() {
+			if r := recover(); r != nil {
+				klog.ErrorS(nil, "metamanager panicked", "panic", r, "stack", string(debug.Stack()))
+			}
+		}()
+		f(ctx)
+	})
 }
 
 // laneKey is what keeps its order together: a pod and the reports on it.
@@ -94,17 +155,38 @@ func laneKey(text string) string {
 	return key.String()
 }
 
-// handle does one message and answers it. A panic is this message's own.
+// handle does one message and answers it. One that needs the cloud does not hold up those behind it.
 func (m *Module) handle(ctx context.Context, msg *model.Message) {
+	key, err := resource.Parse(msg.Route.Resource)
+	if err != nil || msg.Route.Source != model.ModuleEdged || routeOf(msg.Route.Operation, key) == here {
+		m.carryOut(ctx, msg, m.do)
+		return
+	}
+	select {
+	case m.asking <- struct{}{}:
+	default:
+		m.answer(ctx, msg.RespondError(m.Name(), fmt.Errorf("%s %s: %d requests wait for the cloud already", msg.Route.Operation, key, asksMax)))
+		return
+	}
+	m.background(ctx, func(ctx context.Context) {
+		defer func() { <-m.asking }()
+		m.carryOut(ctx, msg, func(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
+			return m.remote(ctx, routeOf(msg.Route.Operation, key), key, msg)
+		})
+	})
+}
+
+// carryOut does one message and answers it. A panic is this message's own.
+func (m *Module) carryOut(ctx context.Context, msg *model.Message, do func(context.Context, *model.Message) (json.RawMessage, error)) {
 	defer func() {
 		if r := recover(); r != nil {
 			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "panic", r, "stack", string(debug.Stack()))
 			m.answer(ctx, msg.RespondError(m.Name(), fmt.Errorf("%s %s: internal error", msg.Route.Operation, msg.Route.Resource)))
 		}
 	}()
-	content, err := m.do(ctx, msg)
+	content, err := do(ctx, msg)
 	if err != nil {
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.Is(err, errOffline) {
 			klog.ErrorS(err, "Message not carried out", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "source", msg.Route.Source)
 		}
 		m.answer(ctx, msg.RespondError(m.Name(), err))
@@ -113,9 +195,14 @@ func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	m.answer(ctx, msg.Respond(content))
 }
 
-// answer sends an answer to whoever asked. That nobody waits any more is their business.
+// answer sends an answer to whoever asked: on this device, or over the link. That nobody waits any more is their
+// business.
 func (m *Module) answer(ctx context.Context, msg *model.Message) {
-	if err := m.bus.SendResp(ctx, msg); err != nil {
+	err := m.bus.SendResp(ctx, msg)
+	if errors.Is(err, beehive.ErrNoWaiter) && msg.Route.Group == model.GroupResource {
+		err = m.bus.Send(ctx, model.ModuleEdgeHub, msg)
+	}
+	if err != nil {
 		klog.V(4).InfoS("Answer not delivered", "resource", msg.Route.Resource, "err", err)
 	}
 }
@@ -128,11 +215,16 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 	}
 	fromEdged := msg.Route.Source == model.ModuleEdged
 	switch msg.Route.Operation {
+	case model.OpConnect:
+		return model.OK, m.linkChanged(ctx, msg)
 	case model.OpQuery:
 		return m.query(ctx, key, msg)
 	case model.OpPatch:
 		return model.OK, m.report(ctx, key, msg)
 	case model.OpInsert, model.OpUpdate:
+		if fromEdged && key.Type == resource.TypeEvent {
+			return model.OK, m.reportEvent(ctx, key, msg)
+		}
 		if fromEdged && key.Type == resource.TypePodStatus {
 			return model.OK, m.keepStatus(ctx, key, msg)
 		}
@@ -153,7 +245,7 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 func (m *Module) apply(ctx context.Context, key resource.Key, ops ...store.Op) error {
 	err := m.store.Apply(ctx, ops...)
 	if ctx.Err() == nil {
-		m.health(err)
+		m.opts.Health(err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: not stored: %w", key, err)

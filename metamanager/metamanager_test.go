@@ -57,7 +57,7 @@ func newEdge(t testing.TB, wrap func(Store) Store, opts ...beehive.Option) *edge
 	if wrap != nil {
 		s = wrap(s)
 	}
-	if err := errors.Join(e.bus.Add(New(e.bus, s, nil)), e.bus.Add(edged{})); err != nil {
+	if err := errors.Join(e.bus.Add(New(e.bus, s, Options{})), e.bus.Add(edged{})); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

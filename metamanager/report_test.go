@@ -52,18 +52,18 @@ func TestReports(t *testing.T) {
 	const res = "default/podpatch/one"
 	pending, running := patch("u1", "Pending"), patch("u1", "Running")
 	e.ok(e.edged("patch", res, quote(t, pending)))
-	e.ok(e.edged("patch", "null/nodepatch/edge-1", quote(t, `{"status":{}}`)))
+	e.ok(e.edged("patch", "default/podpatch/two", quote(t, pending)))
 	e.ok(e.edged("patch", res, quote(t, running)))
 	check := func() []int64 {
 		t.Helper()
 		keys, contents, seqs := e.outbox()
-		if diff := cmp.Diff([]string{"patch null/nodepatch/edge-1", "patch " + res}, keys); diff != "" {
+		if diff := cmp.Diff([]string{"patch default/podpatch/two", "patch " + res}, keys); diff != "" {
 			t.Errorf("outbox (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{`{"status":{}}`, running}, contents); diff != "" {
+		if diff := cmp.Diff([]string{pending, running}, contents); diff != "" {
 			t.Errorf("outbox (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(map[string]string{res: running}, e.rows("podpatch")); diff != "" {
+		if diff := cmp.Diff(map[string]string{res: running, "default/podpatch/two": pending}, e.rows("podpatch")); diff != "" {
 			t.Errorf("rows (-want +got):\n%s", diff)
 		}
 		return seqs
@@ -80,7 +80,7 @@ func TestReports(t *testing.T) {
 	}
 
 	// What edged asks for at its start.
-	want := `[{"key":"default/podpatch/one","value":` + quote(t, running) + `}]`
+	want := `[{"key":"default/podpatch/one","value":` + quote(t, running) + `},{"key":"default/podpatch/two","value":` + quote(t, pending) + `}]`
 	if got := string(e.edged("query", "null/podpatchlist", "null").Content); got != want {
 		t.Errorf("reports: %s, want %s", got, want)
 	}
@@ -279,7 +279,7 @@ func FuzzMessages(f *testing.F) {
 		if fromEdged {
 			source = model.ModuleEdged
 		}
-		m := New(dropping{}, s, nil)
+		m := New(dropping{}, s, Options{})
 		answer, err := m.do(t.Context(), model.New(source, model.GroupResource, operation, res, content))
 		if err == nil && !json.Valid(answer) {
 			t.Errorf("the answer is no JSON: %s", answer)

@@ -33,7 +33,7 @@ type metadata struct {
 func storable(key resource.Key) error {
 	switch key.Type {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeLease,
-		resource.TypeServiceAccountToken, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
+		resource.TypeService, resource.TypeServiceAccountToken, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
 	default:
 		return fmt.Errorf("%s: objects of the type %q are not stored on the edge", key, key.Type)
 	}
@@ -182,7 +182,7 @@ func statusKey(key resource.Key) string { return patchKey(key) }
 
 // report stores a patch that edged made, and queues it for the cloud.
 func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Message) error {
-	if key.Type != resource.TypePodPatch && key.Type != resource.TypeNodePatch {
+	if key.Type != resource.TypePodPatch {
 		return fmt.Errorf("%s: only pods and nodes are patched", key)
 	}
 	data := msg.ContentData()
@@ -197,7 +197,16 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 	if err != nil {
 		return err
 	}
-	return m.apply(ctx, key, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}), put)
+	return m.queue(ctx, key, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}), put)
+}
+
+// queue writes a report, and has it sent.
+func (m *Module) queue(ctx context.Context, key resource.Key, ops ...store.Op) error {
+	if err := m.apply(ctx, key, ops...); err != nil {
+		return err
+	}
+	m.drain.wake()
+	return nil
 }
 
 // keepStatus stores the status of a pod of which the cloud does not know.
@@ -215,7 +224,7 @@ func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model
 	if err != nil {
 		return err
 	}
-	return m.apply(ctx, key, put)
+	return m.queue(ctx, key, put)
 }
 
 // outbox queues a message for the cloud under the object that it is about.

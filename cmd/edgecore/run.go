@@ -63,7 +63,7 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 
 	bus := beehive.New()
 	if cfg.Modules.MetaManager.Enable {
-		if err := bus.Add(metamanager.New(bus, db, func(err error) { conditions.SetError(health.StoreFailing, "", err) })); err != nil {
+		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{Health: func(err error) { conditions.SetError(health.StoreFailing, "", err) }})); err != nil {
 			return err
 		}
 	}

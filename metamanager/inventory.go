@@ -1,0 +1,74 @@
+package metamanager
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// inventoryTypes are what a cloud of ours keeps in step: it deletes what the node is not to have any more.
+var inventoryTypes = [...]string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeService}
+
+// held is one object of the store, as the cloud wants to hear of it.
+type held struct {
+	Key     string `json:"k"`
+	UID     string `json:"u"`
+	Version string `json:"v"`
+}
+
+// inventory lists what the store has of the cloud.
+func (m *Module) inventory(ctx context.Context) ([]held, error) {
+	list := []held{}
+	for _, typ := range inventoryTypes {
+		err := m.store.Each(ctx, typ, func(row store.Meta) error {
+			var id identity
+			if err := json.Unmarshal(row.Value, &id); err != nil || id.Metadata.UID == "" {
+				// It does not count, so that the cloud sends it anew.
+				klog.V(2).InfoS("Stored object is of no use; asking for it again", "key", row.Key, "err", err)
+				return nil
+			}
+			version, err := m.opts.Version(row.Value)
+			if err != nil {
+				version = ""
+			}
+			list = append(list, held{row.Key, id.Metadata.UID, version})
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// tellInventory returns when the cloud has sent all that differs, and all of it is stored.
+func (m *Module) tellInventory(ctx context.Context) error {
+	list, err := m.inventory(ctx)
+	if err != nil {
+		return err
+	}
+	content, err := json.Marshal(map[string][]held{"objects": list})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	key := resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeInventory}
+	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, model.New(m.Name(), model.GroupResource, model.OpInventory, key.String(), content))
+	if err != nil {
+		return err
+	}
+	var done struct {
+		Synced bool `json:"synced"`
+	}
+	if answer.Route.Operation == model.OpError || json.Unmarshal(answer.ContentData(), &done) != nil || !done.Synced {
+		return fmt.Errorf("the cloud answers %s %.200s", answer.Route.Operation, answer.ContentData())
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package metamanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// errOffline is the answer to what only the cloud can do, while there is no link.
+var errOffline = errors.New("not connected to the cloud")
+
+// Link is what edgehub tells of the link, as the content of a "connect" message.
+type Link struct {
+	Connected bool `json:"connected"`
+	// Features are what both ends agreed on; none with a cloud of KubeEdge.
+	Features Features `json:"features"`
+	// Synced: the cloud has sent all that differed from what this edge has. It is metamanager that says so.
+	Synced bool `json:"synced,omitempty"`
+}
+
+// Features are those that metamanager acts upon.
+type Features struct {
+	// Inventory: the cloud wants to know what the edge has, and then sends differences only.
+	Inventory bool `json:"inventory,omitempty"`
+	// Lease: the cloud renews the node's lease itself while the link is alive.
+	Lease bool `json:"lease,omitempty"`
+}
+
+// linkState is the link as it is now.
+type linkState struct {
+	mu   sync.Mutex
+	link Link
+	// ended is closed when the link of now is gone; nil while there is none.
+	ended chan struct{}
+}
+
+func (l *linkState) get() Link {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.link
+}
+
+// ending is closed when the link of now is gone; it is nil while there is none.
+func (l *linkState) ending() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
+// set takes over news of the link. It returns the end of the new one, nil where there is none.
+func (l *linkState) set(link Link) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil {
+		close(l.ended)
+		l.ended = nil
+	}
+	l.link = link
+	if link.Connected {
+		l.ended = make(chan struct{})
+	}
+	return l.ended
+}
+
+// linkChanged acts on news of the link: reports leave, edged is told, and a cloud of ours hears what is here.
+func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
+	var link Link
+	if err := json.Unmarshal(msg.ContentData(), &link); err != nil {
+		return fmt.Errorf("state of the link: %w", err)
+	}
+	ended := m.link.set(link)
+	if !link.Connected {
+		return m.tellEdged(ctx, msg)
+	}
+	m.drain.wake()
+	if link.Features.Inventory {
+		m.background(ctx, func(ctx context.Context) { m.sync(ctx, ended) })
+	}
+	return m.tellEdged(ctx, msg)
+}
+
+// tellEdged hands news of the link to edged, which may have something to ask now. An edged that is not there does
+// not miss it.
+func (m *Module) tellEdged(ctx context.Context, msg *model.Message) error {
+	err := m.bus.SendToGroup(ctx, model.GroupEdged, msg)
+	if errors.Is(err, beehive.ErrNoGroup) || errors.Is(err, beehive.ErrRemoved) {
+		return nil
+	}
+	return err
+}
+
+// sync tells a cloud of ours what this edge has, again until the cloud has answered or the link is gone.
+func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m.background(ctx, func(ctx context.Context) {
+		select {
+		case <-ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+		err := m.tellInventory(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		klog.ErrorS(err, "Cloud did not take the list of what is stored here; trying again", "in", wait)
+		if !sleep(ctx, wait, nil) {
+			return
+		}
+	}
+	klog.V(1).InfoS("Store is as the cloud wants it")
+	m.opts.Synced(ctx)
+	content, err := json.Marshal(Link{Connected: true, Features: m.link.get().Features, Synced: true})
+	if err != nil {
+		return
+	}
+	news := model.New(m.Name(), model.GroupEdged, model.OpConnect, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeLink}.String(), content)
+	if err := m.tellEdged(ctx, news); err != nil && ctx.Err() == nil {
+		klog.ErrorS(err, "edged not told that the store is complete")
+	}
+}

@@ -1,0 +1,210 @@
+package metamanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// route says where a request of edged is answered.
+type route int
+
+const (
+	// here: from the store, and that is all.
+	here route = iota
+	// hereFirst: from the store; the cloud is asked for what is not in it (and for a token that is to be renewed).
+	hereFirst
+	// cloudFirst: by the cloud, and from the store while there is no link: nobody pushes these.
+	cloudFirst
+	// cloudOnly: by the cloud or not at all.
+	cloudOnly
+)
+
+// routeOf decides by what is asked. Whatever has to work offline is never cloudOnly.
+func routeOf(operation string, key resource.Key) route {
+	switch operation {
+	case model.OpQuery:
+		switch key.Type {
+		case resource.TypeConfigMap, resource.TypeSecret, resource.TypeServiceAccountToken:
+			if key.Name != "" {
+				return hereFirst
+			}
+		case resource.TypeNode, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment, resource.TypeEndpoints, resource.TypeLease:
+			return cloudFirst
+		case resource.TypeCSR:
+			return cloudOnly
+		}
+	case model.OpInsert, model.OpUpdate:
+		switch key.Type {
+		case resource.TypeNode, resource.TypeLease, resource.TypePod, resource.TypeCSR:
+			return cloudOnly
+		}
+	case model.OpPatch:
+		if key.Type == resource.TypeNodePatch {
+			return cloudOnly // made anew by edged when there is a link, and out of date when there is none
+		}
+	}
+	return here
+}
+
+// acked tells whether the cloud waits for an acknowledgement of its answer (protocol section 5.3).
+func acked(operation string, key resource.Key) bool {
+	return operation != model.OpPatch && key.Type != resource.TypeEndpoints
+}
+
+// ask asks the cloud, stores what it answers, and returns it.
+func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
+	if !m.link.get().Connected {
+		return nil, errOffline
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.opts.RemoteTimeout)
+	defer cancel()
+	// Under an id of its own: the one of msg is edged's, who waits for it.
+	request := model.New(msg.Route.Source, model.GroupMeta, msg.Route.Operation, msg.Route.Resource, msg.Content)
+	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, request)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errOffline, err)
+	}
+	data := answer.ContentData()
+	if answer.Route.Operation == model.OpError {
+		return nil, fmt.Errorf("%w: %s", errOffline, data)
+	}
+	if err := m.keepAnswer(ctx, key, msg, data); err != nil {
+		return nil, err
+	}
+	if acked(msg.Route.Operation, key) {
+		m.toCloud(ctx, answer.Respond(model.OK))
+	}
+	return data, nil
+}
+
+// keepAnswer stores an object that the cloud answered, so that it is there when the link is not.
+func (m *Module) keepAnswer(ctx context.Context, key resource.Key, msg *model.Message, data []byte) error {
+	if key.Type == resource.TypeLease || key.Type == resource.TypeCSR || key.Type == resource.TypeEndpoints || msg.Route.Operation != model.OpQuery {
+		return nil
+	}
+	if _, failed := readFailure(data); failed {
+		return nil
+	}
+	id, err := readIdentity(key, data)
+	if err != nil {
+		return fmt.Errorf("answer of the cloud: %w", err)
+	}
+	row, err := rowKey(key, msg.ContentData()) // by what was asked: an answer may have more
+	if err != nil {
+		return err
+	}
+	return m.apply(ctx, key, store.UpsertIf(store.Meta{Key: row, Type: key.Type, Value: data}, func(old []byte) bool { return !older(id, old) }))
+}
+
+// readFailure returns what an answer says went wrong, if it says so: on top where an object was asked for, under
+// Err where something was to be done. An Err without words is a failure, too.
+func readFailure(data []byte) (status metav1.Status, failed bool) {
+	var answer struct {
+		ErrStatus *metav1.Status `json:"ErrStatus"`
+		Err       *struct {
+			ErrStatus *metav1.Status `json:"ErrStatus"`
+		} `json:"Err"`
+	}
+	switch {
+	case json.Unmarshal(data, &answer) != nil: // a string, or nothing
+		return status, false
+	case answer.ErrStatus != nil:
+		return *answer.ErrStatus, true
+	case answer.Err == nil:
+		return status, false
+	case answer.Err.ErrStatus == nil:
+		return metav1.Status{Message: "the cloud failed without saying why"}, true
+	}
+	return *answer.Err.ErrStatus, true
+}
+
+// remote answers a request of edged that may need the cloud.
+func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *model.Message) (json.RawMessage, error) {
+	switch how {
+	case hereFirst:
+		return m.askWhatIsMissing(ctx, key, msg)
+	case cloudFirst:
+		data, err := m.ask(ctx, key, msg)
+		if !errors.Is(err, errOffline) {
+			return data, err
+		}
+		klog.V(4).InfoS("Answering from the store", "resource", key.String(), "err", err)
+		return m.query(ctx, key, msg)
+	}
+	if key.Type == resource.TypeLease && m.link.get().Features.Lease {
+		return leaseKept(msg)
+	}
+	return m.ask(ctx, key, msg)
+}
+
+// leaseKept answers for a cloud that renews the lease itself.
+func leaseKept(msg *model.Message) (json.RawMessage, error) {
+	return json.Marshal(map[string]json.RawMessage{"Object": msg.Content, "Err": json.RawMessage("null")})
+}
+
+// askWhatIsMissing answers from the store, and asks the cloud only for what is not there or has grown old.
+func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
+	stored, err := m.query(ctx, key, msg)
+	if err != nil {
+		return nil, err
+	}
+	_, missing := readFailure(stored)
+	if !missing && (key.Type != resource.TypeServiceAccountToken || tokenFresh(stored, m.opts.Now())) {
+		return stored, nil
+	}
+	data, err := m.ask(ctx, key, msg)
+	if err != nil {
+		if !errors.Is(err, errOffline) {
+			return nil, err
+		}
+		return stored, nil // however old: only its successor replaces it
+	}
+	if _, failed := readFailure(data); failed && !missing {
+		klog.InfoS("Token not renewed; the old one stays", "resource", key.String(), "err", string(data))
+		return stored, nil
+	}
+	return data, nil
+}
+
+// toCloud sends a message that nobody waits to see answered.
+func (m *Module) toCloud(ctx context.Context, msg *model.Message) {
+	if err := m.bus.Send(ctx, model.ModuleEdgeHub, msg); err != nil {
+		klog.V(2).InfoS("Message for the cloud not sent", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "err", err)
+	}
+}
+
+// tokenRefresh is the part of its life after which a token is to be renewed; and none is kept longer than a day.
+const (
+	tokenRefresh    = 0.8
+	tokenRefreshAge = 24 * time.Hour
+)
+
+// tokenFresh tells whether a stored token need not be renewed yet. A clock from before the token was made is not
+// set, and says nothing about it.
+func tokenFresh(token []byte, now time.Time) bool {
+	var request struct {
+		Spec struct {
+			ExpirationSeconds int64 `json:"expirationSeconds"`
+		} `json:"spec"`
+		Status struct {
+			Token               string      `json:"token"`
+			ExpirationTimestamp metav1.Time `json:"expirationTimestamp"`
+		} `json:"status"`
+	}
+	if json.Unmarshal(token, &request) != nil || request.Status.Token == "" {
+		return false
+	}
+	life := time.Duration(request.Spec.ExpirationSeconds) * time.Second
+	made := request.Status.ExpirationTimestamp.Add(-life)
+	return now.Sub(made) < min(time.Duration(float64(life)*tokenRefresh), tokenRefreshAge)
+}
