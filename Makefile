@@ -9,11 +9,11 @@ BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
 
 export CGO_ENABLED := 1
 
-.PHONY: help setup build run stop test lint race bench cross clean
+.PHONY: help setup build run stop test test-vm lint race bench cross clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  %-8s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  %-8s %s\n' "$$t" "$$d"; done
 	@echo
 	@echo "make run CRI=unix:///run/containerd/containerd.sock uses a runtime that is there already."
 
@@ -32,7 +32,7 @@ stop: ## remove all that `make run` made
 
 test: setup lint build ## all tests, on real parts, with the race detector (needs root)
 	go test -timeout 10m ./beehive ./metamanager/store # what they promise of speed, which means nothing under the race detector
-	go test -timeout 30m -race $$(go list ./... | grep -v /test/edge)
+	go test -timeout 30m -race $$(go list ./... | grep -v -e /test/edge -e '/test/vm$$')
 	go test -timeout 30m -race ./test/edge # alone: it measures times
 
 lint: ## gofmt, go vet, staticcheck
@@ -43,6 +43,10 @@ lint: ## gofmt, go vet, staticcheck
 bench: setup build ## measure the agent beside the bare CRI calls, and the packages' own benchmarks
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store
 	go run ./test/bench --binary bin/edgecore
+
+test-vm: setup ## the tests that need a booted machine: systemd, cgroup v2, reboots (needs root)
+	hack/setup vm
+	go test -timeout 40m -count=1 -v ./test/vm
 
 cross: ## build for arm64 and arm (installs the C compilers)
 	hack/setup cross
