@@ -147,3 +147,11 @@ func Join(parent, key string) string {
 	}
 	return parent + "." + key
 }
+
+// Split is the keys of a path outside lists and maps; none for "".
+func Split(path string) []string {
+	if path == "" {
+		return nil
+	}
+	return strings.Split(path, ".")
+}

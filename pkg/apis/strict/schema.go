@@ -28,9 +28,10 @@ type Schema[T any] struct {
 	// Prepare checks that the tree is of this kind of file, and may take out of it what older versions had.
 	// What it returns first are warnings.
 	Prepare func(root map[string]any) (Problems, error)
-	// Clear takes those defaults away that what the tree says takes the place of as a whole, such as maps of
-	// the user's own keys; may be nil.
-	Clear func(tree any, cfg *T)
+	// Adapt changes the defaults by what the tree says: it takes away what the file replaces as a whole, such
+	// as a map of the user's own keys, and works out what depends on other values. The tree has only values
+	// that their types read. May be nil.
+	Adapt func(tree any, defaults *T)
 	// Complete fills in what depends on other values; may be nil.
 	Complete func(*T)
 	// Validate returns nil or Problems.
@@ -43,6 +44,8 @@ type Schema[T any] struct {
 	// Absent are the switches of modules that this version does not have. To switch one on, even where that
 	// is the default, is worth a warning: what the file says is on is not.
 	Absent map[string]bool
+	// Notes are better words for the warnings of some keys that are not acted on.
+	Notes map[string]string
 	// FormerDefaults are the defaults of older versions: a file printed by one of them asks for nothing.
 	FormerDefaults map[string]string
 	// Fallback returns the defaults that belong to a configuration, where some depend on what it says; nil
@@ -155,8 +158,8 @@ func (s *Schema[T]) overlay(tree any) (*T, error) {
 		return nil, err
 	}
 	cfg := s.Default()
-	if s.Clear != nil {
-		s.Clear(tree, cfg)
+	if s.Adapt != nil {
+		s.Adapt(tree, cfg)
 	}
 	if err := json.Unmarshal(raw, cfg); err != nil {
 		return nil, err
@@ -176,12 +179,15 @@ func texts(p Problems) []string {
 }
 
 // Has tells whether a tree says something at a path of keys.
-func Has(tree any, keys ...string) bool {
+func Has(tree any, keys ...string) bool { return At(tree, keys...) != nil }
+
+// At returns what a tree says at a path of keys, or nil.
+func At(tree any, keys ...string) any {
 	for _, k := range keys {
 		m, _ := tree.(map[string]any)
 		if tree = m[k]; tree == nil {
-			return false
+			return nil
 		}
 	}
-	return true
+	return tree
 }

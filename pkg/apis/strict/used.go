@@ -2,7 +2,9 @@ package strict
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"reflect"
 )
 
@@ -20,7 +22,7 @@ func (s *Schema[T]) unused(tree any, cfg *T) Problems {
 	if s.Fallback != nil {
 		fallback = s.Fallback(cfg)
 	}
-	u := &unusedKeys{live: s.Live, absent: s.Absent, former: s.FormerDefaults}
+	u := &unusedKeys{live: s.Live, absent: s.Absent, former: s.FormerDefaults, notes: s.Notes}
 	u.walk("", tree, reflect.ValueOf(cfg).Elem(), reflect.ValueOf(fallback).Elem())
 	return u.warnings
 }
@@ -28,6 +30,7 @@ func (s *Schema[T]) unused(tree any, cfg *T) Problems {
 type unusedKeys struct {
 	live, absent map[string]bool
 	former       map[string]string
+	notes        map[string]string
 	warnings     Problems
 }
 
@@ -48,9 +51,9 @@ func (u *unusedKeys) walk(at string, tree any, value, fallback reflect.Value) {
 		if value.Bool() {
 			u.warnings = append(u.warnings, Problem{Path: at, Text: NotThere})
 		}
-	case ok && value.String() == former, same(value, fallback):
+	case ok && fmt.Sprint(value) == former, same(value, fallback):
 	default:
-		u.warnings = append(u.warnings, Problem{Path: at, Text: NotActedOn})
+		u.warnings = append(u.warnings, Problem{Path: at, Text: cmp.Or(u.notes[at], NotActedOn)})
 	}
 }
 

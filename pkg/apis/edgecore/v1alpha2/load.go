@@ -25,7 +25,7 @@ func schema() *strict.Schema[EdgeCore] {
 		Program:  "edgecore",
 		Default:  Default,
 		Prepare:  prepare,
-		Clear:    clearDefaults,
+		Adapt:    adaptDefaults,
 		Complete: (*EdgeCore).complete,
 		Validate: (*EdgeCore).Validate,
 		Secrets:  secrets(),
@@ -71,9 +71,9 @@ func checkKind(root map[string]any) error {
 	return fail("apiVersion", version, want)
 }
 
-// clearDefaults: a map of the user's own keys, such as evictionHard, takes the place of the default's as a
+// adaptDefaults: a map of the user's own keys, such as evictionHard, takes the place of the default's as a
 // whole, as it does for the kubelet.
-func clearDefaults(tree any, cfg *EdgeCore) {
+func adaptDefaults(tree any, cfg *EdgeCore) {
 	if strict.Has(tree, "modules", "edged", "tailoredKubeletConfig", "evictionHard") {
 		cfg.Modules.Edged.TailoredKubeletConfig.EvictionHard = nil
 	}

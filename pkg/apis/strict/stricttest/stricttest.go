@@ -65,8 +65,10 @@ func TablesNameKeys[T any](t *testing.T, s *strict.Schema[T]) map[string]bool {
 			tables[path] = true
 		}
 	}
-	for path := range s.FormerDefaults {
-		tables[path] = true
+	for _, table := range []map[string]string{s.FormerDefaults, s.Notes} {
+		for path := range table {
+			tables[path] = true
+		}
 	}
 	for path := range tables {
 		if !known[path] {

@@ -1,0 +1,77 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+)
+
+// Load reads a file, fills in the defaults, and checks it. The file is only read, never written. All that is
+// wrong with it is in the one error, which holds strict.Problems. Warnings name keys that KubeEdge has and
+// this version does not act on, where the file sets them to something else than the default.
+func Load(path string) (*CloudCore, []string, error) { return schema().Load(path) }
+
+// Parse is Load for the content of a file.
+func Parse(data []byte) (*CloudCore, []string, error) { return schema().Parse(data) }
+
+func schema() *strict.Schema[CloudCore] {
+	return &strict.Schema[CloudCore]{
+		Program:  "cloudcore",
+		Default:  Default,
+		Prepare:  prepare,
+		Adapt:    adaptDefaults,
+		Validate: (*CloudCore).Validate,
+		Live:     live(), Absent: absent(), FormerDefaults: formerDefaults(), Notes: notes(),
+		Fallback: func(c *CloudCore) *CloudCore { return defaultFor(max(1, c.Modules.CloudHub.NodeLimit)) },
+	}
+}
+
+func prepare(root map[string]any) (strict.Problems, error) {
+	warnings, err := checkKind(root)
+	if err != nil {
+		return nil, err
+	}
+	return append(warnings, takeFormer(root)...), nil
+}
+
+// checkKind takes the version that KubeEdge's chart writes for this one.
+func checkKind(root map[string]any) (strict.Problems, error) {
+	fail := func(path, want string) error {
+		value := root[path]
+		if value == nil {
+			return strict.Problem{Path: path, Text: "is missing; want " + want}
+		}
+		return strict.Problem{Path: path, Text: strict.NotAllowed(value, want)}
+	}
+	want := fmt.Sprintf("%q", Kind)
+	switch root["kind"] {
+	case Kind:
+	case "EdgeCore":
+		return nil, fail("kind", want+": this file is for edgecore")
+	default:
+		return nil, fail("kind", want)
+	}
+	switch root["apiVersion"] {
+	case APIVersion:
+		return nil, nil
+	case helmVersion:
+		root["apiVersion"] = APIVersion
+		return strict.Problems{{Path: "apiVersion", Text: fmt.Sprintf("%q is taken as %q; the keys are the same", helmVersion, APIVersion)}}, nil
+	}
+	return nil, fail("apiVersion", fmt.Sprintf("%q", APIVersion))
+}
+
+// adaptDefaults works out what grows with the number of nodes that the file allows. A list of mappings takes
+// the place of the default's, and nothing of it stays in the mappings.
+func adaptDefaults(tree any, defaults *CloudCore) {
+	if limit, ok := strict.At(tree, "modules", "cloudHub", "nodeLimit").(json.Number); ok {
+		if n, err := strconv.ParseInt(limit.String(), 10, 32); err == nil && n > 0 {
+			*defaults = *defaultFor(int32(n))
+		}
+	}
+	if strict.Has(tree, "modules", "cloudHub", "authorization", "modes") {
+		defaults.Modules.CloudHub.Authorization.Modes = nil
+	}
+}
