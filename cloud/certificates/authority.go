@@ -1,0 +1,242 @@
+// Package certificates is the cloud's own authority over the link: its CA, the certificate that its servers
+// show, the tokens that devices join with, and the HTTPS endpoints (10002) that give out certificates.
+//
+// It promises: whichever of several replicas starts first, all share one CA, one server certificate and one
+// key for tokens, since each of these is kept in a secret, and whoever is second takes what the first wrote;
+// a CA is never replaced because it cannot be read; and a node's certificate names that node, whatever was
+// asked for.
+//
+// The secrets and the endpoints are those of protocol section 1, so that KubeEdge's edges can join.
+package certificates
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// Options are what the configuration says about certificates (modules.cloudHub).
+type Options struct {
+	// CAFile, CAKeyFile, CertFile and KeyFile are the administrator's own; they are used where they exist, and
+	// are never written.
+	CAFile, CAKeyFile, CertFile, KeyFile string
+	// Addresses are what edges reach this cloud by: IP addresses and DNS names.
+	Addresses []string
+	// NodeLifetime is for how long a node's certificate is valid.
+	NodeLifetime time.Duration
+	// TokenRefresh is how often the general token is made anew; it is valid for twice as long.
+	TokenRefresh time.Duration
+	// AllowLegacy lets certificates that KubeEdge before 1.16 gave to every node alike speak for any node.
+	AllowLegacy bool
+	// ProtectTaken refuses a name that a node has already to whoever has only a general token: it takes a
+	// token for that node, or its certificate.
+	ProtectTaken bool
+	// RequestsPerSecond and Burst bound the requests of one address; 0 is the default, below 0 no bound.
+	RequestsPerSecond float64
+	Burst             int
+	// Now is the clock; nil is the real one.
+	Now func() time.Time
+}
+
+// The defaults of KubeEdge.
+const (
+	DefaultNodeLifetime = 365 * 24 * time.Hour
+	DefaultTokenRefresh = 12 * time.Hour
+)
+
+// Authority signs. Its methods may be called from any goroutine.
+type Authority struct {
+	opts     Options
+	secrets  Secrets
+	ca       pair
+	pool     *x509.CertPool
+	tokenKey []byte
+	server   atomic.Pointer[pair]
+}
+
+// pair is a certificate with its key.
+type pair struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func (p pair) tls() tls.Certificate {
+	return tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert}
+}
+
+// New loads what there is and makes what there is not.
+func New(ctx context.Context, secrets Secrets, opts Options) (*Authority, error) {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.NodeLifetime <= 0 {
+		opts.NodeLifetime = DefaultNodeLifetime
+	}
+	if opts.TokenRefresh <= 0 {
+		opts.TokenRefresh = DefaultTokenRefresh
+	}
+	a := &Authority{opts: opts, secrets: secrets}
+	var err error
+	if a.ca, err = a.loadCA(ctx); err != nil {
+		return nil, err
+	}
+	a.pool = certs.Pool(a.ca.cert)
+	if a.tokenKey, err = loadTokenKey(ctx, secrets); err != nil {
+		return nil, err
+	}
+	if err := a.refreshServer(ctx); err != nil {
+		return nil, err
+	}
+	return a, a.refreshToken(ctx)
+}
+
+// loadCA takes the CA from the files, else from the secret, else makes one.
+func (a *Authority) loadCA(ctx context.Context) (pair, error) {
+	cert, key, err := certs.ReadPair(a.opts.CAFile, a.opts.CAKeyFile)
+	if err != nil {
+		return pair{}, fmt.Errorf("CA from files: %w; keep both files or neither", err)
+	}
+	if cert != nil {
+		p := pair{cert, key}
+		if err := p.checkCA(a.opts.Now()); err != nil {
+			return pair{}, fmt.Errorf("CA from file %s: %w", a.opts.CAFile, err)
+		}
+		return p, a.keepFiles(ctx, caSecret, p)
+	}
+	data, err := keep(ctx, a.secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+		if old != nil {
+			return nil, nil
+		}
+		p, err := newCA(a.opts.Now())
+		if err != nil {
+			return nil, err
+		}
+		klog.InfoS("Made a CA for the link", "secret", caSecret.name)
+		return caSecret.encode(p)
+	})
+	if err != nil {
+		return pair{}, err
+	}
+	p, err := caSecret.decode(data)
+	if err == nil {
+		err = p.checkCA(a.opts.Now())
+	}
+	if err != nil {
+		return pair{}, fmt.Errorf("CA in secret %s: %w; restore the secret from a backup. If there is none, delete it: a new CA is made, and every edge has to join again", caSecret.name, err)
+	}
+	return p, nil
+}
+
+// keepFiles writes what files hold to the secret, where other replicas and `gettoken` find it.
+func (a *Authority) keepFiles(ctx context.Context, s pairSecret, p pair) error {
+	_, err := keep(ctx, a.secrets, s.name, func(old map[string][]byte) (map[string][]byte, error) {
+		if had, err := s.decode(old); err == nil && had.cert.Equal(p.cert) && had.key.Equal(p.key) {
+			return nil, nil
+		} else if old != nil {
+			klog.InfoS("The files hold another certificate than the secret; the files' is taken", "secret", s.name)
+		}
+		return s.encode(p)
+	})
+	return err
+}
+
+// refreshServer makes sure that the certificate of the servers is good: signed by the CA, for all addresses,
+// and not near its end.
+func (a *Authority) refreshServer(ctx context.Context) error {
+	cert, key, err := certs.ReadPair(a.opts.CertFile, a.opts.KeyFile)
+	if err != nil {
+		return fmt.Errorf("server certificate from files: %w; keep both files or neither", err)
+	}
+	if cert != nil {
+		p := pair{cert, key}
+		for _, fault := range serverFaults(p.cert, a.pool, a.opts.Addresses, a.opts.Now()) {
+			klog.InfoS("The server certificate's file is not as it should be; edges may refuse it", "file", a.opts.CertFile, "fault", fault)
+		}
+		a.server.Store(&p)
+		return a.keepFiles(ctx, serverSecret, p)
+	}
+	data, err := keep(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+		had, err := serverSecret.decode(old)
+		var faults []string
+		if err == nil {
+			if faults = serverFaults(had.cert, a.pool, a.opts.Addresses, a.opts.Now()); len(faults) == 0 {
+				return nil, nil
+			}
+		}
+		p, err := a.newServer(had.cert)
+		if err != nil {
+			return nil, err
+		}
+		klog.InfoS("Made a certificate for the servers of the link", "secret", serverSecret.name, "addresses", sansOf(p.cert), "because", faults)
+		return serverSecret.encode(p)
+	})
+	if err != nil {
+		return err
+	}
+	p, err := serverSecret.decode(data)
+	if err != nil {
+		return fmt.Errorf("server certificate in secret %s: %w; delete the secret, and it is made anew", serverSecret.name, err)
+	}
+	a.server.Store(&p)
+	return nil
+}
+
+// refreshEvery is how often Run looks whether something is due.
+const refreshEvery = 10 * time.Minute
+
+// Run keeps the server certificate and the general token fresh until ctx ends.
+func (a *Authority) Run(ctx context.Context) error {
+	tick := time.NewTicker(refreshEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := a.Refresh(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Certificates and tokens of the link not refreshed; trying again", "in", refreshEvery)
+		}
+	}
+}
+
+// Refresh does what is due now.
+func (a *Authority) Refresh(ctx context.Context) error {
+	if err := a.refreshServer(ctx); err != nil {
+		return err
+	}
+	return a.refreshToken(ctx)
+}
+
+// CA is the CA's certificate.
+func (a *Authority) CA() *x509.Certificate { return a.ca.cert }
+
+// Pool holds the CA's certificate.
+func (a *Authority) Pool() *x509.CertPool { return a.pool }
+
+// ServerTLS is what servers of the link listen with; a renewed certificate is used from the next connection
+// on. With tls.RequireAndVerifyClientCert only nodes of this CA come in.
+func (a *Authority) ServerTLS(auth tls.ClientAuthType) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		ClientAuth: auth,
+		ClientCAs:  a.pool,
+		Time:       a.opts.Now,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			c := a.server.Load().tls()
+			return &c, nil
+		},
+	}
+}
+
+// isIP tells addresses from names.
+func isIP(address string) bool { return net.ParseIP(address) != nil }

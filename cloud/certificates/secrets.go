@@ -1,0 +1,130 @@
+package certificates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// Namespace is where KubeEdge keeps its secrets.
+const Namespace = "kubeedge"
+
+// Secrets is what is needed of the API, in one namespace; client-go's typed client is one.
+type Secrets interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Secret, error)
+	Create(ctx context.Context, secret *v1.Secret, opts metav1.CreateOptions) (*v1.Secret, error)
+	Update(ctx context.Context, secret *v1.Secret, opts metav1.UpdateOptions) (*v1.Secret, error)
+}
+
+var _ Secrets = typedcorev1.SecretInterface(nil)
+
+// SecretsOf returns the secrets of the namespace, which it creates if it is not there.
+func SecretsOf(ctx context.Context, client kubernetes.Interface, namespace string) (Secrets, error) {
+	_, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		ns := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+		if _, err = client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+	}
+	if err != nil && !apierrors.IsForbidden(err) { // whoever may not look at namespaces may still use the secrets
+		return nil, fmt.Errorf("namespace %s: %w", namespace, err)
+	}
+	return client.CoreV1().Secrets(namespace), nil
+}
+
+// pairSecret is a secret that holds a certificate with its key, both in DER form.
+type pairSecret struct{ name, cert, key string }
+
+// The secrets, as KubeEdge has them; the key for tokens is ours.
+var (
+	caSecret     = pairSecret{"casecret", "cadata", "cakeydata"}
+	serverSecret = pairSecret{"cloudcoresecret", "cloudcoredata", "cloudcorekeydata"}
+)
+
+const (
+	tokenSecret, tokenData       = "tokensecret", "tokendata"
+	tokenKeySecret, tokenKeyData = "tokenkeysecret", "tokenkeydata"
+)
+
+func (s pairSecret) encode(p pair) (map[string][]byte, error) {
+	key, err := certs.EncodeKey(p.key)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{s.cert: p.cert.Raw, s.key: key}, nil
+}
+
+func (s pairSecret) decode(data map[string][]byte) (pair, error) {
+	cert, err := parseCert(data[s.cert])
+	if err != nil {
+		return pair{}, fmt.Errorf("%s is not a certificate in DER form: %w", s.cert, err)
+	}
+	key, err := certs.ParseKey(data[s.key])
+	if err != nil {
+		return pair{}, fmt.Errorf("%s: %w", s.key, err)
+	}
+	if !certs.Fits(cert, key) {
+		return pair{}, fmt.Errorf("%s does not belong to %s", s.cert, s.key)
+	}
+	return pair{cert, key}, nil
+}
+
+// maxRaces bounds how often a write is tried again because somebody else was faster.
+const maxRaces = 20
+
+// keep returns what a secret holds after decide had its say: it gets what there is (nil when there is no
+// secret) and returns what is to be there instead, or nil to leave it. Whoever is first wins; all others see
+// what it wrote, and are asked again.
+func keep(ctx context.Context, secrets Secrets, name string, decide func(old map[string][]byte) (map[string][]byte, error)) (map[string][]byte, error) {
+	for range maxRaces {
+		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
+		missing := apierrors.IsNotFound(err)
+		if err != nil && !missing {
+			return nil, secretError(name, err)
+		}
+		var old map[string][]byte
+		if !missing {
+			if old = secret.Data; old == nil {
+				old = map[string][]byte{}
+			}
+		}
+		data, err := decide(old)
+		switch {
+		case err != nil:
+			return nil, err
+		case data == nil:
+			return old, nil
+		case missing:
+			secret = &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: v1.SecretTypeOpaque, Data: data}
+			_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
+		default:
+			secret = secret.DeepCopy() // it carries the version that was read
+			secret.Data = data
+			_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
+		}
+		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, secretError(name, err)
+		}
+		return data, nil
+	}
+	return nil, secretError(name, errors.New("somebody else keeps changing it"))
+}
+
+func secretError(name string, err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("secret %s: %w; cloudcore's role must allow get, create and update of secrets in namespace %s", name, err, Namespace)
+	}
+	return fmt.Errorf("secret %s: %w", name, err)
+}

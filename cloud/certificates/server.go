@@ -1,0 +1,243 @@
+package certificates
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// Nodes tells which names are taken; client-go's typed client is one.
+type Nodes interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Node, error)
+}
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	requestTimeout    = 30 * time.Second
+	idleTimeout       = time.Minute
+	maxHeader         = 16 << 10
+	// clientAuth is x509.ExtKeyUsageClientAuth, as the header ExtKeyUsages has it.
+	clientAuth = 2
+)
+
+// Serve answers on a listener until ctx ends.
+func (a *Authority) Serve(ctx context.Context, listener net.Listener, nodes Nodes) error {
+	server := &http.Server{
+		Handler: a.Handler(nodes), ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: klogWarnings(),
+	}
+	config := a.ServerTLS(tls.RequestClientCert)
+	config.NextProtos = []string{"http/1.1"}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			_ = server.Close() // whoever still talks after the grace is cut off
+		}
+	})
+	err := server.Serve(tls.NewListener(listener, config))
+	if !stop() {
+		<-stopped
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Handler is the endpoints of protocol section 1.1.
+func (a *Authority) Handler(nodes Nodes) http.Handler {
+	s := &endpoints{Authority: a, nodes: nodes}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /ca.crt", s.caCert)
+	mux.HandleFunc("GET /edge.crt", s.edgeCert)
+	mux.HandleFunc("GET /node/{name}", s.node)
+	return newLimiter(a.opts.RequestsPerSecond, a.opts.Burst, a.opts.Now).wrap(mux)
+}
+
+type endpoints struct {
+	*Authority
+	nodes Nodes
+}
+
+func (s *endpoints) caCert(w http.ResponseWriter, _ *http.Request) {
+	writeDER(w, s.ca.cert.Raw)
+}
+
+// node says whether a name is taken.
+func (s *endpoints) node(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
+		http.Error(w, "not the name of a node: "+faults[0], http.StatusBadRequest)
+		return
+	}
+	taken, err := s.taken(r.Context(), name)
+	switch {
+	case err != nil:
+		klog.ErrorS(err, "Node not looked up", "node", name)
+		http.Error(w, "the cloud cannot ask its API server now; try again", http.StatusInternalServerError)
+	case taken:
+		_, _ = io.WriteString(w, "Node found") // the client may be gone
+	default:
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, "Node not found")
+	}
+}
+
+func (s *endpoints) taken(ctx context.Context, name string) (bool, error) {
+	_, err := s.nodes.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// edgeCert gives a node its certificate: the first for a token, the next ones for the one before.
+func (s *endpoints) edgeCert(w http.ResponseWriter, r *http.Request) {
+	node := r.Header.Get("NodeName")
+	der, err := s.issue(r, node)
+	if err != nil {
+		status := http.StatusInternalServerError
+		var refusal *refusal
+		if errors.As(err, &refusal) {
+			status = refusal.status
+		} else {
+			klog.ErrorS(err, "Certificate not signed", "node", clipped(node), "from", r.RemoteAddr)
+		}
+		klog.V(1).InfoS("Certificate refused", "node", clipped(node), "from", r.RemoteAddr, "why", err.Error())
+		http.Error(w, err.Error(), status)
+		return
+	}
+	klog.InfoS("Certificate issued", "node", node, "from", r.RemoteAddr)
+	writeDER(w, der)
+}
+
+// refusal is an error of whoever asks.
+type refusal struct {
+	status int
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(status int, format string, args ...any) error {
+	return &refusal{status, fmt.Sprintf(format, args...)}
+}
+
+func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
+	if faults := validation.IsDNS1123Subdomain(node); len(faults) > 0 {
+		return nil, refuse(http.StatusBadRequest, "header NodeName %q is not the name of a node: %s", clipped(node), faults[0])
+	}
+	if err := s.authenticate(r, node); err != nil {
+		return nil, err
+	}
+	if err := checkUsages(r.Header.Get("ExtKeyUsages")); err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, certs.MaxRequest+1))
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "the certificate request was cut off: %v", err)
+	}
+	if len(body) > certs.MaxRequest {
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the certificate request has more than %d KiB", certs.MaxRequest>>10)
+	}
+	req, err := certs.ParseRequest(body)
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "failed to sign certs for edgenode %s, err: %v", node, err)
+	}
+	// Edges before KubeEdge 1.16 ask for the name that all had; they get their own all the same.
+	if of, err := certs.NodeOf(req.Subject); !certs.IsLegacy(req.Subject) && (err != nil || of != node) {
+		return nil, refuse(http.StatusForbidden, "failed to sign certs for edgenode %s, err: the request is for %q; want O=%s, CN=%s", node, clipped(req.Subject.String()), certs.Organization, certs.CommonName(node))
+	}
+	der, err := s.SignNode(node, req)
+	if err != nil {
+		return nil, fmt.Errorf("failed to sign certs for edgenode %s, err: %w", node, err)
+	}
+	return der, nil
+}
+
+// authenticate decides who asks: if there is a certificate, it alone counts; else the token.
+func (s *endpoints) authenticate(r *http.Request, node string) error {
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		cert := r.TLS.PeerCertificates[0]
+		err := certs.CheckNode(cert, node, s.opts.AllowLegacy)
+		if err == nil {
+			if err = certs.VerifyClient(cert, s.pool, s.opts.Now()); err != nil {
+				err = fmt.Errorf("%w (the cloud's clock says %s); `edgecore join` with a new token renews it", err, s.opts.Now().UTC().Format(time.RFC3339))
+			}
+		}
+		if err != nil {
+			return refuse(http.StatusUnauthorized, "failed to verify the certificate for edgenode: %s, err: %v", node, err)
+		}
+		return nil
+	}
+	const failure = "token validation failure, "
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		return refuse(http.StatusUnauthorized, failure+"token is empty")
+	}
+	scheme, bearer, ok := strings.Cut(header, " ")
+	if !ok || bearer == "" || strings.Contains(bearer, " ") {
+		return refuse(http.StatusUnauthorized, failure+"token cannot be split")
+	}
+	if !strings.EqualFold(scheme, "Bearer") {
+		return refuse(http.StatusUnauthorized, failure+"want the scheme Bearer")
+	}
+	bound, err := s.VerifyToken(bearer, node)
+	if err != nil {
+		return refuse(http.StatusUnauthorized, failure+"err: %v", err)
+	}
+	if bound || !s.opts.ProtectTaken {
+		return nil
+	}
+	taken, err := s.taken(r.Context(), node)
+	if err != nil {
+		return fmt.Errorf("node %s: %w", node, err)
+	}
+	if taken {
+		return refuse(http.StatusConflict, "the name %s is taken: it takes a token for that node alone (`cloudcore gettoken --node %s`), or another name", node, node)
+	}
+	return nil
+}
+
+// checkUsages refuses what would not be granted anyway: a node is a client.
+func checkUsages(header string) error {
+	if header == "" {
+		return nil
+	}
+	var usages []int
+	if err := json.Unmarshal([]byte(header), &usages); err != nil {
+		return refuse(http.StatusBadRequest, "header ExtKeyUsages is not a list of numbers in JSON")
+	}
+	if slices.ContainsFunc(usages, func(u int) bool { return u != clientAuth }) {
+		return refuse(http.StatusForbidden, "header ExtKeyUsages: a node's certificate is for a client alone ([%d])", clientAuth)
+	}
+	return nil
+}
+
+func writeDER(w http.ResponseWriter, der []byte) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(len(der)))
+	_, _ = w.Write(der) // the client may be gone
+}
+
+func clipped(s string) string { return s[:min(len(s), 100)] }

@@ -1,0 +1,157 @@
+package certificates
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+const (
+	caName     = "KubeEdge"
+	caLifetime = 100 * 364 * 24 * time.Hour
+	// serverLifetime is short beside KubeEdge's 100 years, since the certificate is renewed while cloudcore runs.
+	serverLifetime = 2 * 365 * 24 * time.Hour
+	// serverRenew is the share of its life after which it is renewed.
+	serverRenew = 2.0 / 3
+	// backdate lets a certificate begin before it is made: the clock of a device may be a little behind.
+	backdate = 10 * time.Minute
+)
+
+// newCA makes a CA as KubeEdge does, but with a serial number of its own.
+func newCA(now time.Time) (pair, error) {
+	template := &x509.Certificate{
+		Subject:  pkix.Name{CommonName: caName},
+		KeyUsage: x509.KeyUsageKeyEncipherment | x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{
+			x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
+		},
+		BasicConstraintsValid: true, IsCA: true,
+	}
+	key, err := certs.NewKey()
+	if err != nil {
+		return pair{}, err
+	}
+	cert, err := sign(template, template, key.Public(), key, now, caLifetime)
+	return pair{cert, key}, err
+}
+
+// newServer makes a certificate for this cloud's addresses, and those of the one before: other replicas may
+// be reached by them. When that one has ended, so have they.
+func (a *Authority) newServer(before *x509.Certificate) (pair, error) {
+	addresses := slices.Clone(a.opts.Addresses)
+	if before != nil && a.opts.Now().Before(certs.RenewAt(before, serverRenew)) && before.CheckSignatureFrom(a.ca.cert) == nil {
+		addresses = append(addresses, sansOf(before)...)
+	}
+	template := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: caName, Organization: []string{caName}},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, address := range addresses {
+		if ip := net.ParseIP(address); ip != nil {
+			if !slices.ContainsFunc(template.IPAddresses, ip.Equal) {
+				template.IPAddresses = append(template.IPAddresses, ip)
+			}
+		} else if address != "" && !slices.Contains(template.DNSNames, address) {
+			template.DNSNames = append(template.DNSNames, address)
+		}
+	}
+	key, err := certs.NewKey()
+	if err != nil {
+		return pair{}, err
+	}
+	cert, err := sign(template, a.ca.cert, key.Public(), a.ca.key, a.opts.Now(), serverLifetime)
+	return pair{cert, key}, err
+}
+
+// SignNode makes a node's certificate, in DER form. Of the request only the key is taken: the subject is that
+// of the node, and it is good for a client alone.
+func (a *Authority) SignNode(node string, req *x509.CertificateRequest) ([]byte, error) {
+	template := &x509.Certificate{
+		Subject:     certs.Subject(node),
+		KeyUsage:    x509.KeyUsageKeyEncipherment | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	cert, err := sign(template, a.ca.cert, req.PublicKey, a.ca.key, a.opts.Now(), a.opts.NodeLifetime)
+	if err != nil {
+		return nil, err
+	}
+	return cert.Raw, nil
+}
+
+// sign fills in the serial number and the times. Nothing outlives the CA that signs it.
+func sign(template, ca *x509.Certificate, public crypto.PublicKey, key crypto.Signer, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
+	var err error
+	if template.SerialNumber, err = certs.NewSerial(); err != nil {
+		return nil, err
+	}
+	template.NotBefore, template.NotAfter = now.Add(-backdate), now.Add(lifetime)
+	if ca != template && template.NotAfter.After(ca.NotAfter) {
+		template.NotAfter = ca.NotAfter
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca, public, key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// checkCA tells what is wrong with a pair that is to be a CA.
+func (p pair) checkCA(now time.Time) error {
+	switch {
+	case !p.cert.IsCA || p.cert.KeyUsage != 0 && p.cert.KeyUsage&x509.KeyUsageCertSign == 0:
+		return fmt.Errorf("%q is no CA certificate", p.cert.Subject)
+	case now.After(p.cert.NotAfter):
+		return fmt.Errorf("it ended at %s", p.cert.NotAfter.Format(time.RFC3339))
+	case now.Before(p.cert.NotBefore):
+		return fmt.Errorf("it begins only at %s, and this machine's clock says %s: set the clock", p.cert.NotBefore.Format(time.RFC3339), now.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// serverFaults tells why a server certificate is not good any more.
+func serverFaults(cert *x509.Certificate, cas *x509.CertPool, addresses []string, now time.Time) []string {
+	var faults []string
+	_, err := cert.Verify(x509.VerifyOptions{Roots: cas, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		faults = append(faults, "it is valid from "+cert.NotBefore.Format(time.RFC3339)+" to "+cert.NotAfter.Format(time.RFC3339))
+	case err != nil:
+		faults = append(faults, err.Error())
+	case now.After(certs.RenewAt(cert, serverRenew)):
+		faults = append(faults, "it ends at "+cert.NotAfter.Format(time.RFC3339))
+	}
+	for _, address := range addresses {
+		host := address
+		if isIP(address) {
+			host = "[" + address + "]"
+		}
+		if address != "" && cert.VerifyHostname(host) != nil {
+			faults = append(faults, "it is not for "+address)
+		}
+	}
+	return faults
+}
+
+// sansOf are the addresses that a certificate is for.
+func sansOf(cert *x509.Certificate) []string {
+	var list []string
+	for _, ip := range cert.IPAddresses {
+		list = append(list, ip.String())
+	}
+	for _, name := range cert.DNSNames {
+		if name != "" {
+			list = append(list, name)
+		}
+	}
+	return list
+}

@@ -1,0 +1,165 @@
+package certificates
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// tokenKeySize is that of the hash.
+const tokenKeySize = 32
+
+// claims are those of KubeEdge's tokens (exp), and the node that a token is for.
+type claims struct {
+	Node string `json:"node,omitempty"`
+	jwt.RegisteredClaims
+}
+
+// loadTokenKey takes the key that tokens are signed with from its secret, or makes one. It is not the CA's:
+// whoever learns the one does not have the other.
+func loadTokenKey(ctx context.Context, secrets Secrets) ([]byte, error) {
+	data, err := keep(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
+		if old != nil {
+			return nil, nil
+		}
+		key := make([]byte, tokenKeySize)
+		if _, err := rand.Read(key); err != nil {
+			return nil, err
+		}
+		return map[string][]byte{tokenKeyData: key}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(data[tokenKeyData]) < tokenKeySize {
+		return nil, fmt.Errorf("secret %s: %s has less than %d bytes; delete the secret: a new key is made, and tokens given out before are void", tokenKeySecret, tokenKeyData, tokenKeySize)
+	}
+	return data[tokenKeyData], nil
+}
+
+func newToken(ca *x509.Certificate, key []byte, node string, expires time.Time) (*certs.Token, error) {
+	c := claims{Node: node, RegisteredClaims: jwt.RegisteredClaims{ExpiresAt: jwt.NewNumericDate(expires)}}
+	bearer, err := jwt.NewWithClaims(jwt.SigningMethodHS256, c).SignedString(key)
+	if err != nil {
+		return nil, err
+	}
+	return certs.NewToken(ca.Raw, bearer)
+}
+
+// NewToken makes a token that is valid for a while; for one node, or for any if node is empty.
+func (a *Authority) NewToken(node string, ttl time.Duration) (*certs.Token, error) {
+	return newToken(a.ca.cert, a.tokenKey, node, a.opts.Now().Add(ttl))
+}
+
+// VerifyToken checks a JSON Web Token for a node, and tells whether it is for that node alone.
+func (a *Authority) VerifyToken(bearer, node string) (bound bool, err error) {
+	var c claims
+	now := a.opts.Now()
+	_, err = jwt.ParseWithClaims(bearer, &c, func(*jwt.Token) (any, error) { return a.tokenKey, nil },
+		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithExpirationRequired(), jwt.WithTimeFunc(func() time.Time { return now }))
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired) && c.ExpiresAt != nil:
+		return false, fmt.Errorf("%w: it ended at %s, and the cloud's clock says %s; `cloudcore gettoken` prints a new one", jwt.ErrTokenExpired,
+			c.ExpiresAt.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	case err != nil:
+		return false, err
+	case c.Node != "" && c.Node != node:
+		return false, fmt.Errorf("the token is for node %q and not for node %q", c.Node, node)
+	}
+	return c.Node != "", nil
+}
+
+// refreshToken puts a general token into its secret when the one there is of no use or has had its time.
+// Replicas share the key, so it does not matter whose it is.
+func (a *Authority) refreshToken(ctx context.Context) error {
+	_, err := keep(ctx, a.secrets, tokenSecret, func(old map[string][]byte) (map[string][]byte, error) {
+		if a.tokenIsFresh(string(old[tokenData])) {
+			return nil, nil
+		}
+		token, err := a.NewToken("", 2*a.opts.TokenRefresh)
+		if err != nil {
+			return nil, err
+		}
+		klog.V(2).InfoS("Made a token for joining", "secret", tokenSecret, "expires", token.Claims.Expires)
+		return map[string][]byte{tokenData: []byte(token.String())}, nil
+	})
+	return err
+}
+
+func (a *Authority) tokenIsFresh(text string) bool {
+	token, err := certs.ParseToken(text)
+	if err != nil || !token.SignedBy(a.ca.cert.Raw) {
+		return false
+	}
+	if _, err := a.VerifyToken(token.Bearer, ""); err != nil {
+		return false
+	}
+	left := token.Claims.Expires.Sub(a.opts.Now())
+	return left > a.opts.TokenRefresh && left <= 2*a.opts.TokenRefresh
+}
+
+// ReadToken reads the general token from its secret, for `cloudcore gettoken`.
+func ReadToken(ctx context.Context, secrets Secrets, now time.Time) (*certs.Token, error) {
+	secret, err := secrets.Get(ctx, tokenSecret, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, notStarted(tokenSecret)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", tokenSecret, err)
+	}
+	token, err := certs.ParseToken(string(secret.Data[tokenData]))
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", tokenSecret, err)
+	}
+	if e := token.Claims.Expires; !e.IsZero() && now.After(e) {
+		return nil, fmt.Errorf("the token in secret %s ended at %s: cloudcore, which makes it anew, is not running; start it, or look at its log", tokenSecret, e.UTC().Format(time.RFC3339))
+	}
+	return token, nil
+}
+
+// NewNodeToken makes a token from the secrets alone, for `cloudcore gettoken --node`. An empty node is any.
+func NewNodeToken(ctx context.Context, secrets Secrets, node string, expires time.Time) (*certs.Token, error) {
+	ca, err := secrets.Get(ctx, caSecret.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, notStarted(caSecret.name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", caSecret.name, err)
+	}
+	cert, err := parseCert(ca.Data[caSecret.cert])
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", caSecret.name, err)
+	}
+	key, err := secrets.Get(ctx, tokenKeySecret, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, notStarted(tokenKeySecret)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", tokenKeySecret, err)
+	}
+	if len(key.Data[tokenKeyData]) < tokenKeySize {
+		return nil, fmt.Errorf("secret %s: %s has less than %d bytes", tokenKeySecret, tokenKeyData, tokenKeySize)
+	}
+	return newToken(cert, key.Data[tokenKeyData], node, expires)
+}
+
+func notStarted(secret string) error {
+	return fmt.Errorf("there is no secret %s: cloudcore makes it when it starts, and has not started with this API server", secret)
+}
+
+func parseCert(der []byte) (*x509.Certificate, error) {
+	if len(der) == 0 {
+		return nil, errors.New("is empty")
+	}
+	return x509.ParseCertificate(der)
+}

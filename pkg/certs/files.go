@@ -1,0 +1,251 @@
+package certs
+
+import (
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	fileMode   = 0o600
+	folderMode = 0o700
+	// maxFile bounds a PEM file.
+	maxFile = 1 << 20
+	// pending is added to the name of a file that is to take the place of another.
+	pending = ".new"
+)
+
+// Files are the paths of an identity, all PEM: the CA, the node's certificate, and its key.
+type Files struct{ CA, Cert, Key string }
+
+// Identity is who a node is.
+type Identity struct {
+	// CAs are whom the node trusts; one, unless somebody put more into the file.
+	CAs []*x509.Certificate
+	// Chain is the node's certificate, and what else is in its file.
+	Chain []*x509.Certificate
+	Key   *ecdsa.PrivateKey
+}
+
+// Cert is the node's certificate.
+func (i *Identity) Cert() *x509.Certificate { return i.Chain[0] }
+
+// Pool is the CAs' pool.
+func (i *Identity) Pool() *x509.CertPool { return Pool(i.CAs...) }
+
+// TLS is the certificate with its key, as TLS wants it.
+func (i *Identity) TLS() tls.Certificate {
+	c := tls.Certificate{PrivateKey: i.Key, Leaf: i.Cert()}
+	for _, cert := range i.Chain {
+		c.Certificate = append(c.Certificate, cert.Raw)
+	}
+	return c
+}
+
+// Load reads the identity. It finishes a Save that a power cut interrupted. A file that is not there gives an
+// error that is os.ErrNotExist; the time is not looked at.
+func (f Files) Load() (*Identity, error) {
+	key, err := readKey(f.Key)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := readCerts(f.Cert)
+	if err != nil || !Fits(chain[0], key) {
+		next, errNext := readCerts(f.Cert + pending)
+		switch {
+		case errNext == nil && Fits(next[0], key):
+			if err := finish(f.Cert); err != nil {
+				return nil, err
+			}
+			chain = next
+		case err != nil:
+			return nil, err
+		default:
+			return nil, fmt.Errorf("certificate %s does not belong to key %s", f.Cert, f.Key)
+		}
+	}
+	cas, err := f.loadCA(chain[0])
+	if err != nil {
+		return nil, err
+	}
+	return &Identity{CAs: cas, Chain: chain, Key: key}, nil
+}
+
+// loadCA reads the CA, and takes the pending one if only that has signed the certificate.
+func (f Files) loadCA(cert *x509.Certificate) ([]*x509.Certificate, error) {
+	cas, err := readCerts(f.CA)
+	if err == nil && signedBy(cert, cas) {
+		return cas, nil
+	}
+	if next, errNext := readCerts(f.CA + pending); errNext == nil && signedBy(cert, next) {
+		return next, finish(f.CA)
+	}
+	return cas, err
+}
+
+func signedBy(cert *x509.Certificate, cas []*x509.Certificate) bool {
+	for _, ca := range cas {
+		if cert.CheckSignatureFrom(ca) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Save writes the identity, with modes 0600 and 0700 for folders that it makes. All three are on the disk
+// before the first takes its place, so that Load can always finish.
+func (f Files) Save(ca, cert []byte, key *ecdsa.PrivateKey) error {
+	keyPEM, err := EncodeKeyPEM(key)
+	if err != nil {
+		return err
+	}
+	// The key is first: while it is the old one, all is old; from then on Load finds what belongs to it.
+	parts := []struct {
+		name string
+		data []byte
+	}{{f.Key, keyPEM}, {f.Cert, EncodeCertPEM(cert)}, {f.CA, EncodeCertPEM(ca)}}
+	for _, p := range parts {
+		if err := writePending(p.name, p.data); err != nil {
+			return err
+		}
+	}
+	for _, p := range parts {
+		if err := finish(p.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WriteFile writes a file of its own in one step: after a power cut it has its old content or the new one.
+// Only its owner can read it.
+func WriteFile(name string, data []byte) error {
+	if err := writePending(name, data); err != nil {
+		return err
+	}
+	return finish(name)
+}
+
+// Remove removes the files and what an interrupted Save left of them. Those that are not there are no error.
+func (f Files) Remove() error {
+	var errs []error
+	for _, name := range []string{f.Key, f.Cert, f.CA} {
+		for _, n := range []string{name, name + pending} {
+			if err := os.Remove(n); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ClockBound is a time that is over for certain: the newest beginning of the certificates that are there.
+func (f Files) ClockBound() time.Time {
+	var bound time.Time
+	for _, name := range []string{f.CA, f.Cert} {
+		list, err := readCerts(name)
+		if err != nil {
+			continue
+		}
+		for _, c := range list {
+			if c.NotBefore.After(bound) {
+				bound = c.NotBefore
+			}
+		}
+	}
+	return bound
+}
+
+func writePending(name string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(name), folderMode); err != nil {
+		return err
+	}
+	// What is there may have been left by somebody with other modes, or be a link: it goes first.
+	if err := os.Remove(name + pending); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(name+pending, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// finish puts a pending file into its place. That it is gone means that a Load beside us did so.
+func finish(name string) error {
+	if err := os.Rename(name+pending, name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func readCerts(name string) ([]*x509.Certificate, error) {
+	data, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	list, err := ParseCertsPEM(data)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", name, err)
+	}
+	return list, nil
+}
+
+func readKey(name string) (*ecdsa.PrivateKey, error) {
+	data, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ParseKeyPEM(data)
+	if err != nil {
+		return nil, fmt.Errorf("key %s: %w", name, err)
+	}
+	return key, nil
+}
+
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s has more than %d KiB", name, maxFile>>10)
+	}
+	return data, err
+}
+
+// ReadPair reads a certificate and its key from two PEM files, the first of each, as an administrator
+// provides them. Neither may be missing, unless both are: then all are nil.
+func ReadPair(certFile, keyFile string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	if certFile == "" && keyFile == "" {
+		return nil, nil, nil
+	}
+	certs, errCert := readCerts(certFile)
+	key, errKey := readKey(keyFile)
+	if errors.Is(errCert, os.ErrNotExist) && errors.Is(errKey, os.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err := errors.Join(errCert, errKey); err != nil {
+		return nil, nil, err
+	}
+	if !Fits(certs[0], key) {
+		return nil, nil, fmt.Errorf("certificate %s does not belong to key %s", certFile, keyFile)
+	}
+	return certs[0], key, nil
+}

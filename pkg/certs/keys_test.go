@@ -1,0 +1,179 @@
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestKeyForms(t *testing.T) {
+	key := newKey(t)
+	sec1, err := EncodeKeyPEM(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(sec1), "-----BEGIN EC PRIVATE KEY-----\n") {
+		t.Errorf("not KubeEdge's form: %.40s", sec1)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8 := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	parameters := pem.EncodeToMemory(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte{6, 8, 42, 134, 72, 206, 61, 3, 1, 7}})
+	for name, data := range map[string][]byte{"SEC1": sec1, "PKCS#8": pkcs8, "with parameters, as openssl writes": append(parameters, sec1...)} {
+		if got, err := ParseKeyPEM(data); err != nil || !got.Equal(key) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_, other, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err = x509.MarshalPKCS8PrivateKey(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"empty": nil, "a certificate": EncodeCertPEM(newAuthority(t).cert.Raw), "damaged": bytes.Replace(sec1, []byte("M"), []byte("N"), 1),
+		"Ed25519": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+	} {
+		if _, err := ParseKeyPEM(data); err == nil || !strings.Contains(err.Error(), "EC") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNewRequest(t *testing.T) {
+	key := newKey(t)
+	der, err := NewRequest("edge1", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := ParseRequest(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := req.Subject.String(), "CN=system:node:edge1,O=system:nodes"; got != want {
+		t.Errorf("subject %s, want %s", got, want)
+	}
+	if len(req.DNSNames)+len(req.IPAddresses)+len(req.EmailAddresses)+len(req.URIs)+len(req.Extensions) > 0 {
+		t.Error("it asks for more than a subject")
+	}
+	if key.Curve != elliptic.P256() || !key.PublicKey.Equal(req.PublicKey) {
+		t.Error("not the key, or not P-256")
+	}
+}
+
+// TestKubeEdgeRequest: a request with the subject of section 1.3, made by openssl.
+func TestKubeEdgeRequest(t *testing.T) {
+	req, err := ParseRequest(readTestdata(t, "kubeedge-v1.23.csr.der"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := NodeOf(req.Subject)
+	if err != nil || node != "edge1" {
+		t.Errorf("node %q, %v", node, err)
+	}
+}
+
+func readTestdata(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestParseRequest(t *testing.T) {
+	request := func(key crypto.Signer) []byte {
+		der, err := NewRequest("edge1", key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	p224, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rsa2048, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := request(newKey(t))
+	forged := bytes.Replace(good, []byte("edge1"), []byte("edge2"), 1)
+	for name, tc := range map[string]struct {
+		der []byte
+		err string
+	}{
+		"P-256": {good, ""}, "P-384": {request(p384), ""}, "RSA": {request(rsa2048), ""},
+		"P-224":   {request(p224), "key is of no use"},
+		"forged":  {forged, "not signed by its key"},
+		"empty":   {nil, "is empty"},
+		"no DER":  {[]byte("-----BEGIN"), "not a certificate request in DER form"},
+		"more":    {append(bytes.Clone(good), 0), "not a certificate request in DER form"},
+		"too big": {make([]byte, MaxRequest+1), "more than 64 KiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseRequest(tc.der)
+			wantError(t, err, tc.err)
+		})
+	}
+}
+
+func TestNewSerial(t *testing.T) {
+	seen := map[string]bool{}
+	for range 100 {
+		n, err := NewSerial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.Sign() <= 0 || n.BitLen() > 63 || seen[n.String()] {
+			t.Fatalf("serial %s", n)
+		}
+		seen[n.String()] = true
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	f.Add(readTestdata(f, "kubeedge-v1.23.csr.der"))
+	f.Add([]byte{0x30, 0x80})
+	f.Fuzz(func(t *testing.T, der []byte) {
+		req, err := ParseRequest(der)
+		if err == nil && req.CheckSignature() != nil {
+			t.Error("a request without a signature is taken")
+		}
+	})
+}
+
+func FuzzPEM(f *testing.F) {
+	key, err := EncodeKeyPEM(newKey(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(key)
+	f.Add(EncodeCertPEM(newAuthority(f).cert.Raw))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if key, err := ParseKeyPEM(data); err == nil && key == nil {
+			t.Error("no key and no error")
+		}
+		if list, err := ParseCertsPEM(data); err == nil && (len(list) == 0 || list[0] == nil) {
+			t.Error("no certificate and no error")
+		}
+	})
+}
