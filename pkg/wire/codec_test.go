@@ -1,0 +1,301 @@
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// recorded are the messages between an upstream edge and cloud.
+func recorded(t testing.TB) [][]byte {
+	t.Helper()
+	f, err := os.Open("testdata/recorded.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	var all [][]byte
+	for lines.Scan() {
+		var line struct {
+			Message json.RawMessage `json:"message"`
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, bytes.Clone(line.Message))
+	}
+	if len(all) != 47 {
+		t.Fatalf("%d recorded messages, want 47", len(all))
+	}
+	return all
+}
+
+// TestRecordedJSON: each recorded message comes through byte by byte.
+func TestRecordedJSON(t *testing.T) {
+	for i, want := range recorded(t) {
+		m, err := DecodeJSON(want)
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		got, err := EncodeJSON(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want)+"\n", string(got)); diff != "" {
+			t.Errorf("message %d (-recorded +ours):\n%s", i, diff)
+		}
+	}
+}
+
+// TestRecordedPacked: the packer's framing loses nothing between our ends.
+func TestRecordedPacked(t *testing.T) {
+	var stream bytes.Buffer
+	var sent []*model.Message
+	for _, data := range recorded(t) {
+		m, err := DecodeJSON(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := WritePacked(&stream, m); err != nil {
+			t.Fatal(err)
+		}
+		sent = append(sent, m)
+	}
+	r := iotest.OneByteReader(&stream)
+	for i, want := range sent {
+		got, err := ReadPacked(r, DefaultMaxMessage)
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("message %d (-sent +received):\n%s", i, diff)
+		}
+	}
+	if _, err := ReadPacked(r, DefaultMaxMessage); err != io.EOF {
+		t.Errorf("at the end: %v, want io.EOF", err)
+	}
+}
+
+// TestKeepalivePacked is the example of protocol section 3.2.
+func TestKeepalivePacked(t *testing.T) {
+	want, err := hex.DecodeString("01010100" + "01" + "00" + "0000005d" +
+		"0a2d0a2438663063386635652d336133312d346332352d396434312d31663861306532623763313118f681e682b966" +
+		"12260a09776562736f636b657412087265736f757263651a096b656570616c69766522046e6f64651a0470696e67")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &model.Message{
+		Header:  model.Header{ID: "8f0c8f5e-3a31-4c25-9d41-1f8a0e2b7c11", Timestamp: 1760000000123},
+		Route:   model.Route{Source: "websocket", Group: "resource", Operation: "keepalive", Resource: "node"},
+		Content: json.RawMessage(`"ping"`),
+	}
+	var got bytes.Buffer
+	if err := WritePacked(&got, m); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("got\n%x, want\n%x", got.Bytes(), want)
+	}
+	back, err := ReadPacked(&got, DefaultMaxMessage)
+	if diff := cmp.Diff(m, back); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+}
+
+func TestPackedContents(t *testing.T) {
+	for content, want := range map[string]string{
+		`{"a":1}`:             `{"a":1}`,
+		`null`:                `null`,
+		``:                    `null`,
+		`""`:                  `""`,
+		`"null"`:              `"null"`,
+		`"{\"status\":{}}"`:   `"{\"status\":{}}"`,
+		`"é\n"`:               `"é\n"`,
+		`[1,2]`:               `[1,2]`,
+		`12345678901234567.0`: `12345678901234567.0`,
+		`false`:               `false`,
+	} {
+		m := &model.Message{Header: model.Header{ID: "a", ParentID: "b", ResourceVersion: "7", Type: "channel", Timestamp: -1},
+			Route: model.Route{Destination: "d"}, Content: json.RawMessage(content)}
+		var stream bytes.Buffer
+		if err := WritePacked(&stream, m); err != nil {
+			t.Errorf("%s: %v", content, err)
+			continue
+		}
+		got, err := ReadPacked(&stream, DefaultMaxMessage)
+		m.Content = json.RawMessage(want)
+		if diff := cmp.Diff(m, got); err != nil || diff != "" {
+			t.Errorf("%s: %v %s", content, err, diff)
+		}
+	}
+	if err := WritePacked(io.Discard, &model.Message{Content: json.RawMessage(`{`)}); err == nil {
+		t.Error("content that is no JSON was written")
+	}
+}
+
+func TestDecodeJSON(t *testing.T) {
+	nested := func(n int) string {
+		return `{"header":{"msg_id":"a"},"content":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`
+	}
+	for _, c := range []struct {
+		name, text, problem string // problem "": it is fine
+	}{
+		{"smallest", `{"header":{"msg_id":"a"}}`, ""},
+		{"unknown fields", `{"header":{"msg_id":"a","new":1},"more":[],"route":{"x":{}}}`, ""},
+		{"space around", " {\"header\":{\"msg_id\":\"a\"}}\r\n", ""},
+		{"brackets in strings", `{"header":{"msg_id":"a"},"content":"` + strings.Repeat(`[\"`, 1000) + `"}`, ""},
+		{"as deep as allowed", nested(maxDepth - 1), ""},
+		{"too deep", nested(maxDepth), "deeper"},
+		{"far too deep", strings.Repeat("[", 1<<20), "deeper"},
+		{"nothing", ``, "unexpected end"},
+		{"null", `null`, "no id"},
+		{"no id", `{}`, "no id"},
+		{"a list", `[]`, "cannot unmarshal"},
+		{"cut", `{"header":{"msg_id":"a"`, "unexpected end"},
+		{"two", `{"header":{"msg_id":"a"}}{}`, "after top-level"},
+		{"id of a wrong type", `{"header":{"msg_id":1}}`, "cannot unmarshal"},
+		{"timestamp too large", `{"header":{"msg_id":"a","timestamp":1e99}}`, "cannot unmarshal"},
+		{"id too long", `{"header":{"msg_id":"` + strings.Repeat("a", maxName+1) + `"}}`, "4097 bytes"},
+		{"resource too long", `{"header":{"msg_id":"a"},"route":{"resource":"` + strings.Repeat("a", maxName+1) + `"}}`, "4097 bytes"},
+		{"binary", "\x00\x01\x02", "invalid character"},
+	} {
+		m, err := DecodeJSON([]byte(c.text))
+		var bad *Malformed
+		switch {
+		case c.problem == "" && (err != nil || m.Header.ID != "a"):
+			t.Errorf("%s: %v, %v", c.name, m, err)
+		case c.problem != "" && (!errors.As(err, &bad) || !strings.Contains(err.Error(), c.problem)):
+			t.Errorf("%s: %v, want *Malformed with %q", c.name, err, c.problem)
+		}
+	}
+}
+
+// TestSyncStaysHome: the flag is absent on the wire, and one that comes means nothing (protocol section 4).
+func TestSyncStaysHome(t *testing.T) {
+	m := &model.Message{Header: model.Header{ID: "a", Sync: true}}
+	data, err := EncodeJSON(m)
+	if err != nil || bytes.Contains(data, []byte("sync")) || !m.Header.Sync {
+		t.Errorf("%s, %v; the message itself: %v", data, err, m.Header.Sync)
+	}
+	got, err := DecodeJSON([]byte(`{"header":{"msg_id":"a","sync":true}}`))
+	if err != nil || got.Header.Sync {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestReadPackedRefuses(t *testing.T) {
+	var ok bytes.Buffer
+	if err := WritePacked(&ok, &model.Message{Header: model.Header{ID: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	change := func(at int, b byte) []byte {
+		data := bytes.Clone(ok.Bytes())
+		data[at] = b
+		return data
+	}
+	var large *TooLarge
+	var bad *Malformed
+	for name, c := range map[string]struct {
+		data []byte
+		as   any
+	}{
+		"other version":      {change(0, 9), &bad},
+		"other type":         {change(4, 2), &bad},
+		"compressed":         {change(5, 0x80), &bad},
+		"claims 4 GB":        {change(6, 0xff), &large},
+		"claims the limit":   {append([]byte{1, 1, 1, 0, 1, 0, 0, 0, 0x10, 1}, make([]byte, 8192)...), &large},
+		"no protobuf":        {append([]byte{1, 1, 1, 0, 1, 0, 0, 0, 0, 3}, 0xff, 0xff, 0xff), &bad},
+		"no id":              {[]byte{1, 1, 1, 0, 1, 0, 0, 0, 0, 0}, &bad},
+		"id that is no text": {append([]byte{1, 1, 1, 0, 1, 0, 0, 0, 0, 5}, 0x0a, 3, 0x0a, 1, 0xff), &bad},
+	} {
+		if _, err := ReadPacked(bytes.NewReader(c.data), 4096); !errors.As(err, c.as) {
+			t.Errorf("%s: %v, want %T", name, err, c.as)
+		}
+	}
+	for n := 1; n < ok.Len(); n++ {
+		if _, err := ReadPacked(bytes.NewReader(ok.Bytes()[:n]), 4096); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("cut after %d bytes: %v, want io.ErrUnexpectedEOF", n, err)
+		}
+	}
+}
+
+// TestClaimedLengthCostsNothing: memory comes with the bytes, not with the claim.
+func TestClaimedLengthCostsNothing(t *testing.T) {
+	claim := []byte{1, 1, 1, 0, 1, 0, 1, 0xff, 0xff, 0xff} // 32 MiB
+	result := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := ReadPacked(bytes.NewReader(claim), 32<<20); err == nil {
+				b.Fatal("read")
+			}
+		}
+	})
+	if got := result.AllocedBytesPerOp(); got > 256<<10 {
+		t.Errorf("%d bytes for a frame that never came", got)
+	}
+}
+
+func FuzzDecodeJSON(f *testing.F) {
+	for _, data := range recorded(f) {
+		f.Add(data)
+	}
+	f.Add([]byte(`{"header":{"msg_id":"a","sync":true},"content":"\ud800"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := DecodeJSON(data)
+		if err != nil {
+			return
+		}
+		again, err := EncodeJSON(m)
+		if err != nil {
+			t.Fatalf("decoded, but does not encode: %v", err)
+		}
+		back, err := DecodeJSON(again)
+		if err != nil {
+			t.Fatalf("ours is not decoded: %v", err)
+		}
+		if third, err := EncodeJSON(back); err != nil || !bytes.Equal(again, third) {
+			t.Errorf("%v\n%s\n%s", err, again, third)
+		}
+	})
+}
+
+func FuzzReadPacked(f *testing.F) {
+	for _, data := range recorded(f)[:6] {
+		m, err := DecodeJSON(data)
+		if err != nil {
+			f.Fatal(err)
+		}
+		packed, err := encodePacked(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(packed)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := ReadPacked(bytes.NewReader(data), 1<<20)
+		if err != nil {
+			return
+		}
+		packed, err := encodePacked(m)
+		if err != nil {
+			t.Fatalf("read, but cannot be written: %v", err)
+		}
+		back, err := ReadPacked(bytes.NewReader(packed), 2<<20)
+		if diff := cmp.Diff(m, back); err != nil || diff != "" {
+			t.Errorf("%v %s", err, diff)
+		}
+	})
+}

@@ -1,0 +1,55 @@
+package wire
+
+import (
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+)
+
+// CountBytes makes the connections of a listener count what goes over them, for Stats.
+func CountBytes(l net.Listener) net.Listener { return countingListener{l} }
+
+type countingListener struct{ net.Listener }
+
+func (l countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &countingConn{Conn: c}, nil
+}
+
+// countingConn is a connection that counts.
+type countingConn struct {
+	net.Conn
+	sent, received atomic.Int64
+}
+
+func (c *countingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(int64(n))
+	return n, err
+}
+
+func (c *countingConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(int64(n))
+	return n, err
+}
+
+// counterOf finds the counting connection under a TLS connection, or nil.
+func counterOf(c net.Conn) *countingConn {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	counter, _ := c.(*countingConn)
+	return counter
+}
+
+// rawConn is the connection below TLS.
+func rawConn(c net.Conn) net.Conn {
+	if t, ok := c.(*tls.Conn); ok {
+		return t.NetConn()
+	}
+	return c
+}

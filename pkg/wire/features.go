@@ -1,0 +1,68 @@
+package wire
+
+import (
+	"net/http"
+	"strings"
+)
+
+// HeaderFeatures names what an end can do beyond the plain protocol: the edge lists all in its handshake, and the
+// cloud answers with those it will use. Upstream's ends know no such header.
+const HeaderFeatures = "Edgecore-Features"
+
+// Features are what two ends of ours may agree on.
+type Features struct {
+	// Inventory: the edge tells after connecting what it has, and gets only differences.
+	Inventory bool `json:"inventory"`
+	// Lease: pings stand for keepalive messages and lease updates; the cloud renews the node's lease.
+	Lease bool `json:"lease"`
+	// Deflate: messages may be compressed (permessage-deflate; WebSocket only).
+	Deflate bool `json:"deflate"`
+}
+
+// AllFeatures is everything that this version can do.
+func AllFeatures() Features { return Features{Inventory: true, Lease: true, Deflate: true} }
+
+// ParseFeatures reads the header; names that it does not know are of a newer version, and left out.
+func ParseFeatures(h http.Header) Features {
+	var f Features
+	for _, line := range h.Values(HeaderFeatures) {
+		for name := range strings.SplitSeq(line, ",") {
+			switch strings.ToLower(strings.TrimSpace(name)) {
+			case "inventory":
+				f.Inventory = true
+			case "lease":
+				f.Lease = true
+			case "deflate":
+				f.Deflate = true
+			}
+		}
+	}
+	return f
+}
+
+// String is the header's value.
+func (f Features) String() string {
+	var names []string
+	if f.Inventory {
+		names = append(names, "inventory")
+	}
+	if f.Lease {
+		names = append(names, "lease")
+	}
+	if f.Deflate {
+		names = append(names, "deflate")
+	}
+	return strings.Join(names, ",")
+}
+
+// And are the features that both have.
+func (f Features) And(g Features) Features {
+	return Features{f.Inventory && g.Inventory, f.Lease && g.Lease, f.Deflate && g.Deflate}
+}
+
+// set puts the features into a header, or nothing when there are none.
+func (f Features) set(h http.Header) {
+	if text := f.String(); text != "" {
+		h.Set(HeaderFeatures, text)
+	}
+}

@@ -1,0 +1,167 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// DialOptions say how to reach the cloud.
+type DialOptions struct {
+	// URL is wss://host:port/path, or for QUIC anything with host and port.
+	URL string
+	// TLS is not changed; the application protocol is set by the dial.
+	TLS *tls.Config
+	// Header goes with the handshake; see the Header constants.
+	Header http.Header
+	// Proxy returns the proxy for a request, as http.ProxyFromEnvironment does; nil: none. QUIC knows none.
+	Proxy  func(*http.Request) (*url.URL, error)
+	Limits Limits
+	// HandshakeTimeout is for everything until the link stands; 0: 30 s.
+	HandshakeTimeout time.Duration
+	// Features are offered.
+	Features Features
+}
+
+const defaultHandshake = 30 * time.Second
+
+func (o *DialOptions) handshakeTimeout() time.Duration {
+	if o.HandshakeTimeout > 0 {
+		return o.HandshakeTimeout
+	}
+	return defaultHandshake
+}
+
+// ProxyError is a failure on the way through a proxy.
+type ProxyError struct {
+	// Proxy is its host and port; never its password.
+	Proxy string
+	Err   error
+}
+
+func (e *ProxyError) Error() string { return "through the proxy " + e.Proxy + ": " + e.Err.Error() }
+func (e *ProxyError) Unwrap() error { return e.Err }
+
+// DialWebSocket connects to a cloud. A handshake that was turned down is *Refused.
+func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.handshakeTimeout())
+	defer cancel()
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.TLS != nil {
+		config = o.TLS.Clone()
+	}
+	config.NextProtos = []string{"http/1.1"} // over h2 there is no upgrade
+	header := o.Header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	o.Features.set(header)
+
+	via := ""
+	// The link has its own pings: TCP's would only cost bytes.
+	plain := &net.Dialer{KeepAlive: -1}
+	dialer := &websocket.Dialer{
+		TLSClientConfig: config, ReadBufferSize: buffer, WriteBufferSize: buffer, EnableCompression: o.Features.Deflate,
+		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := plain.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return &countingConn{Conn: c}, nil
+		},
+		Proxy: func(r *http.Request) (*url.URL, error) {
+			if o.Proxy == nil {
+				return nil, nil
+			}
+			u, err := o.Proxy(r)
+			if u != nil {
+				via = u.Host
+			}
+			return u, err
+		},
+	}
+	ws, resp, err := dialer.DialContext(ctx, o.URL, header)
+	if err != nil {
+		err = refusal(err, resp)
+		if via != "" {
+			err = &ProxyError{Proxy: via, Err: err}
+		}
+		return nil, fmt.Errorf("connect to %s: %w", o.URL, err)
+	}
+	agreed := o.Features.And(ParseFeatures(resp.Header))
+	agreed.Deflate = agreed.Deflate && offersDeflate(resp.Header)
+	return newWebSocket(ws, o.Limits.withDefaults(), agreed, nil), nil
+}
+
+// refusal makes of an answer that is no upgrade an error that says what it said.
+func refusal(err error, resp *http.Response) error {
+	if resp == nil || resp.StatusCode == http.StatusSwitchingProtocols {
+		return err
+	}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024)) // gorilla keeps the first KB
+	_ = resp.Body.Close()
+	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+	return &Refused{Status: resp.StatusCode, Text: printable(line)}
+}
+
+// printable keeps what another end said fit for a log line.
+func printable(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) > 256 {
+		s = strings.ToValidUTF8(s[:256], "") + "..."
+	}
+	return strings.TrimSpace(s)
+}
+
+func offersDeflate(h http.Header) bool {
+	for _, line := range h.Values("Sec-WebSocket-Extensions") {
+		if strings.Contains(line, "permessage-deflate") {
+			return true
+		}
+	}
+	return false
+}
+
+// AcceptOptions say how the cloud's end treats a connection.
+type AcceptOptions struct {
+	Limits Limits
+	// Features are those that this end will use if the edge offers them.
+	Features Features
+	// Buffers holds write buffers for all connections that share it, so that an idle one has none.
+	Buffers *sync.Pool
+	// OnPing is called for each ping from the edge, from where Read runs; it must not wait.
+	OnPing func()
+}
+
+// AcceptWebSocket upgrades a request. After an error the request has been answered. Who may connect is to be
+// checked before. The handler should return and leave the Conn to a goroutine of its own: the
+// server's buffers are free then.
+func AcceptWebSocket(w http.ResponseWriter, r *http.Request, o AcceptOptions) (Conn, error) {
+	agreed := o.Features.And(ParseFeatures(r.Header))
+	agreed.Deflate = agreed.Deflate && offersDeflate(r.Header)
+	header := http.Header{}
+	agreed.set(header)
+	upgrader := websocket.Upgrader{HandshakeTimeout: defaultHandshake, EnableCompression: agreed.Deflate}
+	if o.Buffers != nil {
+		upgrader.WriteBufferPool, upgrader.WriteBufferSize = o.Buffers, buffer
+	}
+	ws, err := upgrader.Upgrade(w, r, header)
+	if err != nil {
+		return nil, fmt.Errorf("accept a WebSocket from %s: %w", r.RemoteAddr, err)
+	}
+	return newWebSocket(ws, o.Limits.withDefaults(), agreed, o.OnPing), nil
+}

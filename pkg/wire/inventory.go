@@ -1,0 +1,71 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// What an edge of ours tells after connecting, when Inventory is agreed.
+const (
+	OpInventory       = "inventory"
+	ResourceInventory = "null/inventory"
+)
+
+// Held is an object in the edge's store.
+type Held struct {
+	// Key is the resource, as "default/pod/web".
+	Key string `json:"k"`
+	UID string `json:"u"`
+	// Version is what Version says of it.
+	Version string `json:"v"`
+}
+
+// Inventory is everything that an edge holds.
+type Inventory struct {
+	Objects []Held `json:"objects"`
+}
+
+// Synced is the content of the cloud's answer: every difference was sent, and acknowledged.
+type Synced struct {
+	Synced bool `json:"synced"`
+}
+
+// NewInventory makes the message with which the edge tells what it holds.
+func NewInventory(objects []Held) (*model.Message, error) {
+	if objects == nil {
+		objects = []Held{}
+	}
+	content, err := json.Marshal(Inventory{Objects: objects})
+	if err != nil {
+		return nil, fmt.Errorf("encode the inventory: %w", err)
+	}
+	return model.New(model.ModuleMetaManager, model.GroupResource, OpInventory, ResourceInventory, content), nil
+}
+
+// IsInventory tells whether a message is one of NewInventory.
+func IsInventory(m *model.Message) bool {
+	return m.Route.Operation == OpInventory && m.Route.Resource == ResourceInventory
+}
+
+// ParseInventory reads the content of such a message.
+func ParseInventory(m *model.Message) (Inventory, error) {
+	var i Inventory
+	if err := json.Unmarshal(m.ContentData(), &i); err != nil {
+		return Inventory{}, fmt.Errorf("inventory: %w", err)
+	}
+	return i, nil
+}
+
+// What edgehub tells the group "meta" at each change of the link.
+const (
+	OpConnect    = "connect"
+	ResourceLink = "null/link"
+)
+
+// LinkState is the content of such a message.
+type LinkState struct {
+	Connected bool     `json:"connected"`
+	Features  Features `json:"features"`
+}

@@ -1,0 +1,67 @@
+package wire
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// Version is a short hash of what the edge acts on in an object: equal for two that the edge need not tell apart. Left
+// out are the status (the edge makes it), what the API server counts and keeps (resourceVersion, generation,
+// managedFields, selfLink), apiVersion and kind (objects of a typed client have none), and nulls, empty objects
+// and empty lists (which one encoder writes and another leaves out). Empty strings, zeros and false stay:
+// they may be values that somebody set.
+func Version(obj []byte) (string, error) {
+	d := json.NewDecoder(bytes.NewReader(obj))
+	d.UseNumber()
+	var fields map[string]any
+	if err := d.Decode(&fields); err != nil {
+		return "", fmt.Errorf("version of an object: %w", err)
+	}
+	if fields == nil {
+		return "", errors.New("version of an object: there is none")
+	}
+	if d.More() {
+		return "", errors.New("version of an object: there is more than one")
+	}
+	for _, name := range []string{"apiVersion", "kind", "status"} {
+		delete(fields, name)
+	}
+	if meta, ok := fields["metadata"].(map[string]any); ok {
+		for _, name := range []string{"resourceVersion", "generation", "managedFields", "selfLink"} {
+			delete(meta, name)
+		}
+	}
+	prune(fields)
+	canonical, err := json.Marshal(fields) // sorts keys
+	if err != nil {
+		return "", fmt.Errorf("version of an object: %w", err)
+	}
+	sum := sha256.Sum256(canonical)
+	return base64.RawURLEncoding.EncodeToString(sum[:9]), nil
+}
+
+// prune takes nulls and what is empty out of an object, and tells whether nothing is left. Elements of lists
+// keep their places.
+func prune(value any) (empty bool) {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		for name, part := range v {
+			if prune(part) {
+				delete(v, name)
+			}
+		}
+		return len(v) == 0
+	case []any:
+		for _, part := range v {
+			prune(part)
+		}
+		return len(v) == 0
+	}
+	return false
+}

@@ -1,0 +1,137 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+func version(t *testing.T, obj string) string {
+	t.Helper()
+	v, err := Version([]byte(obj))
+	if err != nil {
+		t.Fatalf("%s: %v", obj, err)
+	}
+	if len(v) != 12 {
+		t.Fatalf("version %q has not 12 characters", v)
+	}
+	return v
+}
+
+func TestVersionLeavesOut(t *testing.T) {
+	const base = `{"metadata":{"name":"a"},"spec":{"x":1}}`
+	for _, same := range []string{
+		`{"spec":{"x":1},"metadata":{"name":"a"}}`,
+		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{"x":1}}`,
+		`{"metadata":{"name":"a","resourceVersion":"9","generation":3,"managedFields":[{"manager":"m"}],"selfLink":"/x"},"spec":{"x":1}}`,
+		`{"metadata":{"name":"a","creationTimestamp":null,"labels":{},"finalizers":[]},"spec":{"x":1,"y":null,"z":{"deep":{}}},"status":{"phase":"Running"}}`,
+	} {
+		if version(t, same) != version(t, base) {
+			t.Errorf("%s: another version than %s", same, base)
+		}
+	}
+	for _, other := range []string{
+		`{"metadata":{"name":"b"},"spec":{"x":1}}`,
+		`{"metadata":{"name":"a"},"spec":{"x":2}}`,
+		`{"metadata":{"name":"a"},"spec":{"x":1,"y":false}}`,
+		`{"metadata":{"name":"a"},"spec":{"x":1,"y":0}}`,
+		`{"metadata":{"name":"a","labels":{"l":""}},"spec":{"x":1}}`,
+		`{"metadata":{"name":"a","deletionTimestamp":"2026-01-01T00:00:00Z"},"spec":{"x":1}}`,
+		`{"metadata":{"name":"a","uid":"u"},"spec":{"x":1}}`,
+		`{"metadata":{"name":"a"},"spec":{"x":1,"resourceVersion":"1"}}`,
+		`{"metadata":{"name":"a"},"spec":{"x":[{}]}}`,
+	} {
+		if version(t, other) == version(t, base) {
+			t.Errorf("%s: the same version as %s", other, base)
+		}
+	}
+	// 2^53 and its neighbour are one number to a float64.
+	if version(t, `{"x":9007199254740992}`) == version(t, `{"x":9007199254740993}`) {
+		t.Error("large numbers are rounded")
+	}
+	for _, bad := range []string{``, `null`, `[]`, `"x"`, `{"a":`, `{} {}`} {
+		if v, err := Version([]byte(bad)); err == nil {
+			t.Errorf("%q has the version %q", bad, v)
+		}
+	}
+}
+
+// TestVersionTyped: what came off the wire and what a typed client makes of it are equal.
+func TestVersionTyped(t *testing.T) {
+	kinds := map[string]func() any{
+		"Pod": func() any { return &v1.Pod{} }, "Node": func() any { return &v1.Node{} },
+		"ConfigMap": func() any { return &v1.ConfigMap{} }, "Secret": func() any { return &v1.Secret{} },
+	}
+	seen := map[string]int{}
+	for _, data := range recorded(t) {
+		m, err := DecodeJSON(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var head struct{ Kind string }
+		if json.Unmarshal(m.ContentData(), &head) != nil || kinds[head.Kind] == nil {
+			continue
+		}
+		obj := kinds[head.Kind]()
+		if err := json.Unmarshal(m.ContentData(), obj); err != nil {
+			t.Fatal(err)
+		}
+		typed, err := json.Marshal(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[head.Kind]++
+		if version(t, string(m.ContentData())) != version(t, string(typed)) {
+			t.Errorf("%s: versions differ between\n%s\n%s", m.Route.Resource, m.ContentData(), typed)
+		}
+	}
+	for kind := range kinds {
+		if seen[kind] == 0 {
+			t.Errorf("no %s was recorded", kind)
+		}
+	}
+}
+
+func FuzzVersion(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"name":"a","labels":{"x":null}},"spec":[{},[]]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		v, err := Version(data)
+		if err != nil || bytes.Contains(data, []byte(`"nothing"`)) || bytes.Contains(data, []byte(`"empty"`)) || bytes.Contains(data, []byte(`\u`)) {
+			return
+		}
+		var fields map[string]any
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.UseNumber()
+		if err := d.Decode(&fields); err != nil {
+			t.Fatal(err)
+		}
+		fields["apiVersion"], fields["nothing"], fields["empty"] = "v9", nil, map[string]any{"nothing": nil}
+		more, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Version(more); err != nil || again != v {
+			t.Errorf("%q, then %q, %v", v, again, err)
+		}
+	})
+}
+
+func TestInventory(t *testing.T) {
+	m, err := NewInventory([]Held{{"default/pod/a", "u", "v"}})
+	if err != nil || string(m.Content) != `{"objects":[{"k":"default/pod/a","u":"u","v":"v"}]}` || !IsInventory(m) {
+		t.Errorf("%+v, %v", m, err)
+	}
+	got, err := ParseInventory(m)
+	if err != nil || len(got.Objects) != 1 || got.Objects[0].UID != "u" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if m, err := NewInventory(nil); err != nil || string(m.Content) != `{"objects":[]}` {
+		t.Errorf("%s, %v", m.Content, err)
+	}
+	m.Content = json.RawMessage(`{"objects":1}`)
+	if _, err := ParseInventory(m); err == nil {
+		t.Error("a broken inventory was read")
+	}
+}

@@ -1,0 +1,282 @@
+package wire
+
+import (
+	"bytes"
+	"compress/flate"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+const (
+	// buffer is the size of a WebSocket's buffers: messages are mostly smaller.
+	buffer = 4 << 10
+	// writeStep is what has to leave within the write limit: a slow link may take long for a large message.
+	writeStep = 16 << 10
+	// deflateFrom is the size from which compressing saves more than it costs.
+	deflateFrom = 512
+	// goodbye is how long telling the peer why may take.
+	goodbye = 500 * time.Millisecond
+)
+
+// wsConn is a WebSocket as a Conn.
+type wsConn struct {
+	ws       *websocket.Conn
+	limits   Limits
+	features Features
+	onPing   func()
+	counter  *countingConn // nil: payload is counted
+	tally    tally
+
+	writing sync.Mutex
+	ponging atomic.Bool
+	in      bytes.Buffer
+
+	ending sync.Once
+	// cause is why this end gave up; it counts more than what reading then says.
+	cause atomic.Pointer[error]
+}
+
+// tally is what both kinds of connections count.
+type tally struct {
+	start                                                  time.Time
+	sent, received, messagesSent, messagesReceived, pinged atomic.Int64
+	heard                                                  atomic.Int64 // since start
+}
+
+func (t *tally) hear() { t.heard.Store(int64(time.Since(t.start))) }
+
+func (t *tally) stats() Stats {
+	return Stats{
+		BytesSent: t.sent.Load(), BytesReceived: t.received.Load(),
+		MessagesSent: t.messagesSent.Load(), MessagesReceived: t.messagesReceived.Load(),
+		Pings: t.pinged.Load(), Heard: t.start.Add(time.Duration(t.heard.Load())),
+	}
+}
+
+func newWebSocket(ws *websocket.Conn, limits Limits, features Features, onPing func()) *wsConn {
+	c := &wsConn{ws: ws, limits: limits, features: features, onPing: onPing, counter: counterOf(ws.NetConn())}
+	c.tally.start = time.Now()
+	ws.SetReadLimit(limits.MaxMessage)
+	ws.EnableWriteCompression(false)
+	ws.SetPongHandler(func(string) error {
+		c.heard()
+		return nil
+	})
+	ws.SetPingHandler(c.pingCame)
+	return c
+}
+
+func (c *wsConn) Features() Features   { return c.features }
+func (c *wsConn) Protocol() string     { return ProtocolWebSocket }
+func (c *wsConn) RemoteAddr() net.Addr { return c.ws.RemoteAddr() }
+
+func (c *wsConn) Stats() Stats {
+	s := c.tally.stats()
+	if c.counter != nil {
+		s.BytesSent, s.BytesReceived = c.counter.sent.Load(), c.counter.received.Load()
+	}
+	return s
+}
+
+// heard notes a sign of life.
+func (c *wsConn) heard() {
+	c.tally.hear()
+	c.allowSilence()
+}
+
+func (c *wsConn) allowSilence() {
+	if c.cause.Load() == nil {
+		_ = c.ws.SetReadDeadline(time.Now().Add(c.limits.ReadTimeout)) // fails only when the socket is closed, which Read tells
+	}
+}
+
+// pingCame answers a ping beside the reading: if both ends waited here for the other to read, neither would.
+func (c *wsConn) pingCame(data string) error {
+	c.heard()
+	c.tally.pinged.Add(1)
+	if c.onPing != nil {
+		c.onPing()
+	}
+	if !c.ponging.CompareAndSwap(false, true) {
+		return nil // the answer that is on its way is a sign of life, too
+	}
+	go func() {
+		defer c.ponging.Store(false)
+		if err := c.control(websocket.PongMessage, []byte(data)); err != nil {
+			c.fail(err)
+		}
+	}()
+	return nil
+}
+
+func (c *wsConn) control(kind int, data []byte) error {
+	return c.ws.WriteControl(kind, data, time.Now().Add(c.limits.WriteTimeout))
+}
+
+// Read implements Conn.
+func (c *wsConn) Read() (*model.Message, error) {
+	c.allowSilence()
+	_, r, err := c.ws.NextReader()
+	if err != nil {
+		return nil, c.readError(err)
+	}
+	if c.in.Cap() > buffer {
+		c.in = bytes.Buffer{} // a large message is no reason to keep its memory
+	}
+	c.in.Reset()
+	n, err := c.in.ReadFrom(io.LimitReader(hearing{r, c}, c.limits.MaxMessage+1))
+	if err != nil {
+		return nil, c.readError(err)
+	}
+	if n > c.limits.MaxMessage { // decompressed
+		return nil, &TooLarge{Limit: c.limits.MaxMessage}
+	}
+	c.tally.received.Add(n)
+	m, err := DecodeJSON(c.in.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	c.tally.messagesReceived.Add(1)
+	return m, nil
+}
+
+// hearing takes each part of a message as a sign of life.
+type hearing struct {
+	r io.Reader
+	c *wsConn
+}
+
+func (h hearing) Read(p []byte) (int, error) {
+	n, err := h.r.Read(p)
+	if n > 0 {
+		h.c.heard()
+	}
+	return n, err
+}
+
+// readError says what an error of reading means.
+func (c *wsConn) readError(err error) error {
+	if cause := c.cause.Load(); cause != nil {
+		return *cause
+	}
+	var closed *websocket.CloseError
+	var corrupt flate.CorruptInputError
+	switch {
+	case errors.As(err, &closed):
+		if closed.Code == closeAbnormalCode {
+			return io.ErrUnexpectedEOF
+		}
+		return &Closed{Code: closed.Code, Reason: closed.Text}
+	case errors.Is(err, websocket.ErrReadLimit):
+		return &TooLarge{Limit: c.limits.MaxMessage}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return ErrSilent
+	case errors.As(err, &corrupt), strings.HasPrefix(err.Error(), "websocket: "):
+		return &Malformed{Err: err}
+	}
+	return err
+}
+
+// Write implements Conn.
+func (c *wsConn) Write(m *model.Message) error {
+	data, err := EncodeJSON(m)
+	if err != nil {
+		return err
+	}
+	if size := int64(len(data)); size > c.limits.MaxMessage {
+		return &TooLarge{Size: size, Limit: c.limits.MaxMessage}
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := c.write(data); err != nil {
+		return c.fail(err)
+	}
+	c.tally.sent.Add(int64(len(data)))
+	c.tally.messagesSent.Add(1)
+	return nil
+}
+
+func (c *wsConn) write(data []byte) error {
+	c.ws.EnableWriteCompression(c.features.Deflate && len(data) >= deflateFrom)
+	w, err := c.ws.NextWriter(websocket.TextMessage)
+	if err != nil {
+		return err
+	}
+	for len(data) > 0 {
+		step := min(len(data), writeStep)
+		if err := c.ws.SetWriteDeadline(time.Now().Add(c.limits.WriteTimeout)); err != nil {
+			return err
+		}
+		if _, err := w.Write(data[:step]); err != nil {
+			return err
+		}
+		data = data[step:]
+	}
+	return w.Close()
+}
+
+// Ping implements Conn.
+func (c *wsConn) Ping() error {
+	if err := c.control(websocket.PingMessage, nil); err != nil {
+		return c.fail(err)
+	}
+	return nil
+}
+
+// fail ends the link after an error of writing, and returns why it ended.
+func (c *wsConn) fail(err error) error {
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+		err = fmt.Errorf("the network took nothing for %v: %w", c.limits.WriteTimeout, err)
+	}
+	c.ending.Do(func() {
+		c.cause.Store(&err)
+		_ = rawConn(c.ws.NetConn()).Close() // without TLS's farewell, which could wait again
+	})
+	if cause := c.cause.Load(); cause != nil {
+		return *cause
+	}
+	return err // Close is under way
+}
+
+// Close implements Conn.
+func (c *wsConn) Close(code int, reason string) error {
+	c.ending.Do(func() {
+		err := ErrClosed
+		c.cause.Store(&err)
+		raw := rawConn(c.ws.NetConn())
+		bound := time.AfterFunc(2*goodbye, func() { _ = raw.Close() })
+		defer bound.Stop()
+		frame := websocket.FormatCloseMessage(code, cutReason(reason))
+		told := c.ws.WriteControl(websocket.CloseMessage, frame, time.Now().Add(goodbye)) == nil
+		if told && code != CloseNormal && code != CloseGoingAway {
+			drain(raw)
+		}
+		_ = raw.Close()
+	})
+	return nil
+}
+
+// drain reads what the peer is still sending, so that the reason reaches it: closing a socket with unread bytes throws
+// away what was written before.
+func drain(raw net.Conn) {
+	half := raw
+	if c, ok := half.(*countingConn); ok {
+		half = c.Conn
+	}
+	if w, ok := half.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+		_ = raw.SetReadDeadline(time.Now().Add(goodbye))
+		_, _ = io.Copy(io.Discard, raw)
+	}
+}

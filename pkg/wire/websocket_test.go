@@ -1,0 +1,550 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/gorilla/websocket"
+	"go.uber.org/goleak"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// limits that let tests be quick.
+var quick = Limits{MaxMessage: 1 << 20, ReadTimeout: 5 * time.Second, WriteTimeout: 2 * time.Second}
+
+// cloud is a server that accepts WebSockets.
+type cloud struct {
+	addr  string
+	ca    *wiretest.CA
+	conns chan Conn
+}
+
+// serve runs a server over TLS with a handler.
+func serve(t *testing.T, ca *wiretest.CA, h http.Handler) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(h)
+	_ = s.Listener.Close()
+	s.Listener, s.TLS = CountBytes(l), ca.ServerTLS(t)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return l.Addr().String()
+}
+
+func newCloud(t *testing.T, o AcceptOptions) *cloud {
+	t.Helper()
+	c := &cloud{ca: wiretest.NewCA(t), conns: make(chan Conn, 10)}
+	c.addr = serve(t, c.ca, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := AcceptWebSocket(w, r, o)
+		if err != nil {
+			t.Errorf("accept: %v", err)
+			return
+		}
+		c.conns <- conn
+	}))
+	return c
+}
+
+func (c *cloud) options(t *testing.T, addr string, o DialOptions) DialOptions {
+	o.URL, o.TLS, o.Limits = "wss://"+addr+"/project/edge-1/events", c.ca.ClientTLS(t, "edge-1"), quick
+	return o
+}
+
+// pair is both ends of a link, over an address.
+func (c *cloud) pair(t *testing.T, addr string, o DialOptions) (edge, far Conn) {
+	t.Helper()
+	edge, err := DialWebSocket(t.Context(), c.options(t, addr, o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	far = <-c.conns
+	t.Cleanup(func() {
+		_ = edge.Close(CloseNormal, "")
+		_ = far.Close(CloseNormal, "")
+	})
+	return edge, far
+}
+
+func message(size int) *model.Message {
+	content, _ := json.Marshal(strings.Repeat("0123456789abcdef", size/16))
+	return model.New("edged", model.GroupMeta, model.OpPatch, "default/podpatch/a", content)
+}
+
+// reading reads a Conn to its end, from which it returns the error.
+func reading(c Conn) (got <-chan *model.Message, end <-chan error) {
+	messages, ended := make(chan *model.Message, 1000), make(chan error, 1)
+	go func() {
+		for {
+			m, err := c.Read()
+			if err != nil {
+				ended <- err
+				return
+			}
+			messages <- m
+		}
+	}()
+	return messages, ended
+}
+
+func TestFeatures(t *testing.T) {
+	all := AllFeatures()
+	for _, c := range []struct{ edge, cloud, want Features }{
+		{all, all, all},
+		{all, Features{}, Features{}},
+		{Features{}, all, Features{}},
+		{Features{Lease: true}, Features{Lease: true, Inventory: true}, Features{Lease: true}},
+		{all, Features{Inventory: true, Lease: true}, Features{Inventory: true, Lease: true}},
+	} {
+		cloud := newCloud(t, AcceptOptions{Limits: quick, Features: c.cloud, Buffers: &sync.Pool{}})
+		edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: c.edge})
+		if edge.Features() != c.want || far.Features() != c.want {
+			t.Errorf("%v and %v: agreed on %v and %v, want %v", c.edge, c.cloud, edge.Features(), far.Features(), c.want)
+		}
+	}
+	for header, want := range map[string]Features{
+		"":                          {},
+		"lease":                     {Lease: true},
+		" Deflate , INVENTORY,warp": {Deflate: true, Inventory: true},
+	} {
+		if got := ParseFeatures(http.Header{HeaderFeatures: {header}}); got != want {
+			t.Errorf("%q: %v, want %v", header, got, want)
+		}
+	}
+}
+
+// TestMessagesBothWays: in order, of all sizes, from many writers, with and without compression.
+func TestMessagesBothWays(t *testing.T) {
+	for _, f := range []Features{{}, {Deflate: true}} {
+		t.Run(f.String(), func(t *testing.T) {
+			cloud := newCloud(t, AcceptOptions{Limits: quick, Features: f, Buffers: &sync.Pool{}})
+			edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: f})
+			up, _ := reading(far)
+			down, _ := reading(edge)
+			const writers, each = 4, 20
+			var wg sync.WaitGroup
+			for _, c := range []Conn{edge, far} {
+				for w := range writers {
+					wg.Go(func() {
+						for i := range each {
+							m := message(i * 2000)
+							m.Header.ResourceVersion = fmt.Sprintf("%d/%d", w, i)
+							if err := errors.Join(c.Write(m), c.Ping()); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+			}
+			for _, ch := range []<-chan *model.Message{up, down} {
+				next := map[int]int{}
+				for range writers * each {
+					m := <-ch
+					var w, i int
+					if _, err := fmt.Sscanf(m.Header.ResourceVersion, "%d/%d", &w, &i); err != nil {
+						t.Fatal(err)
+					}
+					if next[w] != i || len(m.ContentData()) != i*2000/16*16 {
+						t.Errorf("writer %d: message %d of %d bytes, want message %d", w, i, len(m.ContentData()), next[w])
+					}
+					next[w]++
+				}
+			}
+			wg.Wait()
+			checkStats(t, f, edge.Stats(), far)
+		})
+	}
+}
+
+func checkStats(t *testing.T, f Features, near Stats, c Conn) {
+	t.Helper()
+	const payload = 4 * (19 * 20 / 2) * 2000
+	far := c.Stats()
+	if near.MessagesSent != 80 || near.MessagesReceived != 80 || far.MessagesReceived != 80 {
+		t.Errorf("messages: %+v, %+v", near, far)
+	}
+	if f.Deflate && near.BytesSent > payload/4 || !f.Deflate && (near.BytesSent < payload || near.BytesSent > payload*11/10) {
+		t.Errorf("%d bytes sent for a payload of %d", near.BytesSent, payload)
+	}
+	if time.Since(near.Heard) > 5*time.Second {
+		t.Errorf("last heard at %v", near.Heard)
+	}
+	if c.Protocol() != ProtocolWebSocket || c.RemoteAddr() == nil {
+		t.Errorf("%s, %v", c.Protocol(), c.RemoteAddr())
+	}
+}
+
+// TestSilence: a link whose other end is gone without a word ends; pings and pongs keep one that lives.
+func TestSilence(t *testing.T) {
+	short := Limits{ReadTimeout: 400 * time.Millisecond}
+	pings := make(chan struct{}, 100)
+	cloud := newCloud(t, AcceptOptions{Limits: short, OnPing: func() { pings <- struct{}{} }})
+	proxy := wiretest.NewProxy(t, cloud.addr)
+	o := cloud.options(t, proxy.Addr(), DialOptions{})
+	o.Limits = short
+	edge, err := DialWebSocket(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer edge.Close(CloseNormal, "")
+	far := <-cloud.conns
+	defer far.Close(CloseNormal, "")
+	_, edgeEnd := reading(edge)
+	_, farEnd := reading(far)
+	for range 10 { // far longer than the limit
+		if err := edge.Ping(); err != nil {
+			t.Fatal(err)
+		}
+		<-pings
+		time.Sleep(short.ReadTimeout / 4)
+	}
+	if n := far.Stats().Pings; n != 10 {
+		t.Errorf("%d pings counted, want 10", n)
+	}
+	began := time.Now()
+	proxy.Silence()
+	for _, end := range []<-chan error{edgeEnd, farEnd} {
+		if err := <-end; !errors.Is(err, ErrSilent) {
+			t.Errorf("err = %v, want ErrSilent", err)
+		}
+	}
+	if took := time.Since(began); took > 2*short.ReadTimeout {
+		t.Errorf("noticed after %v, want within %v", took, short.ReadTimeout)
+	}
+}
+
+// TestSlowLinkIsNotSilent: a message may take longer than the limits, if it goes on.
+func TestSlowLinkIsNotSilent(t *testing.T) {
+	limits := Limits{ReadTimeout: time.Second, WriteTimeout: time.Second}
+	cloud := newCloud(t, AcceptOptions{Limits: limits})
+	proxy := wiretest.NewProxy(t, cloud.addr)
+	o := cloud.options(t, proxy.Addr(), DialOptions{})
+	o.Limits = limits
+	edge, err := DialWebSocket(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer edge.Close(CloseNormal, "")
+	far := <-cloud.conns
+	defer far.Close(CloseNormal, "")
+	messages, end := reading(far)
+	_, edgeEnd := reading(edge)
+	proxy.Pace(100 << 10)
+	began := time.Now()
+	wrote := make(chan error, 1)
+	go func() { wrote <- edge.Write(message(300 << 10)) }()
+	for waiting := true; waiting; {
+		select {
+		case <-messages:
+			waiting = false
+		case err := <-end:
+			t.Fatalf("the link ended: %v", err)
+		case err := <-edgeEnd:
+			t.Fatalf("the edge's end ended: %v", err)
+		case <-time.After(limits.ReadTimeout / 4):
+			_ = far.Ping() // for the edge, that hears nothing else
+		}
+	}
+	if err := <-wrote; err != nil || time.Since(began) < 2*limits.ReadTimeout {
+		t.Errorf("%v after %v; the link was not slow", err, time.Since(began))
+	}
+}
+
+// TestStuckPeer: one that reads nothing ends the link in time, and never holds Close up.
+func TestStuckPeer(t *testing.T) {
+	cloud := newCloud(t, AcceptOptions{Limits: Limits{ReadTimeout: time.Minute}})
+	edge, _ := cloud.pair(t, cloud.addr, DialOptions{})
+	_, end := reading(edge)
+	began := time.Now()
+	var err error
+	for err == nil {
+		err = edge.Write(message(512 << 10))
+	}
+	if took := time.Since(began); took > quick.WriteTimeout+10*time.Second || !strings.Contains(err.Error(), "took nothing for 2s") {
+		t.Errorf("%v after %v", err, took)
+	}
+	if e := <-end; e == nil || e.Error() != err.Error() {
+		t.Errorf("Read says %v, want what Write said: %v", e, err)
+	}
+	if again := edge.Write(message(1)); again == nil {
+		t.Error("written after the end")
+	}
+
+	edge, _ = cloud.pair(t, cloud.addr, DialOptions{})
+	_, end = reading(edge)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil {
+			err = edge.Write(message(512 << 10))
+		}
+		done <- err
+	}()
+	time.Sleep(100 * time.Millisecond)
+	began = time.Now()
+	_ = edge.Close(ClosePolicy, "enough")
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	if err := <-done; !errors.Is(err, ErrClosed) {
+		t.Errorf("Write: %v, want ErrClosed", err)
+	}
+	if err := <-end; !errors.Is(err, ErrClosed) {
+		t.Errorf("Read: %v, want ErrClosed", err)
+	}
+}
+
+func TestCloseTellsWhy(t *testing.T) {
+	cloud := newCloud(t, AcceptOptions{Limits: quick})
+	long := strings.Repeat("ä", 100)
+	for _, c := range []struct {
+		code         int
+		reason, want string
+	}{
+		{CloseReplaced, "another connection of this node", "another connection of this node"},
+		{CloseNormal, "", ""},
+		{CloseTryLater, long, long[:122]},
+	} {
+		edge, far := cloud.pair(t, cloud.addr, DialOptions{})
+		_, edgeEnd := reading(edge)
+		_, farEnd := reading(far)
+		if err := errors.Join(far.Close(c.code, c.reason), far.Close(CloseInternal, "twice")); err != nil {
+			t.Error(err)
+		}
+		if err := <-farEnd; !errors.Is(err, ErrClosed) {
+			t.Errorf("this end: %v, want ErrClosed", err)
+		}
+		var closed *Closed
+		if err := <-edgeEnd; !errors.As(err, &closed) {
+			t.Errorf("other end: %v, want *Closed", err)
+		} else if diff := cmp.Diff(&Closed{c.code, c.want}, closed); diff != "" {
+			t.Error(diff)
+		}
+		if err := far.Write(message(1)); !errors.Is(err, ErrClosed) {
+			t.Errorf("Write afterwards: %v, want ErrClosed", err)
+		}
+	}
+}
+
+// TestTooLarge: a message above the limit is not sent; one that comes ends the link with a reason that arrives
+// although its sender is not done.
+func TestTooLarge(t *testing.T) {
+	for _, f := range []Features{{}, {Deflate: true}} {
+		cloud := newCloud(t, AcceptOptions{Limits: Limits{MaxMessage: 64 << 10}, Features: f})
+		edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: f})
+		_, end := reading(far)
+		_, edgeEnd := reading(edge)
+		var large *TooLarge
+		if err := edge.Write(message(2 << 20)); !errors.As(err, &large) || large.Limit != quick.MaxMessage {
+			t.Errorf("err = %v, want *TooLarge of this end", err)
+		}
+		if err := edge.Write(message(60 << 10)); err != nil {
+			t.Errorf("after one that was too large: %v", err)
+		}
+		_ = edge.Write(message(512 << 10)) // a bomb of 2 KB when compressed
+		err := <-end
+		if !errors.As(err, &large) || large.Limit != 64<<10 {
+			t.Fatalf("%v: err = %v, want *TooLarge", f, err)
+		}
+		_ = far.Close(CloseCode(err))
+		var closed *Closed
+		if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseTooLarge {
+			t.Errorf("%v: the sender learns %v, want code %d", f, err, CloseTooLarge)
+		}
+	}
+}
+
+// TestHostileFrames: what is no message ends the link with a reason.
+func TestHostileFrames(t *testing.T) {
+	cloud := newCloud(t, AcceptOptions{Limits: quick, Features: AllFeatures()})
+	raw := func(frame ...byte) func(*websocket.Conn) error {
+		return func(ws *websocket.Conn) error {
+			_, err := ws.NetConn().Write(frame)
+			return err
+		}
+	}
+	text := func(s string) func(*websocket.Conn) error {
+		return func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.TextMessage, []byte(s)) }
+	}
+	for name, send := range map[string]func(*websocket.Conn) error{
+		"no JSON":           text("hello"),
+		"empty":             text(""),
+		"deep":              text(strings.Repeat("[", 100000)),
+		"no id":             text("{}"),
+		"bad opcode":        raw(0x83, 0x80, 0, 0, 0, 0),
+		"not masked":        raw(0x81, 0x02, '{', '}'),
+		"reserved bits":     raw(0xb1, 0x80, 0, 0, 0, 0),
+		"long control":      raw(0x89, 0xfe, 0xff, 0xff, 0, 0, 0, 0),
+		"stray fragment":    raw(0x80, 0x80, 0, 0, 0, 0),
+		"not compressed":    raw(0xc1, 0x84, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff),
+		"huge, 8 bytes":     raw(0x81, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0),
+		"negative length":   raw(0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0),
+		"close, 1 byte":     raw(0x88, 0x81, 0, 0, 0, 0, 1),
+		"close, wrong code": raw(0x88, 0x82, 0, 0, 0, 0, 0, 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dialer := websocket.Dialer{TLSClientConfig: cloud.ca.ClientTLS(t, "x"), EnableCompression: true}
+			ws, resp, err := dialer.Dial("wss://"+cloud.addr, http.Header{HeaderFeatures: {"deflate"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			defer ws.Close()
+			ws.EnableWriteCompression(false)
+			far := <-cloud.conns
+			defer far.Close(CloseNormal, "")
+			if err := send(ws); err != nil {
+				t.Fatal(err)
+			}
+			_, end := reading(far)
+			select {
+			case err = <-end:
+			case <-time.After(4 * time.Second):
+				t.Fatal("the link goes on")
+			}
+			var large *TooLarge
+			var bad *Malformed
+			var closed *Closed
+			if !errors.As(err, &large) && !errors.As(err, &bad) && !errors.As(err, &closed) {
+				t.Errorf("%v (%T) does not say what is wrong", err, err)
+			}
+			code, reason := CloseCode(err)
+			_ = far.Close(code, reason)
+			_ = ws.SetReadDeadline(time.Now().Add(3 * time.Second))
+			_, _, err = ws.ReadMessage()
+			var got *websocket.CloseError
+			if !errors.As(err, &got) || got.Code == websocket.CloseAbnormalClosure {
+				t.Errorf("the peer learns %v, want a close frame", err)
+			}
+		})
+	}
+}
+
+// TestCutMidFrame: what came whole is delivered, what was cut is not.
+func TestCutMidFrame(t *testing.T) {
+	cloud := newCloud(t, AcceptOptions{Limits: quick})
+	proxy := wiretest.NewProxy(t, cloud.addr)
+	edge, far := cloud.pair(t, proxy.Addr(), DialOptions{})
+	messages, end := reading(far)
+	if err := edge.Write(message(100)); err != nil {
+		t.Fatal(err)
+	}
+	<-messages
+	proxy.CutAfter(5000)
+	_ = edge.Write(message(9000))
+	if err := <-end; err == nil || errors.Is(err, ErrSilent) {
+		t.Errorf("err = %v, want that the connection ended", err)
+	}
+	if len(messages) != 0 {
+		t.Error("half a message was delivered")
+	}
+}
+
+func TestRefused(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	addr := serve(t, ca, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "node edge-1 is not \x1b[31mallowed\nsecond line", http.StatusUnauthorized)
+	}))
+	cloud := &cloud{ca: ca}
+	_, err := DialWebSocket(t.Context(), cloud.options(t, addr, DialOptions{}))
+	var refused *Refused
+	if !errors.As(err, &refused) {
+		t.Fatalf("err = %v, want *Refused", err)
+	}
+	if diff := cmp.Diff(&Refused{401, "node edge-1 is not  [31mallowed"}, refused); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestHandshakeIsPlain: headers arrive, h2 is never offered, and nothing beyond the protocol when nothing was asked for.
+func TestHandshakeIsPlain(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	requests := make(chan *http.Request, 1)
+	addr := serve(t, ca, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests <- r
+		http.Error(w, "", http.StatusTeapot)
+	}))
+	cloud := &cloud{ca: ca}
+	o := cloud.options(t, addr, DialOptions{Header: http.Header{}})
+	o.TLS.NextProtos = []string{"h2", "http/1.1"}
+	o.Header.Set(HeaderNodeID, "edge-1")
+	o.Header.Set(HeaderUse, UseMessages)
+	if _, err := DialWebSocket(t.Context(), o); err == nil {
+		t.Fatal("connected")
+	}
+	r := <-requests
+	if r.ProtoMajor != 1 || r.TLS.NegotiatedProtocol == "h2" || r.URL.Path != "/project/edge-1/events" {
+		t.Errorf("%s over %q, path %s", r.Proto, r.TLS.NegotiatedProtocol, r.URL.Path)
+	}
+	if r.Header["Node_id"] == nil || r.Header["Connectionuse"] == nil {
+		t.Errorf("headers %v", r.Header)
+	}
+	for _, name := range []string{"Sec-Websocket-Extensions", "Sec-Websocket-Protocol", "Origin", HeaderFeatures} {
+		if r.Header[name] != nil {
+			t.Errorf("header %s: %q", name, r.Header[name])
+		}
+	}
+}
+
+func TestHandshakeTimeout(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cloud := &cloud{ca: wiretest.NewCA(t)}
+	o := cloud.options(t, l.Addr().String(), DialOptions{HandshakeTimeout: 200 * time.Millisecond})
+	if _, err := DialWebSocket(t.Context(), o); !errors.Is(err, context.DeadlineExceeded) {
+		if ne := net.Error(nil); !errors.As(err, &ne) || !ne.Timeout() {
+			t.Errorf("err = %v, want a timeout", err)
+		}
+	}
+}
+
+// TestIdleLinkCosts: what an idle minute of four pings costs on the wire, both ways.
+func TestIdleLinkCosts(t *testing.T) {
+	cloud := newCloud(t, AcceptOptions{Limits: quick})
+	edge, far := cloud.pair(t, cloud.addr, DialOptions{})
+	_, _ = reading(edge)
+	_, _ = reading(far)
+	pong := func(after int64) {
+		t.Helper()
+		for end := time.Now().Add(3 * time.Second); edge.Stats().BytesReceived <= after; {
+			if time.Now().After(end) {
+				t.Fatal("no pong")
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	before := edge.Stats()
+	for range 4 {
+		was := edge.Stats().BytesReceived
+		if err := edge.Ping(); err != nil {
+			t.Fatal(err)
+		}
+		pong(was)
+	}
+	after := edge.Stats()
+	if cost := after.BytesSent + after.BytesReceived - before.BytesSent - before.BytesReceived; cost == 0 || cost > 256 {
+		t.Errorf("%d bytes, want at most 256", cost)
+	}
+}

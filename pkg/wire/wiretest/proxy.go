@@ -1,0 +1,178 @@
+package wiretest
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Proxy stands between edge and cloud, and does what bad networks do. It ends with its test.
+type Proxy struct {
+	listener net.Listener
+	target   string
+
+	mu      sync.Mutex
+	pairs   map[net.Conn]net.Conn
+	refuse  bool
+	silent  chan struct{} // not nil: nothing is passed on until it is closed
+	wg      sync.WaitGroup
+	pace    atomic.Int64 // bytes a second; 0: as they come
+	cutLeft atomic.Int64 // bytes until the cut; below 0: none
+	dials   atomic.Int64
+}
+
+// NewProxy passes connections on to a target.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{listener: l, target: target, pairs: map[net.Conn]net.Conn{}}
+	p.cutLeft.Store(-1)
+	p.wg.Go(p.accept)
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.Resume()
+		p.Cut()
+		p.wg.Wait()
+	})
+	return p
+}
+
+// Addr is where to dial.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Dials is how many connections came.
+func (p *Proxy) Dials() int { return int(p.dials.Load()) }
+
+// Refuse closes new connections at once, or no longer.
+func (p *Proxy) Refuse(refuse bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = refuse
+}
+
+// Cut resets all connections.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for a, b := range p.pairs {
+		reset(a)
+		reset(b)
+	}
+	p.pairs = map[net.Conn]net.Conn{}
+}
+
+// CutAfter resets all connections when so many more bytes have passed.
+func (p *Proxy) CutAfter(bytes int64) { p.cutLeft.Store(bytes) }
+
+// Pace passes on so many bytes a second and direction; 0: as they come.
+func (p *Proxy) Pace(bytes int64) { p.pace.Store(bytes) }
+
+// Silence keeps the connections and passes nothing on, as a network does whose other half is gone.
+func (p *Proxy) Silence() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.silent == nil {
+		p.silent = make(chan struct{})
+	}
+}
+
+// Resume ends the silence; what was held back is passed on.
+func (p *Proxy) Resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.silent != nil {
+		close(p.silent)
+		p.silent = nil
+	}
+}
+
+func reset(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+func (p *Proxy) accept() {
+	for {
+		c, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.dials.Add(1)
+		p.wg.Go(func() { p.serve(c) })
+	}
+}
+
+func (p *Proxy) serve(c net.Conn) {
+	defer c.Close()
+	p.wait()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	far, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.target)
+	if err != nil {
+		reset(c)
+		return
+	}
+	defer far.Close()
+	p.mu.Lock()
+	if p.refuse {
+		p.mu.Unlock()
+		reset(c)
+		return
+	}
+	p.pairs[c] = far
+	p.mu.Unlock()
+	var both sync.WaitGroup
+	both.Go(func() { p.pass(c, far) })
+	both.Go(func() { p.pass(far, c) })
+	both.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pairs, c)
+}
+
+// wait returns when the silence is over.
+func (p *Proxy) wait() {
+	p.mu.Lock()
+	silent := p.silent
+	p.mu.Unlock()
+	if silent != nil {
+		<-silent
+	}
+}
+
+func (p *Proxy) pass(from, to net.Conn) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := from.Read(buf)
+		p.wait()
+		data := buf[:n]
+		if left := p.cutLeft.Load(); left >= 0 {
+			now := p.cutLeft.Add(-int64(n))
+			if now <= 0 {
+				_, _ = to.Write(data[:min(int64(n), left)])
+				p.cutLeft.Store(-1)
+				p.Cut()
+				return
+			}
+		}
+		if pace := p.pace.Load(); pace > 0 && n > 0 {
+			time.Sleep(time.Duration(n) * time.Second / time.Duration(pace))
+		}
+		if _, werr := to.Write(data); werr != nil || err != nil {
+			if half, ok := to.(*net.TCPConn); ok && werr == nil {
+				_ = half.CloseWrite()
+				return
+			}
+			_ = from.Close()
+			return
+		}
+	}
+}
