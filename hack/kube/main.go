@@ -1,0 +1,25 @@
+// Command kube builds etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of
+// test/kube, unless the cache has them, and prints the folder that holds them. The tests that need
+// them build them too; run first, it shows how far the build is.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	dir, err := kube.Build(ctx, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kube:", err)
+		os.Exit(1)
+	}
+	fmt.Println(dir)
+}

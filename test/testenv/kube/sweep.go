@@ -1,0 +1,58 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+)
+
+const sweepTimeout = 30 * time.Second
+
+// Sweep removes the clusters whose owner has ended without stopping them.
+func Sweep() error {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), namePrefix+"????????"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		if err := sweep(dir); err != nil {
+			errs = append(errs, fmt.Errorf("remove the cluster in %s that nobody owns: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func sweep(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, recordFile))
+	if err != nil {
+		return nil // being made, or being removed by somebody else
+	}
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil || r.Owner.Alive() {
+		return nil // unreadable: being written
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	defer cancel()
+	for _, id := range r.Processes {
+		if err := id.Signal(syscall.SIGKILL); err != nil {
+			return err
+		}
+		if err := daemon.Poll(ctx, func() error {
+			if id.Alive() {
+				return fmt.Errorf("process %d (%s) has not ended", id.PID, id.Command())
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(dir)
+}
