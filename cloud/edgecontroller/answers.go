@@ -1,0 +1,136 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Module and group in the route of answers (protocol section 4.5).
+const sourceName = "edgecontroller"
+
+// statusError is the content that says what went wrong: alone in the answer of a query, under Err in others (protocol
+// section 6).
+type statusError struct {
+	ErrStatus metav1.Status
+}
+
+// objectResponse is the content of an answer about a write.
+type objectResponse struct {
+	Object any
+	Err    *statusError
+}
+
+// asStatus is any error as the Status that it is or should have been: an upstream edge takes an error of no Status for
+// success.
+func asStatus(err error) metav1.Status {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		s := status.Status()
+		s.TypeMeta = metav1.TypeMeta{}
+		return s
+	}
+	code, reason := int32(500), metav1.StatusReasonInternalError
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		code, reason = 504, metav1.StatusReasonTimeout
+	}
+	return metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: err.Error()}
+}
+
+// result is what a request came to.
+type result struct {
+	// none: there is no answer.
+	none bool
+	// content of the answer.
+	content any
+	// version is the object's resource version for the header; mostly none.
+	version string
+	// resource replaces the request's in the answer, where it does.
+	resource string
+}
+
+// written is the result of a write that is answered with the object (an ObjectResp); withVersion for those that carry
+// its version in the header.
+func written(obj object, err error, withVersion bool) result {
+	if err != nil {
+		return result{content: objectResponse{Err: &statusError{asStatus(err)}}}
+	}
+	out := shallow(obj)
+	out.SetManagedFields(nil)
+	out.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	r := result{content: objectResponse{Object: out}}
+	if withVersion {
+		r.version = obj.GetResourceVersion()
+	}
+	return r
+}
+
+// found is the result of a query: the object with apiVersion and kind, or the error.
+func found(obj object, err error) result {
+	if err != nil {
+		return failed(err)
+	}
+	out, err := withKind(obj)
+	if err != nil {
+		return failed(err)
+	}
+	return result{content: out, version: obj.GetResourceVersion()}
+}
+
+func failed(err error) result { return result{content: statusError{asStatus(err)}} }
+
+func ok() result { return result{content: model.OK} }
+
+// okOr is "OK", or the error.
+func okOr(err error) result {
+	if err != nil {
+		return failed(err)
+	}
+	return ok()
+}
+
+// answer makes the message of a result.
+func answer(m *model.Message, r result) (*model.Message, error) {
+	content, err := json.Marshal(r.content)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer to %s %s: %w", m.Route.Operation, m.Route.Resource, err)
+	}
+	to := m.Respond(content)
+	to.Header.ResourceVersion = r.version
+	to.Route.Source, to.Route.Group = sourceName, model.GroupResource
+	if r.resource != "" {
+		to.Route.Resource = r.resource
+	}
+	return to, nil
+}
+
+// gr names types in errors.
+func gr(kind string) schema.GroupResource {
+	switch kind {
+	case resource.TypeLease:
+		return schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+	case resource.TypeVolumeAttachment:
+		return schema.GroupResource{Group: "storage.k8s.io", Resource: "volumeattachments"}
+	case resource.TypeCSR:
+		return schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
+	case resource.TypeEndpoints:
+		return schema.GroupResource{Resource: "endpoints"}
+	}
+	return schema.GroupResource{Resource: kind + "s"}
+}
+
+func forbidden(key resource.Key, format string, args ...any) error {
+	return apierrors.NewForbidden(gr(key.Type), key.Name, fmt.Errorf(format, args...))
+}
+
+func badRequest(key resource.Key, format string, args ...any) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("%s: ", key) + fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,198 @@
+package edgecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// EdgeLabel marks the nodes of edges; its value is empty.
+const EdgeLabel = "node-role.kubernetes.io/edge"
+
+// Indices over the cached pods.
+const (
+	byNode      = "node"      // the node's name
+	byReference = "reference" // the keys of the configmaps and secrets that a pod names
+)
+
+// caches are copies of what edges need of the API server, kept by shared informers.
+type caches struct {
+	factories []informers.SharedInformerFactory
+
+	pods, nodes, configMaps, secrets, services cache.SharedIndexInformer
+}
+
+// newCaches makes the informers. Pods are those bound to a node, nodes those of edges.
+func newCaches(client kubernetes.Interface) (*caches, error) {
+	slim := informers.WithTransform(withoutManagedFields)
+	bound := informers.NewSharedInformerFactoryWithOptions(client, 0, slim, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+	}))
+	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, slim, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = EdgeLabel + "="
+	}))
+	all := informers.NewSharedInformerFactoryWithOptions(client, 0, slim)
+	c := &caches{
+		factories:  []informers.SharedInformerFactory{bound, edges, all},
+		pods:       bound.Core().V1().Pods().Informer(),
+		nodes:      edges.Core().V1().Nodes().Informer(),
+		configMaps: all.Core().V1().ConfigMaps().Informer(),
+		secrets:    all.Core().V1().Secrets().Informer(),
+		services:   all.Core().V1().Services().Informer(),
+	}
+	if err := c.pods.AddIndexers(podIndexers()); err != nil {
+		return nil, fmt.Errorf("index pods: %w", err)
+	}
+	return c, nil
+}
+
+func podIndexers() cache.Indexers {
+	return cache.Indexers{
+		byNode: func(obj any) ([]string, error) {
+			pod, ok := obj.(*v1.Pod)
+			if !ok || pod.Spec.NodeName == "" {
+				return nil, nil
+			}
+			return []string{pod.Spec.NodeName}, nil
+		},
+		byReference: func(obj any) ([]string, error) {
+			pod, ok := obj.(*v1.Pod)
+			if !ok {
+				return nil, nil
+			}
+			keys := references(pod)
+			names := make([]string, len(keys))
+			for i, k := range keys {
+				names[i] = k.String()
+			}
+			return names, nil
+		},
+	}
+}
+
+// withoutManagedFields takes out what no edge needs, before an object is cached.
+func withoutManagedFields(obj any) (any, error) {
+	if o, err := meta.Accessor(obj); err == nil {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+// start fills the caches, and returns when they are full.
+func (c *caches) start(ctx context.Context) error {
+	for _, f := range c.factories {
+		f.StartWithContext(ctx)
+	}
+	for _, i := range []cache.SharedIndexInformer{c.pods, c.nodes, c.configMaps, c.secrets, c.services} {
+		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+			return errors.Join(errors.New("the caches of the API server's objects were not filled in time"), context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// wait waits for the informers' goroutines, after the context of start ended.
+func (c *caches) wait() {
+	for _, f := range c.factories {
+		f.Shutdown()
+	}
+}
+
+// podsOf lists the pods that are bound to a node.
+func (c *caches) podsOf(node string) []*v1.Pod {
+	objs, err := c.pods.GetIndexer().ByIndex(byNode, node)
+	if err != nil {
+		return nil // there is always this index
+	}
+	return typed[v1.Pod](objs)
+}
+
+// podsNaming lists the pods that name a configmap or secret.
+func (c *caches) podsNaming(key resource.Key) []*v1.Pod {
+	objs, err := c.pods.GetIndexer().ByIndex(byReference, key.String())
+	if err != nil {
+		return nil
+	}
+	return typed[v1.Pod](objs)
+}
+
+// names tells whether a pod on the node names a configmap or secret.
+func (c *caches) names(node string, key resource.Key) bool {
+	for _, pod := range c.podsOf(node) {
+		if pod.Namespace != key.Namespace {
+			continue
+		}
+		for _, k := range references(pod) {
+			if k == key {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func typed[T any](objs []any) []*T {
+	out := make([]*T, 0, len(objs))
+	for _, o := range objs {
+		if t, ok := o.(*T); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// cached looks an object up; nil when it is not in the cache.
+func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *T {
+	key := name
+	if namespace != "" {
+		key = namespace + "/" + name
+	}
+	obj, ok, err := informer.GetStore().GetByKey(key)
+	if err != nil || !ok {
+		return nil
+	}
+	t, _ := obj.(*T)
+	return t
+}
+
+func (c *caches) pod(namespace, name string) *v1.Pod { return cached[v1.Pod](c.pods, namespace, name) }
+func (c *caches) node(name string) *v1.Node          { return cached[v1.Node](c.nodes, "", name) }
+func (c *caches) configMap(namespace, name string) *v1.ConfigMap {
+	return cached[v1.ConfigMap](c.configMaps, namespace, name)
+}
+func (c *caches) secret(namespace, name string) *v1.Secret {
+	return cached[v1.Secret](c.secrets, namespace, name)
+}
+func (c *caches) service(namespace, name string) *v1.Service {
+	return cached[v1.Service](c.services, namespace, name)
+}
+
+// servicesIn lists the services of a namespace that have an address, by which containers' environments name them.
+func (c *caches) servicesIn(namespace string) []*v1.Service {
+	objs, err := c.services.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+	if err != nil {
+		return nil
+	}
+	services := typed[v1.Service](objs)
+	out := services[:0]
+	for _, s := range services {
+		if hasAddress(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func hasAddress(s *v1.Service) bool {
+	return s.Spec.ClusterIP != "" && s.Spec.ClusterIP != v1.ClusterIPNone
+}

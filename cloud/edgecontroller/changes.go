@@ -1,0 +1,219 @@
+package edgecontroller
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Hub is what the controller needs of the hub.
+type Hub interface {
+	// Changed says that an object of a node is new, changed or gone. It never blocks.
+	Changed(node string, key resource.Key)
+	// Disconnect ends a node's session.
+	Disconnect(node, reason string)
+}
+
+// change is one call of Hub.Changed.
+type change struct {
+	node string
+	key  resource.Key
+}
+
+// podChanges says what a pod's event means to nodes; old is nil when the pod is new, and now when it is gone. A change of
+// status alone means nothing.
+func podChanges(old, now *v1.Pod) []change {
+	var out []change
+	tell := func(pod *v1.Pod, keys ...resource.Key) {
+		if pod.Spec.NodeName == "" {
+			return
+		}
+		for _, k := range keys {
+			out = append(out, change{pod.Spec.NodeName, k})
+		}
+	}
+	switch {
+	case old == nil && now == nil:
+	case old == nil:
+		tell(now, podKey(now))
+		tell(now, references(now)...)
+	case now == nil:
+		tell(old, podKey(old))
+		tell(old, references(old)...)
+	case old.Spec.NodeName != now.Spec.NodeName || old.UID != now.UID:
+		// Another pod of the same name: the two events in between were missed.
+		out = append(podChanges(old, nil), podChanges(nil, now)...)
+	case samePod(old, now):
+	default:
+		tell(now, podKey(now))
+		before, after := references(old), references(now)
+		for _, k := range before {
+			if !slices.Contains(after, k) {
+				tell(now, k)
+			}
+		}
+		for _, k := range after {
+			if !slices.Contains(before, k) {
+				tell(now, k)
+			}
+		}
+	}
+	return out
+}
+
+func samePod(a, b *v1.Pod) bool {
+	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+// sameNode ignores the status, which comes from the edge.
+func sameNode(a, b *v1.Node) bool {
+	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+// sameMeta ignores what changes with every write.
+func sameMeta(a, b *metav1.ObjectMeta) bool {
+	x, y := *a, *b
+	for _, m := range []*metav1.ObjectMeta{&x, &y} {
+		m.ResourceVersion, m.Generation, m.ManagedFields = "", 0, nil
+	}
+	return equality.Semantic.DeepEqual(&x, &y)
+}
+
+// watch makes the informers' events into calls of the hub.
+func (c *Controller) watch() error {
+	handlers := map[cache.SharedIndexInformer]cache.ResourceEventHandler{
+		c.caches.pods:       handler(c.podEvent),
+		c.caches.nodes:      handler(c.nodeEvent),
+		c.caches.configMaps: handler(c.configMapEvent),
+		c.caches.secrets:    handler(c.secretEvent),
+		c.caches.services:   handler(c.serviceEvent),
+	}
+	for informer, h := range handlers {
+		if _, err := informer.AddEventHandler(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handler calls f with the object before and after; nil is none.
+func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if now, ok := obj.(*T); ok {
+				f(nil, now)
+			}
+		},
+		UpdateFunc: func(before, obj any) {
+			old, was := before.(*T)
+			now, is := obj.(*T)
+			if was && is {
+				f(old, now)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = missed.Obj
+			}
+			if old, ok := obj.(*T); ok {
+				f(old, nil)
+			}
+		},
+	}
+}
+
+func (c *Controller) podEvent(old, now *v1.Pod) {
+	changes := podChanges(old, now)
+	for _, ch := range changes {
+		c.hub.Changed(ch.node, ch.key)
+	}
+	if now != nil {
+		c.tolerations.podChanged(now)
+	}
+	if len(changes) == 0 {
+		return
+	}
+	for _, pod := range []*v1.Pod{old, now} {
+		if pod != nil && (old == nil || now == nil || old.UID != now.UID) {
+			c.servicesChanged(pod)
+		}
+	}
+}
+
+// servicesChanged tells the hub of the services that come or go with a pod.
+func (c *Controller) servicesChanged(pod *v1.Pod) {
+	if c.sessions.capable(pod.Spec.NodeName) {
+		for _, s := range c.servicesFor([]*v1.Pod{pod}) {
+			c.hub.Changed(pod.Spec.NodeName, serviceKey(s))
+		}
+	}
+}
+
+func (c *Controller) nodeEvent(old, now *v1.Node) {
+	switch {
+	case now == nil:
+		c.hub.Disconnect(old.Name, "the node was deleted")
+		return
+	case old != nil && old.UID != now.UID:
+		c.hub.Disconnect(old.Name, "the node was deleted and registered again")
+	case old != nil && sameNode(old, now):
+		return
+	}
+	c.hub.Changed(now.Name, nodeObjectKey(now.Name))
+	if old == nil || keepsEvictions(old.Annotations) != keepsEvictions(now.Annotations) {
+		c.tolerations.nodeChanged(now.Name)
+	}
+}
+
+func (c *Controller) configMapEvent(old, now *v1.ConfigMap) {
+	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
+		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && maps.Equal(old.Data, now.Data) && maps.EqualFunc(old.BinaryData, now.BinaryData, slices.Equal) {
+		return
+	}
+	c.namedChanged(resource.TypeConfigMap, either(old, now))
+}
+
+func (c *Controller) secretEvent(old, now *v1.Secret) {
+	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
+		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && old.Type == now.Type && maps.EqualFunc(old.Data, now.Data, slices.Equal) {
+		return
+	}
+	c.namedChanged(resource.TypeSecret, either(old, now))
+}
+
+func either[T any](a, b *T) *T {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// namedChanged tells the hub about the nodes whose pods name a configmap or secret.
+func (c *Controller) namedChanged(kind string, obj metav1.Object) {
+	key := resource.Key{Namespace: obj.GetNamespace(), Type: kind, Name: obj.GetName()}
+	told := map[string]bool{}
+	for _, pod := range c.caches.podsNaming(key) {
+		if node := pod.Spec.NodeName; !told[node] {
+			told[node] = true
+			c.hub.Changed(node, key)
+		}
+	}
+}
+
+func (c *Controller) serviceEvent(old, now *v1.Service) {
+	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) && equality.Semantic.DeepEqual(&old.Spec, &now.Spec) {
+		return
+	}
+	s := either(old, now)
+	for _, node := range c.sessions.capableNodes() {
+		if serves(s, c.caches.podsOf(node)) {
+			c.hub.Changed(node, serviceKey(s))
+		}
+	}
+}

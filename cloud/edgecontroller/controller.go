@@ -1,0 +1,166 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+)
+
+// CloudcoreAnnotation on a node is the address of the cloudcore to which it is connected.
+const CloudcoreAnnotation = "cloudcore"
+
+// Defaults of Options.
+const (
+	DefaultRequestTimeout = 20 * time.Second
+	DefaultNodeQPS        = 50
+	DefaultNodeBurst      = 200
+)
+
+// Options are what a controller needs.
+type Options struct {
+	Clients Clients
+	// LocalIP is the address of this cloudcore, for the annotation of its nodes. With none, nodes get no annotation.
+	LocalIP string
+	// RequestTimeout bounds what is done for one request of a node; 0 is the default.
+	RequestTimeout time.Duration
+	// NodeQPS and NodeBurst bound a node's requests; 0 is the default. A request over the limit waits, and is answered
+	// with TooManyRequests when it would wait for longer than RequestTimeout.
+	NodeQPS   float64
+	NodeBurst int
+}
+
+func (o Options) withDefaults() Options {
+	if o.RequestTimeout <= 0 {
+		o.RequestTimeout = DefaultRequestTimeout
+	}
+	if o.NodeQPS <= 0 {
+		o.NodeQPS = DefaultNodeQPS
+	}
+	if o.NodeBurst <= 0 {
+		o.NodeBurst = DefaultNodeBurst
+	}
+	return o
+}
+
+// Controller is both sides of this package. It is made by New, given to the hub, and started with the hub before the
+// hub takes its first connection.
+type Controller struct {
+	options  Options
+	clients  Clients
+	caches   *caches
+	sessions *sessions
+	encoded  encodings
+
+	tolerations *tolerations
+	table       map[flowName]flow
+
+	// Set by Start.
+	hub    Hub
+	ctx    context.Context
+	filled atomic.Bool
+	owned  sync.WaitGroup
+}
+
+var (
+	_ cloudhub.Downstream = (*Controller)(nil)
+	_ cloudhub.Upstream   = (*Controller)(nil)
+)
+
+// New makes a controller that does nothing yet.
+func New(options Options) (*Controller, error) {
+	options = options.withDefaults()
+	caches, err := newCaches(options.Clients.Own)
+	if err != nil {
+		return nil, err
+	}
+	c := &Controller{
+		options:  options,
+		clients:  options.Clients,
+		caches:   caches,
+		sessions: newSessions(options.NodeQPS, options.NodeBurst),
+		encoded:  newEncodings(),
+	}
+	c.tolerations, c.table = newTolerations(c), c.flows()
+	return c, nil
+}
+
+// Start fills the caches, and returns when they are full: only then may the hub take connections. What it starts ends
+// with the context; Wait waits for that.
+func (c *Controller) Start(ctx context.Context, hub Hub) error {
+	c.hub, c.ctx = hub, ctx
+	if err := c.watch(); err != nil {
+		return fmt.Errorf("watch the API server's objects: %w", err)
+	}
+	c.tolerations.run(ctx, c.owned.Go)
+	began := time.Now()
+	if err := c.caches.start(ctx); err != nil {
+		return err
+	}
+	c.filled.Store(true)
+	klog.InfoS("Caches filled", "pods", len(c.caches.pods.GetStore().ListKeys()), "edgeNodes", len(c.caches.nodes.GetStore().ListKeys()),
+		"took", time.Since(began))
+	return nil
+}
+
+// Filled tells whether the caches are full.
+func (c *Controller) Filled() bool { return c.filled.Load() }
+
+// Wait returns when all that Start started has ended, after its context did.
+func (c *Controller) Wait() {
+	c.caches.wait()
+	c.owned.Wait()
+}
+
+// Connected implements cloudhub.Upstream.
+func (c *Controller) Connected(_ context.Context, node, protocol string) {
+	if c.sessions.connected(node, protocol) && c.filled.Load() {
+		for _, s := range c.servicesFor(c.caches.podsOf(node)) {
+			c.hub.Changed(node, serviceKey(s))
+		}
+	}
+	if c.options.LocalIP != "" && c.ctx.Err() == nil {
+		c.owned.Go(func() { c.annotate(c.ctx, node) })
+	}
+}
+
+// Disconnected implements cloudhub.Upstream.
+func (c *Controller) Disconnected(node, _ string) { c.sessions.disconnected(node) }
+
+// annotate writes where a node is connected, unless it does not exist yet: registration does it then.
+func (c *Controller) annotate(ctx context.Context, node string) {
+	if n := c.caches.node(node); n != nil && n.Annotations[CloudcoreAnnotation] == c.options.LocalIP {
+		return
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{CloudcoreAnnotation: c.options.LocalIP}}})
+	for try := 0; err == nil; try++ {
+		err = func() error {
+			ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
+			defer cancel()
+			_, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+			return err
+		}()
+		if err == nil || apierrors.IsNotFound(err) || errors.Is(ctx.Err(), context.Canceled) {
+			return
+		}
+		if try == 2 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(1+try) * time.Second):
+		}
+		err = ctx.Err()
+	}
+	klog.ErrorS(err, "Node not annotated with the cloudcore to which it is connected", "node", node, "cloudcore", c.options.LocalIP)
+}

@@ -1,0 +1,198 @@
+package edgecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// confirmTimeout bounds the question to the API server whether an object is really gone.
+const confirmTimeout = 5 * time.Second
+
+// errNotFilled is what Object says before the caches are full. Nothing may be decided then, least of all that an
+// object is gone.
+var errNotFilled = errors.New("the caches of the API server's objects are not filled yet")
+
+// Desired implements cloudhub.Downstream.
+func (c *Controller) Desired(node string) []cloudhub.Ref {
+	if !c.filled.Load() {
+		return nil
+	}
+	var out []cloudhub.Ref
+	if n := c.caches.node(node); n != nil {
+		out = append(out, refTo(nodeObjectKey(node), "Node", n))
+	}
+	pods := c.caches.podsOf(node)
+	seen := map[resource.Key]bool{}
+	for _, pod := range pods {
+		out = append(out, refTo(podKey(pod), "Pod", pod))
+		for _, key := range references(pod) {
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			if obj, kind := c.named(key); obj != nil {
+				out = append(out, refTo(key, kind, obj))
+			}
+		}
+	}
+	if c.sessions.capable(node) {
+		for _, s := range c.servicesFor(pods) {
+			out = append(out, refTo(serviceKey(s), "Service", s))
+		}
+	}
+	return out
+}
+
+// named looks a configmap or secret up.
+func (c *Controller) named(key resource.Key) (object, string) {
+	switch key.Type {
+	case resource.TypeConfigMap:
+		if o := c.caches.configMap(key.Namespace, key.Name); o != nil {
+			return o, "ConfigMap"
+		}
+	case resource.TypeSecret:
+		if o := c.caches.secret(key.Namespace, key.Name); o != nil {
+			return o, "Secret"
+		}
+	}
+	return nil, ""
+}
+
+// Object implements cloudhub.Downstream.
+func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, error) {
+	if !c.filled.Load() {
+		return nil, fmt.Errorf("%s for node %s: %w", key, node, errNotFilled)
+	}
+	switch key.Type {
+	case resource.TypePod:
+		return c.podFor(node, key)
+	case resource.TypeConfigMap, resource.TypeSecret:
+		return c.namedFor(node, key)
+	case resource.TypeNode:
+		return c.nodeFor(node, key)
+	case resource.TypeService:
+		return c.serviceFor(node, key)
+	}
+	return nil, nil
+}
+
+func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, error) {
+	pod := c.caches.pod(key.Namespace, key.Name)
+	if pod == nil {
+		var err error
+		if pod, err = confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get); err != nil {
+			return nil, err
+		}
+	}
+	if pod == nil || pod.Spec.NodeName != node {
+		return nil, nil
+	}
+	return toSend(key, pod)
+}
+
+func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
+	if !c.caches.names(node, key) {
+		return nil, nil
+	}
+	obj, _ := c.named(key)
+	if obj != nil {
+		return c.encoded.get(key, obj)
+	}
+	if key.Type == resource.TypeConfigMap {
+		cm, err := confirmed(c, key, c.clients.Own.CoreV1().ConfigMaps(key.Namespace).Get)
+		if cm == nil || err != nil {
+			return nil, err
+		}
+		return toSend(key, cm)
+	}
+	secret, err := confirmed(c, key, c.clients.Own.CoreV1().Secrets(key.Namespace).Get)
+	if secret == nil || err != nil {
+		return nil, err
+	}
+	return toSend(key, secret)
+}
+
+func (c *Controller) nodeFor(node string, key resource.Key) (*cloudhub.Object, error) {
+	if key.Name != node || key.Namespace != resource.NullNamespace {
+		return nil, nil
+	}
+	n := c.caches.node(node)
+	if n == nil {
+		var err error
+		if n, err = confirmed(c, key, c.clients.Own.CoreV1().Nodes().Get); n == nil || err != nil {
+			return nil, err
+		}
+	}
+	return toSend(key, n)
+}
+
+func (c *Controller) serviceFor(node string, key resource.Key) (*cloudhub.Object, error) {
+	if !c.sessions.capable(node) {
+		return nil, nil
+	}
+	s := c.caches.service(key.Namespace, key.Name)
+	if s == nil || !hasAddress(s) || !serves(s, c.caches.podsOf(node)) {
+		return nil, nil
+	}
+	return c.encoded.get(key, s)
+}
+
+// confirmed asks the API server for what the caches do not have; nil when it does not exist.
+func confirmed[T any](c *Controller, key resource.Key, get func(context.Context, string, metav1.GetOptions) (*T, error)) (*T, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
+	defer cancel()
+	obj, err := get(ctx, key.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
+	}
+	return obj, nil
+}
+
+// serves tells whether containers of any of the pods have the service in their environment: those of its namespace that
+// have not opted out, and for the API server's own all.
+func serves(s *v1.Service, pods []*v1.Pod) bool {
+	if s.Namespace == metav1.NamespaceDefault && s.Name == "kubernetes" {
+		return len(pods) > 0
+	}
+	for _, pod := range pods {
+		if pod.Namespace == s.Namespace && linksServices(pod) {
+			return true
+		}
+	}
+	return false
+}
+
+func linksServices(pod *v1.Pod) bool {
+	return pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
+}
+
+// servicesFor lists the services that containers of the pods have in their environment.
+func (c *Controller) servicesFor(pods []*v1.Pod) []*v1.Service {
+	var out []*v1.Service
+	seen := map[string]bool{}
+	for _, pod := range pods {
+		if seen[pod.Namespace] || !linksServices(pod) {
+			continue
+		}
+		seen[pod.Namespace] = true
+		out = append(out, c.caches.servicesIn(pod.Namespace)...)
+	}
+	if len(pods) > 0 && !seen[metav1.NamespaceDefault] {
+		if s := c.caches.service(metav1.NamespaceDefault, "kubernetes"); s != nil && hasAddress(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

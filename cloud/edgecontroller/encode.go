@@ -1,0 +1,102 @@
+package edgecontroller
+
+import (
+	"encoding/json"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// object is what every API object is.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// withKind is a shallow copy of an object that has apiVersion and kind, which objects of typed clients lack, and no
+// managedFields, which no edge needs. The object itself may be shared, and is not touched.
+func withKind(obj object) (object, error) {
+	gvks, _, err := scheme.Scheme.ObjectKinds(obj)
+	if err != nil || len(gvks) == 0 {
+		return nil, fmt.Errorf("kind of %T: %w", obj, err)
+	}
+	out := shallow(obj)
+	out.GetObjectKind().SetGroupVersionKind(gvks[0])
+	out.SetManagedFields(nil)
+	return out, nil
+}
+
+// shallow copies the outermost struct, so that its own fields may be set.
+func shallow(obj object) object {
+	switch o := obj.(type) {
+	case *v1.Pod:
+		c := *o
+		return &c
+	case *v1.Node:
+		c := *o
+		return &c
+	case *v1.ConfigMap:
+		c := *o
+		return &c
+	case *v1.Secret:
+		c := *o
+		return &c
+	case *v1.Service:
+		c := *o
+		return &c
+	}
+	return obj.DeepCopyObject().(object)
+}
+
+// encode is an object's JSON with apiVersion and kind.
+func encode(obj object) (json.RawMessage, schema.GroupVersionKind, error) {
+	out, err := withKind(obj)
+	if err != nil {
+		return nil, schema.GroupVersionKind{}, err
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		return nil, schema.GroupVersionKind{}, fmt.Errorf("encode %T %s/%s: %w", obj, obj.GetNamespace(), obj.GetName(), err)
+	}
+	return data, out.GetObjectKind().GroupVersionKind(), nil
+}
+
+// refTo names an object to the hub. All that is sent is of the core group, version 1.
+func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
+	return cloudhub.Ref{Key: key, UID: obj.GetUID(), APIVersion: "v1", Kind: kind, ResourceVersion: obj.GetResourceVersion()}
+}
+
+// toSend is an object as the hub sends it.
+func toSend(key resource.Key, obj object) (*cloudhub.Object, error) {
+	data, gvk, err := encode(obj)
+	if err != nil {
+		return nil, err
+	}
+	version, err := wire.Version(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return &cloudhub.Object{
+		Ref: refTo(key, gvk.Kind, obj), Version: version, JSON: data, Deleting: obj.GetDeletionTimestamp() != nil,
+	}, nil
+}
+
+func podKey(pod *v1.Pod) resource.Key {
+	return resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name}
+}
+
+func nodeObjectKey(node string) resource.Key {
+	return resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node}
+}
+
+func serviceKey(s *v1.Service) resource.Key {
+	return resource.Key{Namespace: s.Namespace, Type: resource.TypeService, Name: s.Name}
+}

@@ -1,0 +1,38 @@
+package edgecontroller
+
+import (
+	"k8s.io/utils/lru"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// encodedObjects is how many encoded objects are kept, and encodedSize how big one of them may be: objects that go to
+// many nodes at once are encoded once.
+const (
+	encodedObjects = 512
+	encodedSize    = 32 << 10
+)
+
+// encodings keeps the last encoded objects.
+type encodings struct{ cache *lru.Cache }
+
+func newEncodings() encodings { return encodings{lru.New(encodedObjects)} }
+
+type encodingKey struct {
+	key     resource.Key
+	uid, rv string
+}
+
+func (e encodings) get(key resource.Key, obj object) (*cloudhub.Object, error) {
+	at := encodingKey{key, string(obj.GetUID()), obj.GetResourceVersion()}
+	if found, ok := e.cache.Get(at); ok {
+		out := found.(cloudhub.Object)
+		return &out, nil
+	}
+	out, err := toSend(key, obj)
+	if err == nil && len(out.JSON) <= encodedSize {
+		e.cache.Add(at, *out)
+	}
+	return out, err
+}

@@ -1,0 +1,102 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+)
+
+// leaseSeconds is how long a node counts as alive after its lease was renewed, as the kubelet has it.
+const leaseSeconds = 40
+
+func ownLease(r *request) error {
+	if r.key.Namespace != v1.NamespaceNodeLease || r.key.Name != r.node {
+		return forbidden(r.key, "node %s has one lease only, %s/%s", r.node, v1.NamespaceNodeLease, r.node)
+	}
+	return nil
+}
+
+func (c *Controller) queryLease(ctx context.Context, r *request) result {
+	if err := ownLease(r); err != nil {
+		return written(nil, err, false)
+	}
+	lease, err := c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(ctx, r.node, metav1.GetOptions{})
+	return written(lease, err, false)
+}
+
+// lease reads the node's lease out of a request.
+func leaseOf(r *request) (*coordinationv1.Lease, error) {
+	if err := ownLease(r); err != nil {
+		return nil, err
+	}
+	lease, err := decode[coordinationv1.Lease](r, "Lease")
+	if err != nil {
+		return nil, err
+	}
+	if lease.Name != r.node || lease.Namespace != v1.NamespaceNodeLease {
+		return nil, badRequest(r.key, "the content is lease %s/%s", lease.Namespace, lease.Name)
+	}
+	return lease, nil
+}
+
+func (c *Controller) createLease(ctx context.Context, r *request) result {
+	lease, err := leaseOf(r)
+	if err != nil {
+		return written(nil, err, false)
+	}
+	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{})
+	return written(lease, err, false)
+}
+
+func (c *Controller) updateLease(ctx context.Context, r *request) result {
+	lease, err := leaseOf(r)
+	if err != nil {
+		return written(nil, err, false)
+	}
+	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Update(ctx, lease, metav1.UpdateOptions{})
+	return written(lease, err, false)
+}
+
+// Heartbeat implements cloudhub.Upstream: one write, without a read before it.
+func (c *Controller) Heartbeat(ctx context.Context, node string) {
+	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
+	defer cancel()
+	if err := c.renew(ctx, node, time.Now()); err != nil && ctx.Err() == nil {
+		klog.ErrorS(err, "Lease of a node not renewed; its next sign of life does it", "node", node)
+	}
+}
+
+func (c *Controller) renew(ctx context.Context, node string, now time.Time) error {
+	spec := coordinationv1.LeaseSpec{
+		HolderIdentity: ptr.To(node), LeaseDurationSeconds: ptr.To[int32](leaseSeconds), RenewTime: &metav1.MicroTime{Time: now},
+	}
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return err
+	}
+	leases := c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease)
+	_, err = leases.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	owner := c.caches.node(node)
+	if owner == nil {
+		return nil // it has not registered yet, or was deleted: then it is to have no lease
+	}
+	_, err = leases.Create(ctx, &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: node, Namespace: v1.NamespaceNodeLease,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: owner.UID}},
+		},
+		Spec: spec,
+	}, metav1.CreateOptions{})
+	return err
+}

@@ -1,0 +1,130 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+// eventPatch is the content of an event's patch.
+type eventPatch struct {
+	Event     *v1.Event `json:"event"`
+	PatchData string    `json:"patchData"`
+}
+
+// ownEvent checks that an event is of the node and about the node or a pod on it. A pod that is gone is nobody's, and
+// its last events come late.
+func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) error {
+	if e.Name != r.key.Name || e.Namespace != r.key.Namespace {
+		return badRequest(r.key, "the content is event %s/%s", e.Namespace, e.Name)
+	}
+	for _, host := range []string{e.Source.Host, e.ReportingInstance} {
+		if host != "" && host != r.node {
+			return forbidden(r.key, "it says that it comes from %s, and comes from node %s", host, r.node)
+		}
+	}
+	about := e.InvolvedObject
+	switch about.Kind {
+	case "Node":
+		if about.Name != r.node {
+			return forbidden(r.key, "it is about node %s, and comes from node %s", about.Name, r.node)
+		}
+		return nil
+	case "Pod":
+		if about.Namespace != e.Namespace {
+			return forbidden(r.key, "it is about a pod of namespace %s", about.Namespace)
+		}
+		pod, err := c.podOf(ctx, about.Namespace, about.Name)
+		if err != nil {
+			return err
+		}
+		if pod != nil && pod.Spec.NodeName != r.node && (about.UID == "" || about.UID == pod.UID) {
+			return forbidden(r.key, "it is about pod %s/%s, which is not bound to node %s", about.Namespace, about.Name, r.node)
+		}
+		return nil
+	}
+	return forbidden(r.key, "it is about a %s; nodes may only tell of themselves and their pods", about.Kind)
+}
+
+// eventResult is the answer to edges of ours; for those of upstream, it is only logged.
+func eventResult(r *request, err error) result {
+	if err != nil {
+		klog.V(1).InfoS("Event of a node not recorded", "node", r.node, "event", r.key.String(), "err", err)
+	}
+	return okOr(err)
+}
+
+func (c *Controller) createEvent(ctx context.Context, r *request) result {
+	e, err := decode[v1.Event](r, "Event")
+	if err == nil {
+		err = c.ownEvent(ctx, r, e)
+	}
+	if err == nil {
+		err = c.recordEvent(ctx, e)
+	}
+	return eventResult(r, err)
+}
+
+// updateEvent is as createEvent: both leave the event as it was told, whether it was there (a request that came twice)
+// or not (it lives for an hour only).
+func (c *Controller) updateEvent(ctx context.Context, r *request) result {
+	return c.createEvent(ctx, r)
+}
+
+// recordEvent creates the event, or brings the one of that name up to date.
+func (c *Controller) recordEvent(ctx context.Context, e *v1.Event) error {
+	events := c.clients.AsNode.CoreV1().Events(e.Namespace)
+	fresh := *e
+	fresh.ResourceVersion, fresh.UID, fresh.ManagedFields = "", "", nil
+	_, err := events.Create(ctx, &fresh, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{
+		"count": e.Count, "message": e.Message, "lastTimestamp": e.LastTimestamp, "series": e.Series,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = events.Patch(ctx, e.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// patchEvent applies a patch to an event, or creates it when it is there no more.
+func (c *Controller) patchEvent(ctx context.Context, r *request) result {
+	p, err := decode[eventPatch](r, `patch of an event, {"event":..,"patchData":".."}`)
+	if err == nil && (p.Event == nil || p.PatchData == "") {
+		err = badRequest(r.key, `the content lacks "event" or "patchData"`)
+	}
+	if err == nil {
+		err = c.ownEvent(ctx, r, p.Event)
+	}
+	if err == nil {
+		err = c.applyEventPatch(ctx, r, p)
+	}
+	return eventResult(r, err)
+}
+
+func (c *Controller) applyEventPatch(ctx context.Context, r *request, p *eventPatch) error {
+	// What the patch changes may not make it an event about something else.
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(p.PatchData), &fields); err != nil || fields == nil {
+		return badRequest(r.key, "patchData is no patch: want a JSON object")
+	}
+	for _, name := range []string{"involvedObject", "source", "reportingInstance", "reportingComponent", "related"} {
+		if _, has := fields[name]; has {
+			return forbidden(r.key, "an event's %s does not change", name)
+		}
+	}
+	events := c.clients.AsNode.CoreV1().Events(r.key.Namespace)
+	_, err := events.Patch(ctx, r.key.Name, types.StrategicMergePatchType, []byte(p.PatchData), metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return c.recordEvent(ctx, p.Event)
+	}
+	return err
+}

@@ -1,0 +1,219 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	kubeletapis "k8s.io/kubelet/pkg/apis"
+)
+
+// AgentLabel is a label that edges give themselves beside EdgeLabel.
+const AgentLabel = "node-role.kubernetes.io/agent"
+
+// splitLabels sorts a registering node's labels: those that a node may set itself, those that cloudcore sets for it
+// (that it is an edge node), and those that neither may: the reserved names of Kubernetes with which a node could draw
+// workloads to itself.
+func splitLabels(labels map[string]string) (own, granted map[string]string, refused []string) {
+	own, granted = map[string]string{}, map[string]string{}
+	for key, value := range labels {
+		switch {
+		case (key == EdgeLabel || key == AgentLabel) && value == "":
+			granted[key] = value
+		case mayLabel(key):
+			own[key] = value
+		default:
+			refused = append(refused, key)
+		}
+	}
+	slices.Sort(refused)
+	return own, granted, refused
+}
+
+// mayLabel tells whether a node may set a label on itself, as the NodeRestriction admission has it.
+func mayLabel(key string) bool {
+	namespace, _, _ := strings.Cut(key, "/")
+	in := func(suffix string) bool { return namespace == suffix || strings.HasSuffix(namespace, "."+suffix) }
+	switch {
+	case !strings.Contains(key, "/"):
+		return true
+	case in(v1.LabelNamespaceNodeRestriction):
+		return false
+	case in("kubernetes.io"), in("k8s.io"):
+		return kubeletapis.IsKubeletLabel(key)
+	}
+	return true
+}
+
+func ownNode(r *request) error {
+	if r.key.Name != r.node {
+		return forbidden(r.key, "node %s may only speak for itself; it asked for node %s", r.node, r.key.Name)
+	}
+	return nil
+}
+
+// registerNode creates the node object (protocol section 6.1).
+func (c *Controller) registerNode(ctx context.Context, r *request) result {
+	node, err := c.register(ctx, r)
+	if err != nil {
+		return written(nil, err, false)
+	}
+	return written(node, nil, false)
+}
+
+func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error) {
+	if err := ownNode(r); err != nil {
+		return nil, err
+	}
+	node, err := decode[v1.Node](r, "Node")
+	if err != nil {
+		return nil, err
+	}
+	if node.Name != r.node {
+		return nil, badRequest(r.key, "the content is node %q", node.Name)
+	}
+	own, granted, refused := splitLabels(node.Labels)
+	if len(refused) > 0 {
+		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label", "node", r.node, "labels", refused)
+	}
+	granted[EdgeLabel] = ""
+	node.Labels = own
+	node.ResourceVersion, node.UID = "", ""
+	if c.options.LocalIP != "" {
+		if node.Annotations == nil {
+			node.Annotations = map[string]string{}
+		}
+		node.Annotations[CloudcoreAnnotation] = c.options.LocalIP
+	}
+	created, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		c.finishRegistration(ctx, r.node, granted)
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	return c.grantLabels(ctx, r.node, created.UID, granted)
+}
+
+// grantLabels marks a node that registered through cloudcore as an edge node, in cloudcore's own name: a node may not do
+// that itself.
+func (c *Controller) grantLabels(ctx context.Context, node string, uid types.UID, granted map[string]string) (*v1.Node, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid, "labels": granted}})
+	if err != nil {
+		return nil, err
+	}
+	labelled, err := c.clients.Own.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("label node %s as an edge node: %w", node, err)
+	}
+	return labelled, nil
+}
+
+// finishRegistration labels a node whose registration ended half-way: it was created by a cloudcore, as its annotation
+// says, and has no role yet.
+func (c *Controller) finishRegistration(ctx context.Context, name string, granted map[string]string) {
+	if c.caches.node(name) != nil {
+		return
+	}
+	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil || node.Annotations[CloudcoreAnnotation] == "" || hasRole(node) {
+		return
+	}
+	if _, err := c.grantLabels(ctx, name, node.UID, granted); err != nil {
+		klog.ErrorS(err, "Registration of a node not finished; its next try does it", "node", name)
+	}
+}
+
+func hasRole(node *v1.Node) bool {
+	for key := range node.Labels {
+		if strings.HasPrefix(key, "node-role.kubernetes.io/") {
+			return true
+		}
+	}
+	return false
+}
+
+// queryNode answers with the node's own object.
+func (c *Controller) queryNode(ctx context.Context, r *request) result {
+	if err := ownNode(r); err != nil {
+		return failed(err)
+	}
+	if node := c.caches.node(r.node); node != nil {
+		return found(node, nil)
+	}
+	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{})
+	return found(node, err)
+}
+
+// updateNode adds and changes labels and annotations; none is taken away, as the node may have an old picture of what
+// others set.
+func (c *Controller) updateNode(ctx context.Context, r *request) result {
+	node, err := c.changeNode(ctx, r)
+	switch {
+	case err == nil:
+		return result{content: ok().content, version: node.ResourceVersion}
+	case r.capable:
+		return failed(err)
+	}
+	// An upstream edge would store the error as its node object.
+	klog.ErrorS(err, "Node not updated as its edge asked", "node", r.node)
+	return result{none: true}
+}
+
+func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, error) {
+	if err := ownNode(r); err != nil {
+		return nil, err
+	}
+	wanted, err := decode[v1.Node](r, "Node")
+	if err != nil {
+		return nil, err
+	}
+	now := c.caches.node(r.node)
+	if now == nil {
+		if now, err = c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	labels, annotations := differing(now.Labels, wanted.Labels), differing(now.Annotations, wanted.Annotations)
+	delete(annotations, CloudcoreAnnotation)
+	if len(labels)+len(annotations) == 0 {
+		return now, nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": now.UID, "labels": labels, "annotations": annotations}})
+	if err != nil {
+		return nil, err
+	}
+	return c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.MergePatchType, patch, metav1.PatchOptions{})
+}
+
+// differing are the wanted pairs that are not there yet.
+func differing(now, wanted map[string]string) map[string]string {
+	out := maps.Clone(wanted)
+	maps.DeleteFunc(out, func(key, value string) bool {
+		have, is := now[key]
+		return is && have == value
+	})
+	return out
+}
+
+// patchNodeStatus applies a strategic merge patch to the node's status (protocol section 6.2).
+func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
+	err := ownNode(r)
+	if err == nil {
+		_, err = patchText(r)
+	}
+	if err != nil {
+		return written(nil, err, false)
+	}
+	node, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, r.content, metav1.PatchOptions{}, "status")
+	return written(node, err, true)
+}

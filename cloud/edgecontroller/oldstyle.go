@@ -1,0 +1,199 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// What edges before 1.12 send (protocol section 6.8).
+
+type oldNodeStatus struct {
+	UID             types.UID
+	Status          v1.NodeStatus
+	ExtendResources map[v1.ResourceName][]extendResource
+}
+
+type extendResource struct {
+	Name     string `json:"name,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Capacity any    `json:"capacity,omitempty"`
+}
+
+type oldPodStatus struct {
+	UID    types.UID
+	Name   string
+	Status v1.PodStatus
+}
+
+// oldNodeResource is the resource of the answer about a nodestatus.
+func oldNodeResource(r *request) string {
+	return resource.Key{Namespace: r.key.Namespace, Type: resource.TypeNode, Name: r.key.Name}.String()
+}
+
+// registerOldNode registers a node; that it exists is as good.
+func (c *Controller) registerOldNode(ctx context.Context, r *request) result {
+	_, err := c.register(ctx, r)
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		return result{content: model.OK, resource: oldNodeResource(r)}
+	}
+	return result{content: err.Error(), resource: oldNodeResource(r)}
+}
+
+func (c *Controller) updateOldNodeStatus(ctx context.Context, r *request) result {
+	err := ownNode(r)
+	var told *oldNodeStatus
+	if err == nil {
+		told, err = decode[oldNodeStatus](r, `node status, {"UID":..,"Status":..}`)
+	}
+	if err == nil {
+		err = retry.RetryOnConflict(retry.DefaultRetry, func() error { return c.applyOldNodeStatus(ctx, r.node, told) })
+	}
+	res := okOr(err)
+	res.resource = oldNodeResource(r)
+	return res
+}
+
+func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *oldNodeStatus) error {
+	nodes := c.clients.AsNode.CoreV1().Nodes()
+	node, err := nodes.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	annotations, err := extendAnnotations(node.Annotations, told.ExtendResources)
+	if err != nil {
+		return err
+	}
+	node.Annotations = annotations
+	status := told.Status
+	// Set by others: the attach controller, and whoever serves the kubelet's API for the edge.
+	status.VolumesAttached, status.DaemonEndpoints = node.Status.VolumesAttached, node.Status.DaemonEndpoints
+	node.Status = status
+	_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	return err
+}
+
+// extendAnnotations adds an annotation for each extended resource.
+func extendAnnotations(have map[string]string, extend map[v1.ResourceName][]extendResource) (map[string]string, error) {
+	out := maps.Clone(have)
+	for name, resources := range extend {
+		text, err := json.Marshal(resources)
+		if err != nil {
+			return nil, err
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		key := string(name)
+		if name == "nvidia.com/gpu" {
+			key = "huawei.com/gpu-status"
+		}
+		out[key] = string(text)
+	}
+	return out, nil
+}
+
+// updateOldPodStatus takes the status of one pod, or a list of them. The answer is "OK", or the first error.
+func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result {
+	var told []oldPodStatus
+	if r.key.Name == "" {
+		list, err := decode[[]oldPodStatus](r, "list of pod statuses")
+		if err != nil {
+			return failed(err)
+		}
+		told = *list
+	} else {
+		one, err := decode[oldPodStatus](r, `pod status, {"UID":..,"Name":..,"Status":..}`)
+		if err != nil {
+			return failed(err)
+		}
+		one.Name = r.key.Name
+		told = []oldPodStatus{*one}
+	}
+	var first error
+	for i := range told {
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return c.applyOldPodStatus(ctx, r, &told[i]) })
+		if first == nil {
+			first = err
+		}
+	}
+	return okOr(first)
+}
+
+func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *oldPodStatus) error {
+	key := resource.Key{Namespace: r.key.Namespace, Type: resource.TypePod, Name: told.Name}
+	pods := c.clients.AsNode.CoreV1().Pods(r.key.Namespace)
+	pod, err := pods.Get(ctx, told.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pod.UID != told.UID {
+		// The edge is told that it is gone, or is another.
+		c.hub.Changed(r.node, key)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if pod.Spec.NodeName != r.node {
+		return forbidden(key, "it is not bound to node %s", r.node)
+	}
+	pod.Status = mergeOldStatus(pod.Status, told.Status)
+	if pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	if pod.DeletionTimestamp == nil || !ended(&pod.Status) {
+		return nil
+	}
+	err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &told.UID},
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// mergeOldStatus is the told status, with the conditions that are not the edge's own.
+func mergeOldStatus(have, told v1.PodStatus) v1.PodStatus {
+	out := told
+	out.Conditions = nil
+	for _, c := range have.Conditions {
+		if !hasCondition(told.Conditions, c.Type) {
+			out.Conditions = append(out.Conditions, c)
+		}
+	}
+	out.Conditions = append(out.Conditions, told.Conditions...)
+	if out.QOSClass == "" {
+		out.QOSClass = have.QOSClass
+	}
+	return out
+}
+
+func hasCondition(conditions []v1.PodCondition, kind v1.PodConditionType) bool {
+	for i := range conditions {
+		if conditions[i].Type == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// ended tells whether no container runs any more.
+func ended(status *v1.PodStatus) bool {
+	if status.Phase == v1.PodSucceeded || status.Phase == v1.PodFailed {
+		return true
+	}
+	for _, s := range status.ContainerStatuses {
+		if s.State.Terminated == nil && s.State.Waiting == nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,134 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// podOf finds a pod: in the cache, or at the API server, which the cache may be behind. It is nil when there is none.
+func (c *Controller) podOf(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	if pod := c.caches.pod(namespace, name); pod != nil {
+		return pod, nil
+	}
+	pod, err := c.clients.Own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return pod, err
+}
+
+func (c *Controller) queryPod(ctx context.Context, r *request) result {
+	pod, err := c.podOf(ctx, r.key.Namespace, r.key.Name)
+	switch {
+	case err != nil:
+		return failed(err)
+	case pod == nil:
+		return failed(apierrors.NewNotFound(gr(r.key.Type), r.key.Name))
+	case pod.Spec.NodeName != r.node:
+		return failed(forbidden(r.key, "it is not bound to node %s", r.node))
+	}
+	return found(pod, nil)
+}
+
+// createMirrorPod creates the pod that shows a static pod; the NodeRestriction admission sees to it that it is one.
+func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
+	pod, err := decode[v1.Pod](r, "Pod")
+	switch {
+	case err != nil:
+	case pod.Name != r.key.Name || pod.Namespace != r.key.Namespace:
+		err = badRequest(r.key, "the content is pod %s/%s", pod.Namespace, pod.Name)
+	case pod.Spec.NodeName != r.node || pod.Annotations[v1.MirrorPodAnnotationKey] == "":
+		err = forbidden(r.key, "node %s may only create the mirror pods of its own static pods", r.node)
+	}
+	if err != nil {
+		return written(nil, err, false)
+	}
+	pod.ResourceVersion, pod.UID = "", ""
+	pod, err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	return written(pod, err, false)
+}
+
+// deletion reads what a node says about the end of a pod: DeleteOptions with the pod's UID, or from edges before 1.12
+// the bare UID.
+func deletion(r *request) (metav1.DeleteOptions, error) {
+	var options metav1.DeleteOptions
+	if len(r.content) > 0 && r.content[0] != '{' {
+		uid := types.UID(r.content)
+		if string(uid) == "null" {
+			uid = ""
+		}
+		options = metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+	} else if err := json.Unmarshal(r.content, &options); err != nil {
+		return options, badRequest(r.key, "the content is no DeleteOptions: %v", err)
+	}
+	if options.Preconditions == nil || options.Preconditions.UID == nil || *options.Preconditions.UID == "" {
+		return options, badRequest(r.key, "the content has no UID: a node may end only the one pod that it knows")
+	}
+	return metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64), // the containers are stopped
+		Preconditions:      &metav1.Preconditions{UID: options.Preconditions.UID},
+	}, nil
+}
+
+// deletePod removes a pod whose containers the node has stopped. That the pod does not exist, or is another by now, is
+// what was asked for.
+func (c *Controller) deletePod(ctx context.Context, r *request) result {
+	options, err := deletion(r)
+	if err != nil {
+		return failed(err)
+	}
+	err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Delete(ctx, r.key.Name, options)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return ok()
+	}
+	if apierrors.IsForbidden(err) && c.isAnother(ctx, r, *options.Preconditions.UID) {
+		return ok()
+	}
+	return okOr(err)
+}
+
+// isAnother tells whether the pod of that name has another UID by now, or is gone: the API server then refuses a node for
+// the new pod's sake, which may be bound elsewhere.
+func (c *Controller) isAnother(ctx context.Context, r *request, uid types.UID) bool {
+	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	return apierrors.IsNotFound(err) || err == nil && pod.UID != uid
+}
+
+// patchPodStatus applies a strategic merge patch to a pod's status; its metadata.uid says which pod of that name is
+// meant.
+func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
+	uid, err := patchedUID(r)
+	if err != nil {
+		return written(nil, err, false)
+	}
+	pod, err := c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType, r.content,
+		metav1.PatchOptions{}, "status")
+	if apierrors.IsForbidden(err) && c.isAnother(ctx, r, uid) {
+		err = apierrors.NewConflict(gr("pod"), r.key.Name, err)
+	}
+	return written(pod, err, true)
+}
+
+func patchedUID(r *request) (types.UID, error) {
+	fields, err := patchText(r)
+	if err != nil {
+		return "", err
+	}
+	var meta struct {
+		UID types.UID `json:"uid"`
+	}
+	if raw := fields["metadata"]; raw != nil {
+		if err := json.Unmarshal(raw, &meta); err != nil {
+			return "", badRequest(r.key, "metadata of the patch: %v", err)
+		}
+	}
+	if meta.UID == "" {
+		return "", badRequest(r.key, "the patch has no metadata.uid: it could hit another pod of that name")
+	}
+	return meta.UID, nil
+}

@@ -1,0 +1,137 @@
+package edgecontroller
+
+import (
+	"context"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// queryConfigMap answers from the cache when a pod on the node names the configmap. Otherwise, and when the cache does
+// not have it, the API server is asked in the node's name: what no pod names it forbids.
+func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
+	if c.caches.names(r.node, r.key) {
+		if o := c.caches.configMap(r.key.Namespace, r.key.Name); o != nil {
+			return found(o, nil)
+		}
+	}
+	o, err := c.clients.AsNode.CoreV1().ConfigMaps(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+// querySecret is as queryConfigMap. A secret of a persistent volume, which no pod names, is one of those for which the
+// API server is asked.
+func (c *Controller) querySecret(ctx context.Context, r *request) result {
+	if c.caches.names(r.node, r.key) {
+		if o := c.caches.secret(r.key.Namespace, r.key.Name); o != nil {
+			return found(o, nil)
+		}
+	}
+	o, err := c.clients.AsNode.CoreV1().Secrets(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+func (c *Controller) queryPersistentVolume(ctx context.Context, r *request) result {
+	o, err := c.clients.AsNode.CoreV1().PersistentVolumes().Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+func (c *Controller) queryPersistentVolumeClaim(ctx context.Context, r *request) result {
+	o, err := c.clients.AsNode.CoreV1().PersistentVolumeClaims(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+func (c *Controller) queryVolumeAttachment(ctx context.Context, r *request) result {
+	o, err := c.clients.AsNode.StorageV1().VolumeAttachments().Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+// queryService answers for the services of the namespaces of the node's pods from the cache; a node may read all.
+func (c *Controller) queryService(ctx context.Context, r *request) result {
+	if o := c.caches.service(r.key.Namespace, r.key.Name); o != nil && c.hasPodsIn(r.node, r.key.Namespace) {
+		return found(o, nil)
+	}
+	o, err := c.clients.AsNode.CoreV1().Services(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+func (c *Controller) hasPodsIn(node, namespace string) bool {
+	for _, pod := range c.caches.podsOf(node) {
+		if pod.Namespace == namespace {
+			return true
+		}
+	}
+	return false
+}
+
+// queryEndpoints asks the API server: endpoints change with every probe, and edges hardly ever ask for them, so they
+// are not cached.
+func (c *Controller) queryEndpoints(ctx context.Context, r *request) result {
+	o, err := c.clients.AsNode.CoreV1().Endpoints(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+func (c *Controller) createCSR(ctx context.Context, r *request) result {
+	csr, err := decode[certificatesv1.CertificateSigningRequest](r, "CertificateSigningRequest")
+	if err == nil && csr.Name != r.key.Name {
+		err = badRequest(r.key, "the content is request %q", csr.Name)
+	}
+	if err != nil {
+		return written(nil, err, false)
+	}
+	csr, err = c.clients.AsNode.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{})
+	return written(csr, err, false)
+}
+
+// queryCSR answers with the node's own requests only: the API server would show a node all of them.
+func (c *Controller) queryCSR(ctx context.Context, r *request) result {
+	csr, err := c.clients.AsNode.CertificatesV1().CertificateSigningRequests().Get(ctx, r.key.Name, metav1.GetOptions{})
+	if err == nil && csr.Spec.Username != "system:node:"+r.node {
+		err = forbidden(r.key, "it is not a request of node %s", r.node)
+	}
+	return found(csr, err)
+}
+
+// requestToken makes a token of a service account for a pod on the node that runs as it. The token is in the answer and
+// nowhere else.
+func (c *Controller) requestToken(ctx context.Context, r *request) result {
+	wanted, err := decode[authenticationv1.TokenRequest](r, "TokenRequest")
+	if err != nil {
+		return failed(err)
+	}
+	if err := c.mayHaveToken(ctx, r, wanted.Spec.BoundObjectRef); err != nil {
+		return failed(err)
+	}
+	got, err := c.clients.AsNode.CoreV1().ServiceAccounts(r.key.Namespace).CreateToken(ctx, r.key.Name,
+		&authenticationv1.TokenRequest{Spec: wanted.Spec}, metav1.CreateOptions{})
+	res := found(got, err)
+	res.version = ""
+	return res
+}
+
+// mayHaveToken checks what the API server checks too, before it is asked for a token.
+func (c *Controller) mayHaveToken(ctx context.Context, r *request, ref *authenticationv1.BoundObjectReference) error {
+	if ref == nil || ref.Kind != "Pod" || ref.APIVersion != "v1" || ref.Name == "" || ref.UID == "" {
+		return forbidden(r.key, "a node gets tokens for its pods only; the request names no pod with its UID")
+	}
+	pod, err := c.podOf(ctx, r.key.Namespace, ref.Name)
+	if err != nil {
+		return err
+	}
+	account := ""
+	if pod != nil {
+		if account = pod.Spec.ServiceAccountName; account == "" {
+			account = "default"
+		}
+	}
+	switch {
+	case pod == nil || pod.UID != ref.UID:
+		return forbidden(r.key, "pod %s/%s with UID %s does not exist", r.key.Namespace, ref.Name, ref.UID)
+	case pod.Spec.NodeName != r.node:
+		return forbidden(r.key, "pod %s/%s is not bound to node %s", r.key.Namespace, ref.Name, r.node)
+	case account != r.key.Name:
+		return forbidden(r.key, "pod %s/%s runs as service account %s", r.key.Namespace, ref.Name, account)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package edgecontroller
+
+import (
+	"strings"
+	"sync"
+
+	"golang.org/x/time/rate"
+)
+
+// capablePrefix begins the protocol of edges of ours.
+const capablePrefix = "edgecore/"
+
+// sessions are the nodes that are connected to this cloudcore.
+type sessions struct {
+	qps   rate.Limit
+	burst int
+
+	mu    sync.Mutex
+	nodes map[string]*session
+}
+
+type session struct {
+	// links counts sessions: while one replaces another, there are two for a moment, and they may end in any order.
+	links   int
+	capable bool
+	limiter *rate.Limiter
+}
+
+func newSessions(qps float64, burst int) *sessions {
+	return &sessions{qps: rate.Limit(qps), burst: burst, nodes: map[string]*session{}}
+}
+
+func (s *sessions) connected(node, protocol string) (capable bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil {
+		n = &session{limiter: rate.NewLimiter(s.qps, s.burst)}
+		s.nodes[node] = n
+	}
+	n.links++
+	n.capable = strings.HasPrefix(protocol, capablePrefix)
+	return n.capable
+}
+
+func (s *sessions) disconnected(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil {
+		return
+	}
+	if n.links--; n.links <= 0 {
+		delete(s.nodes, node)
+	}
+}
+
+// capable tells whether a node is connected here, with an edge of ours.
+func (s *sessions) capable(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	return n != nil && n.capable
+}
+
+// connectedHere tells whether a node is connected to this cloudcore.
+func (s *sessions) connectedHere(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[node] != nil
+}
+
+// limiter is a node's, or nil when it is not connected.
+func (s *sessions) limiter(node string) *rate.Limiter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[node]; n != nil {
+		return n.limiter
+	}
+	return nil
+}
+
+// capableNodes lists the connected edges of ours.
+func (s *sessions) capableNodes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]string, 0, len(s.nodes))
+	for name, n := range s.nodes {
+		if n.capable {
+			out = append(out, name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,189 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// KeepEvictions is the annotation, with the value "true" on a pod or on its node, that leaves a pod's tolerations
+// alone: it is then evicted, as on any node, some minutes after its node became unreachable. It counts for pods that
+// are bound later; tolerations that were changed before are not changed back.
+const KeepEvictions = "edgecore.io/keep-evictions"
+
+const (
+	tolerationWorkers = 4
+	tolerationTimeout = 20 * time.Second
+	// elsewhereDelay leaves the pods of a node to the cloudcore to which it is connected, if there is one.
+	elsewhereDelay = 3 * time.Second
+)
+
+// unlimitedTaints are the taints of a node whose link is down.
+var unlimitedTaints = []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable}
+
+// unlimited is a pod's tolerations with those for not-ready and unreachable nodes without a time limit, and whether
+// that changes them. A toleration of every taint (without a key) that has a limit is left as it is: it says more than
+// is ours to change.
+func unlimited(have []v1.Toleration) (want []v1.Toleration, changed bool) {
+	want = slices.Clone(have)
+	for _, key := range unlimitedTaints {
+		taint := v1.Taint{Key: key, Effect: v1.TaintEffectNoExecute}
+		covered := false
+		for i := range want {
+			t := &want[i]
+			if !tolerates(t, &taint) {
+				continue
+			}
+			if t.TolerationSeconds == nil {
+				covered = true
+			} else if t.Key == key {
+				t.TolerationSeconds, changed, covered = nil, true, true
+			}
+		}
+		if !covered {
+			want = append(want, v1.Toleration{Key: key, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
+			changed = true
+		}
+	}
+	return want, changed
+}
+
+// tolerates tells whether a toleration matches a taint that has no value.
+func tolerates(t *v1.Toleration, taint *v1.Taint) bool {
+	if t.Effect != "" && t.Effect != taint.Effect {
+		return false
+	}
+	switch t.Operator {
+	case v1.TolerationOpExists:
+		return t.Key == "" || t.Key == taint.Key
+	case "", v1.TolerationOpEqual:
+		return t.Key == taint.Key && t.Value == taint.Value
+	}
+	return false
+}
+
+func keepsEvictions(annotations map[string]string) bool { return annotations[KeepEvictions] == "true" }
+
+// tolerationPatch is the JSON merge patch that a bound pod needs; nil for none. It holds for the version of the pod that
+// it was made from only, so that no other change of the list is lost.
+func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
+	_, mirror := pod.Annotations[v1.MirrorPodAnnotationKey]
+	ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
+	if mirror || ended || pod.DeletionTimestamp != nil || keepsEvictions(pod.Annotations) || keepsEvictions(node.Annotations) {
+		return nil, nil
+	}
+	want, changed := unlimited(pod.Spec.Tolerations)
+	if !changed {
+		return nil, nil
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
+		"spec":     map[string]any{"tolerations": want},
+	})
+}
+
+// tolerations gives the pods of edge nodes their tolerations.
+type tolerations struct {
+	c     *Controller
+	queue workqueue.TypedRateLimitingInterface[string]
+}
+
+func newTolerations(c *Controller) *tolerations {
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 5*time.Minute)
+	return &tolerations{c: c, queue: workqueue.NewTypedRateLimitingQueue(limit)}
+}
+
+func (t *tolerations) podChanged(pod *v1.Pod) {
+	node := t.c.caches.node(pod.Spec.NodeName)
+	if node == nil {
+		return
+	}
+	if patch, err := tolerationPatch(pod, node); patch == nil && err == nil {
+		return
+	}
+	key := pod.Namespace + "/" + pod.Name
+	if t.c.sessions.connectedHere(node.Name) {
+		t.queue.Add(key)
+	} else {
+		t.queue.AddAfter(key, elsewhereDelay)
+	}
+}
+
+func (t *tolerations) nodeChanged(node string) {
+	for _, pod := range t.c.caches.podsOf(node) {
+		t.podChanged(pod)
+	}
+}
+
+// run works until the context ends.
+func (t *tolerations) run(ctx context.Context, spawn func(func())) {
+	spawn(func() {
+		<-ctx.Done()
+		t.queue.ShutDown()
+	})
+	for range tolerationWorkers {
+		spawn(func() {
+			for t.next(ctx) {
+			}
+		})
+	}
+}
+
+func (t *tolerations) next(ctx context.Context) bool {
+	key, shutdown := t.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer t.queue.Done(key)
+	err := t.sync(ctx, key)
+	switch {
+	case err == nil:
+		t.queue.Forget(key)
+	case ctx.Err() != nil:
+	case apierrors.IsConflict(err):
+		t.queue.AddRateLimited(key) // the cache is behind
+	default:
+		klog.ErrorS(err, "Tolerations of a pod not changed; it is tried again", "pod", key)
+		t.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+func (t *tolerations) sync(ctx context.Context, key string) error {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return err
+	}
+	pod := t.c.caches.pod(namespace, name)
+	if pod == nil {
+		return nil
+	}
+	node := t.c.caches.node(pod.Spec.NodeName)
+	if node == nil {
+		return nil
+	}
+	patch, err := tolerationPatch(pod, node)
+	if err != nil || patch == nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, tolerationTimeout)
+	defer cancel()
+	_, err = t.c.clients.Own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("patch pod %s: %w", key, err)
+	}
+	return nil
+}

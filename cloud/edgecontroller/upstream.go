@@ -1,0 +1,154 @@
+package edgecontroller
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// request is what a node asks for.
+type request struct {
+	node    string
+	key     resource.Key
+	op      string
+	content []byte
+	// capable is set for edges of ours.
+	capable bool
+}
+
+// serve carries a request out. The context has a deadline, and is the node's.
+type serve func(ctx context.Context, r *request) result
+
+// flow is one row of the table of requests.
+type flow struct {
+	serve serve
+	// objectResp: errors are answered in an ObjectResp, and not as a query's.
+	objectResp bool
+	// unnamed: the key may have no name.
+	unnamed bool
+	// silent: upstream edges await no answer.
+	silent bool
+}
+
+type flowName struct{ kind, op string }
+
+// flows is the table of protocol sections 6 and 6.8.
+func (c *Controller) flows() map[flowName]flow {
+	return map[flowName]flow{
+		{resource.TypeNode, model.OpInsert}:                 {serve: c.registerNode, objectResp: true},
+		{resource.TypeNode, model.OpQuery}:                  {serve: c.queryNode},
+		{resource.TypeNode, model.OpUpdate}:                 {serve: c.updateNode},
+		{resource.TypeNodePatch, model.OpPatch}:             {serve: c.patchNodeStatus, objectResp: true},
+		{resource.TypeNodeStatus, model.OpInsert}:           {serve: c.registerOldNode},
+		{resource.TypeNodeStatus, model.OpUpdate}:           {serve: c.updateOldNodeStatus},
+		{resource.TypeLease, model.OpQuery}:                 {serve: c.queryLease, objectResp: true},
+		{resource.TypeLease, model.OpInsert}:                {serve: c.createLease, objectResp: true},
+		{resource.TypeLease, model.OpUpdate}:                {serve: c.updateLease, objectResp: true},
+		{resource.TypePod, model.OpQuery}:                   {serve: c.queryPod},
+		{resource.TypePod, model.OpInsert}:                  {serve: c.createMirrorPod, objectResp: true},
+		{resource.TypePod, model.OpDelete}:                  {serve: c.deletePod},
+		{resource.TypePodPatch, model.OpPatch}:              {serve: c.patchPodStatus, objectResp: true},
+		{resource.TypePodStatus, model.OpUpdate}:            {serve: c.updateOldPodStatus, unnamed: true},
+		{resource.TypeConfigMap, model.OpQuery}:             {serve: c.queryConfigMap},
+		{resource.TypeSecret, model.OpQuery}:                {serve: c.querySecret},
+		{resource.TypeServiceAccountToken, model.OpQuery}:   {serve: c.requestToken},
+		{resource.TypePersistentVolume, model.OpQuery}:      {serve: c.queryPersistentVolume},
+		{resource.TypePersistentVolumeClaim, model.OpQuery}: {serve: c.queryPersistentVolumeClaim},
+		{resource.TypeVolumeAttachment, model.OpQuery}:      {serve: c.queryVolumeAttachment},
+		{resource.TypeCSR, model.OpInsert}:                  {serve: c.createCSR, objectResp: true},
+		{resource.TypeCSR, model.OpQuery}:                   {serve: c.queryCSR},
+		{resource.TypeService, model.OpQuery}:               {serve: c.queryService},
+		{resource.TypeEndpoints, model.OpQuery}:             {serve: c.queryEndpoints},
+		{resource.TypeEvent, model.OpInsert}:                {serve: c.createEvent, silent: true},
+		{resource.TypeEvent, model.OpUpdate}:                {serve: c.updateEvent, silent: true},
+		{resource.TypeEvent, model.OpPatch}:                 {serve: c.patchEvent, silent: true},
+	}
+}
+
+// Handle implements cloudhub.Upstream. What an upstream edge does not await an answer to (events) is answered to edges of
+// ours, which keep it until then.
+func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
+	r := request{node: node, op: m.Route.Operation, content: m.ContentData(), capable: c.sessions.capable(node)}
+	res := c.handle(ctx, &r, m.Route.Resource)
+	if res.none {
+		return nil
+	}
+	to, err := answer(m, res)
+	if err != nil {
+		klog.ErrorS(err, "Request of a node not answered", "node", node)
+		return nil
+	}
+	return to
+}
+
+func (c *Controller) handle(ctx context.Context, r *request, text string) (res result) {
+	key, err := resource.Parse(text)
+	if err != nil {
+		return failed(apierrors.NewBadRequest(err.Error()))
+	}
+	r.key = key
+	f, known := c.table[flowName{key.Type, r.op}]
+	if !known {
+		klog.V(2).InfoS("Request of a node that nobody knows", "node", r.node, "operation", r.op, "resource", text)
+		return failed(badRequest(key, "operation %q of resource type %q is unknown to this cloudcore", r.op, key.Type))
+	}
+	fail := func(err error) result {
+		switch {
+		case f.silent && !r.capable:
+			return result{none: true}
+		case f.objectResp:
+			return written(nil, err, false)
+		}
+		return failed(err)
+	}
+	defer func() {
+		if cause := recover(); cause != nil {
+			klog.ErrorS(fmt.Errorf("%v", cause), "A request of a node failed in cloudcore itself", "node", r.node,
+				"operation", r.op, "resource", text, "stack", string(debug.Stack()))
+			res = fail(apierrors.NewInternalError(fmt.Errorf("%s %s: cloudcore failed: %v", r.op, text, cause)))
+		}
+		if f.silent && !r.capable {
+			res = result{none: true}
+		}
+	}()
+	if key.Name == "" && !f.unnamed {
+		return fail(badRequest(key, "it has no name; want <namespace>/%s/<name>", key.Type))
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
+	defer cancel()
+	if l := c.sessions.limiter(r.node); l != nil {
+		if err := l.Wait(ctx); err != nil {
+			return fail(apierrors.NewTooManyRequests(fmt.Sprintf("node %s sends more than %g requests a second", r.node, c.options.NodeQPS), 5))
+		}
+	}
+	return f.serve(withNode(ctx, r.node), r)
+}
+
+// decode reads a request's content.
+func decode[T any](r *request, what string) (*T, error) {
+	if len(r.content) == 0 || bytes.Equal(bytes.TrimSpace(r.content), []byte("null")) {
+		return nil, badRequest(r.key, "the content is empty; want a %s", what)
+	}
+	out := new(T)
+	if err := json.Unmarshal(r.content, out); err != nil {
+		return nil, badRequest(r.key, "the content is no %s: %v", what, err)
+	}
+	return out, nil
+}
+
+// patchText checks that the content is a patch, a JSON object.
+func patchText(r *request) (map[string]json.RawMessage, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(r.content, &fields); err != nil || fields == nil {
+		return nil, badRequest(r.key, "the content is no patch: want a JSON object")
+	}
+	return fields, nil
+}
