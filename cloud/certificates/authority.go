@@ -112,7 +112,7 @@ func (a *Authority) loadCA(ctx context.Context) (pair, error) {
 		}
 		return p, a.keepFiles(ctx, caSecret, p)
 	}
-	data, err := keep(ctx, a.secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+	data, wrote, err := keep(ctx, a.secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
 		if old != nil {
 			return nil, nil
 		}
@@ -120,11 +120,13 @@ func (a *Authority) loadCA(ctx context.Context) (pair, error) {
 		if err != nil {
 			return nil, err
 		}
-		klog.InfoS("Made a CA for the link", "secret", caSecret.name)
 		return caSecret.encode(p)
 	})
 	if err != nil {
 		return pair{}, err
+	}
+	if wrote {
+		klog.InfoS("Made a CA for the link", "secret", caSecret.name)
 	}
 	p, err := caSecret.decode(data)
 	if err == nil {
@@ -138,14 +140,15 @@ func (a *Authority) loadCA(ctx context.Context) (pair, error) {
 
 // keepFiles writes what files hold to the secret, where other replicas and `gettoken` find it.
 func (a *Authority) keepFiles(ctx context.Context, s pairSecret, p pair) error {
-	_, err := keep(ctx, a.secrets, s.name, func(old map[string][]byte) (map[string][]byte, error) {
+	_, wrote, err := keep(ctx, a.secrets, s.name, func(old map[string][]byte) (map[string][]byte, error) {
 		if had, err := s.decode(old); err == nil && had.cert.Equal(p.cert) && had.key.Equal(p.key) {
 			return nil, nil
-		} else if old != nil {
-			klog.InfoS("The files hold another certificate than the secret; the files' is taken", "secret", s.name)
 		}
 		return s.encode(p)
 	})
+	if wrote {
+		klog.InfoS("The secret holds the certificate of the files now", "secret", s.name)
+	}
 	return err
 }
 
@@ -157,18 +160,13 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 		return fmt.Errorf("server certificate from files: %w; keep both files or neither", err)
 	}
 	if cert != nil {
-		p := pair{cert, key}
-		for _, fault := range serverFaults(p.cert, a.pool, a.opts.Addresses, a.opts.Now()) {
-			klog.InfoS("The server certificate's file is not as it should be; edges may refuse it", "file", a.opts.CertFile, "fault", fault)
-		}
-		a.server.Store(&p)
-		return a.keepFiles(ctx, serverSecret, p)
+		return a.serverFromFiles(ctx, pair{cert, key})
 	}
-	data, err := keep(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+	var because []string
+	data, wrote, err := keep(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
 		had, err := serverSecret.decode(old)
-		var faults []string
 		if err == nil {
-			if faults = serverFaults(had.cert, a.pool, a.opts.Addresses, a.opts.Now()); len(faults) == 0 {
+			if because = serverFaults(had.cert, a.pool, a.opts.Addresses, a.opts.Now()); len(because) == 0 {
 				return nil, nil
 			}
 		}
@@ -176,7 +174,6 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		klog.InfoS("Made a certificate for the servers of the link", "secret", serverSecret.name, "addresses", sansOf(p.cert), "because", faults)
 		return serverSecret.encode(p)
 	})
 	if err != nil {
@@ -186,8 +183,21 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("server certificate in secret %s: %w; delete the secret, and it is made anew", serverSecret.name, err)
 	}
+	if wrote {
+		klog.InfoS("Made a certificate for the servers of the link", "secret", serverSecret.name, "addresses", sansOf(p.cert), "because", because)
+	}
 	a.server.Store(&p)
 	return nil
+}
+
+func (a *Authority) serverFromFiles(ctx context.Context, p pair) error {
+	if had := a.server.Load(); had == nil || !had.cert.Equal(p.cert) {
+		for _, fault := range serverFaults(p.cert, a.pool, a.opts.Addresses, a.opts.Now()) {
+			klog.InfoS("The server certificate's file is not as it should be; edges may refuse it", "file", a.opts.CertFile, "fault", fault)
+		}
+	}
+	a.server.Store(&p)
+	return a.keepFiles(ctx, serverSecret, p)
 }
 
 // refreshEvery is how often Run looks whether something is due.

@@ -4,6 +4,7 @@ import (
 	"log"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -80,19 +81,23 @@ func (l *limiter) allow(remote string) bool {
 	return b.AllowN(now, 1)
 }
 
-// forget drops those that are as good as new; if none is, the one that was quiet for longest.
+// forget drops those that are as good as new; if those are few, also the quarter that was quiet for longest,
+// so that it need not be called for every address that is new.
 func (l *limiter) forget(now time.Time) {
-	var oldest netip.Prefix
-	var since time.Time
+	var rest []netip.Prefix
 	for key, b := range l.buckets {
 		if b.TokensAt(now) >= float64(l.burst) {
 			delete(l.buckets, key)
-		} else if since.IsZero() || b.used.Before(since) {
-			oldest, since = key, b.used
+		} else {
+			rest = append(rest, key)
 		}
 	}
-	if len(l.buckets) >= maxAddresses {
-		delete(l.buckets, oldest)
+	if len(rest) <= maxAddresses*3/4 {
+		return
+	}
+	slices.SortFunc(rest, func(a, b netip.Prefix) int { return l.buckets[a].used.Compare(l.buckets[b].used) })
+	for _, key := range rest[:maxAddresses/4] {
+		delete(l.buckets, key)
 	}
 }
 

@@ -83,13 +83,13 @@ const maxRaces = 20
 
 // keep returns what a secret holds after decide had its say: it gets what there is (nil when there is no
 // secret) and returns what is to be there instead, or nil to leave it. Whoever is first wins; all others see
-// what it wrote, and are asked again.
-func keep(ctx context.Context, secrets Secrets, name string, decide func(old map[string][]byte) (map[string][]byte, error)) (map[string][]byte, error) {
+// what it wrote, and are asked again. It tells whether it wrote anything.
+func keep(ctx context.Context, secrets Secrets, name string, decide func(old map[string][]byte) (map[string][]byte, error)) (_ map[string][]byte, wrote bool, _ error) {
 	for range maxRaces {
 		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
 		if err != nil && !missing {
-			return nil, secretError(name, err)
+			return nil, false, secretError(name, err)
 		}
 		var old map[string][]byte
 		if !missing {
@@ -100,9 +100,9 @@ func keep(ctx context.Context, secrets Secrets, name string, decide func(old map
 		data, err := decide(old)
 		switch {
 		case err != nil:
-			return nil, err
+			return nil, false, err
 		case data == nil:
-			return old, nil
+			return old, false, nil
 		case missing:
 			secret = &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: v1.SecretTypeOpaque, Data: data}
 			_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
@@ -115,11 +115,11 @@ func keep(ctx context.Context, secrets Secrets, name string, decide func(old map
 			continue
 		}
 		if err != nil {
-			return nil, secretError(name, err)
+			return nil, false, secretError(name, err)
 		}
-		return data, nil
+		return data, true, nil
 	}
-	return nil, secretError(name, errors.New("somebody else keeps changing it"))
+	return nil, false, secretError(name, errors.New("somebody else keeps changing it"))
 }
 
 func secretError(name string, err error) error {

@@ -28,7 +28,7 @@ type claims struct {
 // loadTokenKey takes the key that tokens are signed with from its secret, or makes one. It is not the CA's:
 // whoever learns the one does not have the other.
 func loadTokenKey(ctx context.Context, secrets Secrets) ([]byte, error) {
-	data, err := keep(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
+	data, _, err := keep(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
 		if old != nil {
 			return nil, nil
 		}
@@ -82,7 +82,7 @@ func (a *Authority) VerifyToken(bearer, node string) (bound bool, err error) {
 // refreshToken puts a general token into its secret when the one there is of no use or has had its time.
 // Replicas share the key, so it does not matter whose it is.
 func (a *Authority) refreshToken(ctx context.Context) error {
-	_, err := keep(ctx, a.secrets, tokenSecret, func(old map[string][]byte) (map[string][]byte, error) {
+	_, wrote, err := keep(ctx, a.secrets, tokenSecret, func(old map[string][]byte) (map[string][]byte, error) {
 		if a.tokenIsFresh(string(old[tokenData])) {
 			return nil, nil
 		}
@@ -90,9 +90,11 @@ func (a *Authority) refreshToken(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
-		klog.V(2).InfoS("Made a token for joining", "secret", tokenSecret, "expires", token.Claims.Expires)
 		return map[string][]byte{tokenData: []byte(token.String())}, nil
 	})
+	if wrote {
+		klog.V(2).InfoS("Made a token for joining", "secret", tokenSecret, "validFor", 2*a.opts.TokenRefresh)
+	}
 	return err
 }
 
