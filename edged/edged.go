@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
+	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/runtime"
@@ -32,6 +33,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
 // Bus is what edged needs of beehive.
@@ -67,6 +69,12 @@ type Options struct {
 	ImageEndpoint   string
 	RuntimeTimeout  time.Duration
 
+	// Node says how the node is registered with the cloud; nil where there is no link to one. Its name, status and
+	// health are worked out here.
+	Node *node.Options
+	// Events says how events are reported to the cloud.
+	Events EventOptions
+
 	// Listen is the address of the read-only port; empty is none.
 	Listen string
 
@@ -94,6 +102,9 @@ type Edged struct {
 	statuses *status.Manager
 	reporter *reporter
 	pool     *podworker.Pool
+	node     *node.Node // nil without a cloud
+	events   *eventReporter
+	system   v1.NodeSystemInfo
 	wanted   *wanted
 	results  results
 
@@ -106,14 +117,18 @@ type Edged struct {
 	up chan struct{}
 
 	// started: the pods have been handed to their workers. staticLoaded: the manifests were read.
-	// storeTried: the store was asked; storeLoaded: it said all that it should hold.
-	started, staticLoaded, storeTried, storeLoaded atomic.Bool
-	runtimeName, runtimeVersion                    atomic.Value // string
+	// storeTried: the store was asked; storeRead: it answered; storeLoaded: it has all that it should hold.
+	started, staticLoaded, storeTried, storeRead, storeLoaded atomic.Bool
+	// damaged: rows may have been lost, and the cloud has not sent them anew.
+	damaged                     atomic.Bool
+	runtimeName, runtimeVersion atomic.Value // string
 }
 
 // New makes the module. It connects to nothing yet.
 func New(opts Options) *Edged {
-	return &Edged{opts: opts, health: opts.Health, wanted: newWanted(), roomMade: make(chan struct{}, 1), up: make(chan struct{}, 1)}
+	e := &Edged{opts: opts, health: opts.Health, wanted: newWanted(), roomMade: make(chan struct{}, 1), up: make(chan struct{}, 1)}
+	e.damaged.Store(opts.StoreDamaged)
+	return e
 }
 
 // Name implements beehive.Module.
@@ -150,6 +165,10 @@ func (e *Edged) Run(ctx context.Context) error {
 		run("read-only server", e.serve)
 	}
 	run("status reports", func(ctx context.Context) error { e.reporter.run(ctx); return nil })
+	run("event reports", e.events.run)
+	if e.node != nil {
+		run("node", e.node.Run)
+	}
 	run("cgroups", e.setUpCgroups)
 	run("stored pods", e.loadStored)
 	run("static pods", e.static().Run)
@@ -176,18 +195,19 @@ func (e *Edged) Run(ctx context.Context) error {
 func (e *Edged) build(ctx context.Context) (err error) {
 	o := e.opts
 	e.began = time.Now()
-	for _, flag := range []*atomic.Bool{&e.started, &e.staticLoaded, &e.storeTried, &e.storeLoaded} {
+	for _, flag := range []*atomic.Bool{&e.started, &e.staticLoaded, &e.storeTried, &e.storeRead, &e.storeLoaded} {
 		flag.Store(false)
 	}
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
 		return err
 	}
 	e.meta = metaclient.New(o.Bus)
-	e.recorder = events.New(o.NodeName, nil)
+	e.events = newEventReporter(e.meta, o.Events)
+	e.recorder = events.New(o.NodeName, e.events.take)
 	e.cgroups = cgroups.New(o.Cgroups)
 	e.dns = dns.New(o.DNS)
-	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Fields: &fields{e}, MemoryBytes: o.Allocatable.Memory().Value()})
-	e.inputs = &inputs{dns: e.dns, cgroups: e.cgroups, volumes: e.volumes, objects: e.meta, recorder: e.recorder, podDir: e.podDir, facts: e.facts}
+	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Tokens: &tokens{e.meta}, Fields: &fields{e}, MemoryBytes: o.Allocatable.Memory().Value()})
+	e.inputs = &inputs{dns: e.dns, cgroups: e.cgroups, volumes: e.volumes, objects: e.meta, recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services}
 	o.Images.Recorder = e.recorder
 	e.runtime = runtime.New(runtime.Options{
 		Client: e.client, Images: images.New(e.client.Images, o.Images), Inputs: e.inputs, Recorder: e.recorder,
@@ -203,6 +223,12 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	})
 	e.reporter = newReporter(e.meta, func(err error) { e.health.SetError(health.StoreFailing, "", err) })
 	e.statuses = status.NewManager(e.reporter)
+	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
+	if o.Node != nil {
+		opts := *o.Node
+		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus, e.unready
+		e.node = node.New(e.meta, opts)
+	}
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})
 	return nil
 }
@@ -268,16 +294,30 @@ func (e *Edged) loadOnce(ctx context.Context) error {
 		klog.ErrorS(err, "Stored pods left out")
 	}
 	for _, pod := range pods {
-		if pod.Spec.NodeName == "" || pod.Spec.NodeName == e.opts.NodeName {
+		if e.mine(pod) {
 			source.SetDefaults(pod)
 			e.wanted.put(pod, true)
 		}
 	}
 	klog.InfoS("Pods read from the store", "pods", len(pods))
-	if !e.opts.StoreDamaged && err == nil {
-		e.storeLoaded.Store(true)
+	if err == nil {
+		e.storeRead.Store(true)
+		e.storeComplete()
 	}
 	return nil
+}
+
+// storeComplete notes that the store has all that it should hold, if that is so.
+func (e *Edged) storeComplete() {
+	if e.storeRead.Load() && !e.damaged.Load() {
+		e.storeLoaded.Store(true)
+	}
+}
+
+// mine tells whether a pod of the store is for this node to run. A mirror pod only shows a static pod to the cloud.
+func (e *Edged) mine(pod *v1.Pod) bool {
+	_, mirror := pod.Annotations[v1.MirrorPodAnnotationKey]
+	return !mirror && (pod.Spec.NodeName == "" || pod.Spec.NodeName == e.opts.NodeName)
 }
 
 func (e *Edged) poke(c chan struct{}) {
@@ -292,6 +332,14 @@ func (e *Edged) runtimeHealth(err error) {
 	e.health.SetError(health.RuntimeDown, "", err)
 	if err == nil {
 		e.poke(e.up)
+	}
+	e.wakeNode()
+}
+
+// wakeNode has the node's state told anew.
+func (e *Edged) wakeNode() {
+	if e.node != nil {
+		e.node.Wake()
 	}
 }
 
@@ -331,9 +379,10 @@ func (e *Edged) lookAtRuntime(ctx context.Context) {
 		if c.Status {
 			e.health.Clear(health.RuntimeNetwork, "")
 		} else {
-			e.health.Set(health.RuntimeNetwork, "", c.Reason+": "+c.Message)
+			e.health.Set(health.RuntimeNetwork, "", "reason:"+c.Reason+" message:"+c.Message)
 		}
 	}
+	e.wakeNode()
 }
 
 // serve serves the read-only port, and tries again while its address is taken.

@@ -3,6 +3,7 @@ package edged
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -10,9 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/edged/env"
+	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
 // What edged tells others: it implements server.Node.
@@ -60,7 +63,7 @@ func (e *Edged) Info(context.Context) server.Info {
 
 // hostIPs are the node's addresses; none while it has no network.
 func (e *Edged) hostIPs() []string {
-	if ip := cmp.Or(e.opts.NodeIP, NodeIP()); ip != "" {
+	if ip := cmp.Or(e.opts.NodeIP, node.IP()); ip != "" {
 		return []string{ip}
 	}
 	return nil
@@ -76,4 +79,35 @@ func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
 	return status.Inputs{
 		Pod: pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, HostIPs: e.hostIPs(), Now: time.Now(),
 	}
+}
+
+// nodeStatus is the status of the node, without its conditions.
+func (e *Edged) nodeStatus() v1.NodeStatus {
+	addresses := make([]v1.NodeAddress, 0, 2)
+	for _, ip := range e.hostIPs() {
+		addresses = append(addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
+	}
+	system := e.system
+	name, _ := e.runtimeName.Load().(string)
+	version, _ := e.runtimeVersion.Load().(string)
+	if name != "" {
+		system.ContainerRuntimeVersion = name + "://" + version
+	}
+	return v1.NodeStatus{
+		Capacity: e.opts.Capacity, Allocatable: e.opts.Allocatable, NodeInfo: system,
+		Addresses: append(addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: e.opts.NodeName}),
+	}
+}
+
+// unready says why this node cannot run pods, in the kubelet's words; nil that it can.
+func (e *Edged) unready() error {
+	if err := e.pleg.Healthy(); err != nil {
+		return fmt.Errorf("container runtime is down, PLEG is not healthy: %w", err)
+	}
+	for _, c := range e.health.Snapshot() {
+		if c.Code == health.RuntimeNetwork {
+			return fmt.Errorf("container runtime network not ready: NetworkReady=false %s", c.Detail)
+		}
+	}
+	return nil
 }

@@ -1,19 +1,24 @@
 package edged
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 	"sync"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/dns"
 	"github.com/edgecore-io/edgecore/edged/env"
 	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
@@ -28,6 +33,7 @@ type inputs struct {
 	recorder *events.Recorder
 	podDir   func(types.UID) string
 	facts    func() env.Facts
+	services func(ctx context.Context, pod *v1.Pod) []v1.Service
 
 	mu sync.Mutex
 	// mounted holds the volumes of the pods that are set up.
@@ -118,7 +124,7 @@ func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 // Container implements runtime.Inputs.
 func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, podIPs []string) (runtime.ContainerInputs, error) {
 	facts := in.facts()
-	facts.PodIPs = podIPs
+	facts.PodIPs, facts.Services = podIPs, in.services(ctx, pod)
 	vars, invalid, err := env.Make(ctx, pod, c, facts, in.objects)
 	if err != nil {
 		return runtime.ContainerInputs{}, err
@@ -188,4 +194,46 @@ func (f *fields) Resource(pod *v1.Pod, container string, ref *v1.ResourceFieldSe
 		}
 	}
 	return "", fmt.Errorf("container %s not found", container)
+}
+
+// services returns the services that a pod is told of. A device that knows of none starts its pods without.
+func (e *Edged) services(ctx context.Context, pod *v1.Pod) []v1.Service {
+	var all []v1.Service
+	namespaces := []string{v1.NamespaceDefault}
+	if pod.Namespace != v1.NamespaceDefault {
+		namespaces = append(namespaces, pod.Namespace)
+	}
+	for _, ns := range namespaces {
+		list, err := e.meta.Services(ctx, ns)
+		if err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Services not read; the pod starts without their variables", "pod", klog.KObj(pod), "namespace", ns)
+		}
+		all = append(all, list...)
+	}
+	return all
+}
+
+// tokens asks for the tokens of pods' service accounts. It implements volume.Tokens.
+type tokens struct{ meta *metaclient.Client }
+
+// tokenSeconds is how long a token is asked to last where the pod does not say.
+const tokenSeconds = 3600
+
+// Token implements volume.Tokens.
+func (t *tokens) Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error) {
+	if isStatic(pod) {
+		return "", fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: ptr.To(ptr.Deref(ask.ExpirationSeconds, tokenSeconds)),
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if ask.Audience != "" {
+		request.Spec.Audiences = []string{ask.Audience}
+	}
+	got, err := t.meta.Token(ctx, pod.Namespace, cmp.Or(pod.Spec.ServiceAccountName, "default"), request)
+	if err != nil {
+		return "", fmt.Errorf("failed to fetch token: %w", err)
+	}
+	return got.Status.Token, nil
 }

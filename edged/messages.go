@@ -43,9 +43,28 @@ func (e *Edged) handle(m *model.Message) {
 		e.objectChanged(volume.KindConfigMap, key.Namespace, key.Name)
 	case resource.TypeSecret:
 		e.objectChanged(volume.KindSecret, key.Namespace, key.Name)
+	case resource.TypeLink:
+		e.linkChanged(m)
 	default:
 		klog.V(4).InfoS("Message of no interest", "resource", m.Route.Resource, "operation", m.Route.Operation)
 	}
+}
+
+// linkChanged acts on news of the link: what failed for want of it is tried again. Pods do not depend on it.
+func (e *Edged) linkChanged(m *model.Message) {
+	connected, synced := metaclient.LinkNews(m)
+	if !connected {
+		return
+	}
+	if synced {
+		e.damaged.Store(false)
+		e.storeComplete()
+		if e.started.Load() {
+			e.removeOrphans()
+		}
+	}
+	e.wakeNode()
+	e.pool.PokeAll()
 }
 
 func (e *Edged) handlePod(m *model.Message) {

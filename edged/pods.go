@@ -42,7 +42,7 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 
 // storedPod takes over a pod of the store that is new or changed.
 func (e *Edged) storedPod(pod *v1.Pod) {
-	if pod.Spec.NodeName != "" && pod.Spec.NodeName != e.opts.NodeName {
+	if !e.mine(pod) {
 		return
 	}
 	if e.wanted.put(pod, false) && e.started.Load() {

@@ -2,20 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"runtime/debug"
 	"strconv"
-	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/edged"
-	"github.com/edgecore-io/edgecore/edged/cgroups"
-	"github.com/edgecore-io/edgecore/edged/dns"
-	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/metamanager"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
@@ -105,47 +100,4 @@ func setOOMScore(adj int32) {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(adj))), 0o644); err != nil {
 		klog.V(2).InfoS("OOM score not set", "oomScoreAdj", adj, "err", err)
 	}
-}
-
-// edgedOptions works out what the configuration says about pods.
-func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
-	node := &cfg.Modules.Edged
-	kubelet := &node.TailoredKubeletConfig
-	capacity, err := edged.Capacity(kubelet.MaxPods)
-	if err != nil {
-		return edged.Options{}, fmt.Errorf("size of the node: %w", err)
-	}
-	allocatable, err := edged.Allocatable(capacity, kubelet.SystemReserved, kubelet.KubeReserved)
-	if err != nil {
-		return edged.Options{}, err
-	}
-	var maxBackoff time.Duration
-	if d := kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil {
-		maxBackoff = d.Duration
-	}
-	resources := cgroups.ResourceOptions{
-		CFSQuota: ptr.Deref(kubelet.CPUCFSQuota, true), MemoryCapacity: capacity.Memory().Value(),
-	}
-	if kubelet.CPUCFSQuotaPeriod != nil {
-		resources.CFSPeriod = kubelet.CPUCFSQuotaPeriod.Duration
-	}
-	return edged.Options{
-		NodeName: node.HostnameOverride, NodeIP: node.NodeIP, Version: version.Version(),
-		Capacity: capacity, Allocatable: allocatable,
-		RootDir: node.RootDirectory, PodLogsDir: kubelet.PodLogsDir, StaticPodDir: kubelet.StaticPodPath,
-		FileCheck: kubelet.FileCheckFrequency.Duration, Resync: kubelet.SyncFrequency.Duration, StorePath: cfg.Database.DataSource,
-		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint, ImageEndpoint: kubelet.ImageServiceEndpoint,
-		RuntimeTimeout: kubelet.RuntimeRequestTimeout.Duration,
-		Listen:         edged.ListenAddress(kubelet.Address, kubelet.ReadOnlyPort),
-		SeccompDefault: node.SeccompDefault || ptr.Deref(kubelet.SeccompDefault, false), MaxBackoff: maxBackoff,
-		Images: images.Options{
-			Serialize: ptr.Deref(kubelet.SerializeImagePulls, true), MaxParallel: int(ptr.Deref(kubelet.MaxParallelImagePulls, 0)),
-			QPS: float64(ptr.Deref(kubelet.RegistryPullQPS, 5)), Burst: int(kubelet.RegistryBurst),
-		},
-		Cgroups: cgroups.Options{
-			Root: kubelet.CgroupRoot, Driver: kubelet.CgroupDriver, PerQOS: ptr.Deref(kubelet.CgroupsPerQOS, true),
-			PodPids: ptr.Deref(kubelet.PodPidsLimit, -1), ResourceOptions: resources,
-		},
-		DNS: dns.Config{ClusterDNS: kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain, ResolvConf: ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf")},
-	}, nil
 }

@@ -3,7 +3,7 @@
 // documented with "Define Environment Variables for a Container" and the downward API.
 //
 // envFrom comes first, then env; a later entry replaces an earlier one in its place, and a reference sees
-// what stands before it. Without a cluster there are no services, so none of their variables.
+// what stands before it. The variables of services give way to all of these, and a reference sees them, too.
 package env
 
 import (
@@ -32,13 +32,19 @@ type Facts struct {
 	NodeName string
 	// Allocatable stands in for limits that a container does not have.
 	Allocatable v1.ResourceList
+	// Services are those of the pod's namespace, and the API's.
+	Services []v1.Service
 }
 
 // Make returns the environment of a container in the order of its spec, and the names that were left out
 // because they are no names of variables. Since Kubernetes 1.34 such are those with "=" or with characters
 // that are not printable ASCII. An error is in the kubelet's words.
 func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, objects Objects) (vars []*runtimeapi.KeyValue, invalid []string, err error) {
-	e := &environ{values: map[string]string{}}
+	services := serviceVars(pod, facts.Services)
+	e := &environ{values: map[string]string{}, services: map[string]string{}}
+	for _, v := range services {
+		e.services[v.name] = v.value
+	}
 	for i := range c.EnvFrom {
 		bad, err := e.addAll(ctx, pod.Namespace, &c.EnvFrom[i], objects)
 		if err != nil {
@@ -59,6 +65,11 @@ func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, object
 			break // check says so
 		}
 	}
+	for _, v := range services {
+		if _, taken := e.values[v.name]; !taken {
+			e.set(v.name, v.value)
+		}
+	}
 	if err := e.check(); err != nil {
 		return nil, nil, fmt.Errorf("container %s: %w", c.Name, err)
 	}
@@ -73,6 +84,8 @@ type environ struct {
 	order  []string
 	values map[string]string
 	size   int // of all names and values
+	// services are there to refer to, and are added last.
+	services map[string]string
 }
 
 func (e *environ) set(name, value string) {
@@ -165,7 +178,10 @@ func (e *environ) value(ctx context.Context, pod *v1.Pod, c *v1.Container, v *v1
 }
 
 func (e *environ) lookup(name string) (string, bool) {
-	value, ok := e.values[name]
+	if value, ok := e.values[name]; ok {
+		return value, true
+	}
+	value, ok := e.services[name]
 	return value, ok
 }
 

@@ -30,7 +30,7 @@ const component = "edgecore"
 // Recorder records events. Its methods may be called from any goroutine.
 type Recorder struct {
 	node string
-	sink func(v1.Event)
+	sink func(v1.Event, *v1.Pod)
 	now  func() time.Time
 
 	mu sync.Mutex
@@ -38,8 +38,8 @@ type Recorder struct {
 	events []*v1.Event
 }
 
-// New makes a recorder for a node. sink, which may be nil, is called with each event; it must not block.
-func New(node string, sink func(v1.Event)) *Recorder {
+// New makes a recorder for a node. sink, which may be nil, is called with each event and its pod; it must not block.
+func New(node string, sink func(v1.Event, *v1.Pod)) *Recorder {
 	return &Recorder{node: node, sink: sink, now: time.Now}
 }
 
@@ -81,7 +81,7 @@ func (r *Recorder) record(pod *v1.Pod, field, eventType, reason, message string)
 		klog.V(2).InfoS("Event", "pod", klog.KObj(pod), "field", field, "type", eventType, "reason", reason, "message", message)
 	}
 	if r.sink != nil {
-		r.sink(out)
+		r.sink(out, pod)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 func TestRecorder(t *testing.T) {
 	var sunk []v1.Event
-	r := New("node1", func(e v1.Event) { sunk = append(sunk, e) })
+	r := New("node1", func(e v1.Event, _ *v1.Pod) { sunk = append(sunk, e) })
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r.now = func() time.Time { now = now.Add(time.Second); return now }
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "1"}, Spec: v1.PodSpec{

@@ -73,7 +73,7 @@ func writeFiles(dir string, files []file) error {
 		if err := os.WriteFile(path, f.data, 0o600); err != nil {
 			return err
 		}
-		if err := os.Chown(path, 0, f.gid); err != nil {
+		if err := os.Chown(path, f.uid, f.gid); err != nil {
 			return err
 		}
 		if err := os.Chmod(path, os.FileMode(f.mode)); err != nil { // whatever the umask says
@@ -126,7 +126,7 @@ func sameFile(path string, d os.DirEntry, f file) bool {
 	if err != nil || !info.Mode().IsRegular() || uint32(info.Mode().Perm()) != f.mode || info.Size() != int64(len(f.data)) {
 		return false
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Gid) != f.gid {
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Gid) != f.gid || int(st.Uid) != f.uid {
 		return false
 	}
 	data, err := os.ReadFile(path)

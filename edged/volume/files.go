@@ -17,7 +17,8 @@ type file struct {
 	path string // relative to the volume
 	data []byte
 	mode uint32
-	gid  int
+	// uid and gid own it.
+	uid, gid int
 }
 
 // source is what a configMap or secret volume, or such a part of a projected one, asks for.

@@ -39,10 +39,8 @@ func unsupportedProjection(src *v1.ProjectedVolumeSource) error {
 	for i := range src.Sources {
 		var kind string
 		switch s := &src.Sources[i]; {
-		case s.ConfigMap != nil, s.Secret != nil, s.DownwardAPI != nil:
+		case s.ConfigMap != nil, s.Secret != nil, s.DownwardAPI != nil, s.ServiceAccountToken != nil:
 			continue
-		case s.ServiceAccountToken != nil:
-			kind = "serviceAccountToken"
 		case s.ClusterTrustBundle != nil:
 			kind = "clusterTrustBundle"
 		case s.PodCertificate != nil:
@@ -50,11 +48,7 @@ func unsupportedProjection(src *v1.ProjectedVolumeSource) error {
 		default:
 			kind = "unknown"
 		}
-		if kind == "serviceAccountToken" {
-			return fmt.Errorf("projected source %s is not supported by this node; a pod that needs no token of its "+
-				"service account says so with automountServiceAccountToken: false", kind)
-		}
-		return fmt.Errorf("projected source %s is not supported by this node; use configMap, secret or downwardAPI", kind)
+		return fmt.Errorf("projected source %s is not supported by this node; use configMap, secret, downwardAPI or serviceAccountToken", kind)
 	}
 	return nil
 }

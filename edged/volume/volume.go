@@ -1,5 +1,5 @@
 // Package volume puts a pod's volumes in place on the node and takes them away again: emptyDir,
-// hostPath, configMap, secret, downwardAPI, and projected volumes of those. Folders lie where the kubelet
+// hostPath, configMap, secret, downwardAPI, and projected volumes of those and of service account tokens. Folders lie where the kubelet
 // has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
 //
 // Setup may be called at any time, and again: it makes what is missing and brings the content of
@@ -30,6 +30,11 @@ type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 }
 
+// Tokens gives the tokens of service accounts.
+type Tokens interface {
+	Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error)
+}
+
 // Fields gives the values of the downward API.
 type Fields interface {
 	Field(pod *v1.Pod, path string) (string, error)
@@ -41,6 +46,7 @@ type Options struct {
 	// Root is the agent's folder; pods lie in Root/pods.
 	Root    string
 	Objects Objects
+	Tokens  Tokens
 	Fields  Fields
 	// MemoryBytes is the node's allocatable memory: what an emptyDir in memory may grow to when neither
 	// it nor its pod has a limit. 0 leaves it to the kernel (half of the memory).

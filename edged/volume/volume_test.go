@@ -47,6 +47,13 @@ func (o *objects) Secret(_ context.Context, namespace, name string) (*v1.Secret,
 	return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
 }
 
+func (o *objects) Token(_ context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error) {
+	if o.broken != nil {
+		return "", o.broken
+	}
+	return "token of " + pod.Name + " for " + ask.Audience, nil
+}
+
 type fields struct{}
 
 func (fields) Field(pod *v1.Pod, path string) (string, error) {
@@ -75,7 +82,7 @@ func start(t *testing.T) (*Manager, *objects) {
 		}
 	})
 	o := &objects{configMaps: map[string]*v1.ConfigMap{}, secrets: map[string]*v1.Secret{}}
-	return New(Options{Root: root, Objects: o, Fields: fields{}}), o
+	return New(Options{Root: root, Objects: o, Tokens: o, Fields: fields{}}), o
 }
 
 func podWith(vols ...v1.Volume) *v1.Pod {
@@ -270,8 +277,7 @@ func TestUnsupported(t *testing.T) {
 		{"ephemeral", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}, "volume type ephemeral is not supported"},
 		{"nothing", v1.VolumeSource{}, "volume type unknown is not supported"},
 		{"hugepages", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumHugePages}}, `emptyDir medium "HugePages" is not supported`},
-		{"projected token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{token}}},
-			"projected source serviceAccountToken is not supported"},
+		{"projected token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{token}}}, ""},
 		{"projected bundle", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}}}},
 			"projected source clusterTrustBundle is not supported"},
 		{"projected others", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{

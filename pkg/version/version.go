@@ -5,6 +5,7 @@ package version
 import (
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 // Set by the linker (-X).
@@ -48,4 +49,19 @@ func choose(version, commit string, info *debug.BuildInfo) (string, string) {
 		commit = "unknown"
 	}
 	return version, commit
+}
+
+// Kubernetes is the version of the Kubernetes API that this binary was built with, as "v1.37.2"; "" where the build
+// does not tell.
+func Kubernetes() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, dep := range info.Deps {
+		if rest, ok := strings.CutPrefix(dep.Version, "v0."); ok && dep.Path == "k8s.io/api" {
+			return "v1." + rest
+		}
+	}
+	return ""
 }

@@ -1,4 +1,4 @@
-package edged
+package node
 
 import (
 	"bufio"
@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// NodeIP returns the address by which this node is known: of the interface that has the default
+// IP returns the address by which this node is known: of the interface that has the default
 // route, else of the first interface that is up and no loopback. It asks the kernel only and sends
 // nothing. "" means that the node has no network (yet).
-func NodeIP() string {
+func IP() string {
 	// Connecting a UDP socket makes the kernel pick a source address, without a packet.
 	if conn, err := net.Dial("udp4", "192.0.2.1:9"); err == nil {
 		defer conn.Close()

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/dns"
+	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/version"
+)
+
+// edgedOptions works out what the configuration says about pods.
+func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
+	own := &cfg.Modules.Edged
+	kubelet := &own.TailoredKubeletConfig
+	capacity, err := node.Capacity(kubelet.MaxPods)
+	if err != nil {
+		return edged.Options{}, fmt.Errorf("size of the node: %w", err)
+	}
+	allocatable, err := node.Allocatable(capacity, kubelet.SystemReserved, kubelet.KubeReserved)
+	if err != nil {
+		return edged.Options{}, err
+	}
+	var maxBackoff time.Duration
+	if d := kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil {
+		maxBackoff = d.Duration
+	}
+	resources := cgroups.ResourceOptions{
+		CFSQuota: ptr.Deref(kubelet.CPUCFSQuota, true), MemoryCapacity: capacity.Memory().Value(),
+	}
+	if kubelet.CPUCFSQuotaPeriod != nil {
+		resources.CFSPeriod = kubelet.CPUCFSQuotaPeriod.Duration
+	}
+	return edged.Options{
+		NodeName: own.HostnameOverride, NodeIP: own.NodeIP, Version: version.Version(),
+		Capacity: capacity, Allocatable: allocatable,
+		RootDir: own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, StaticPodDir: kubelet.StaticPodPath,
+		FileCheck: kubelet.FileCheckFrequency.Duration, Resync: kubelet.SyncFrequency.Duration, StorePath: cfg.Database.DataSource,
+		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint, ImageEndpoint: kubelet.ImageServiceEndpoint,
+		RuntimeTimeout: kubelet.RuntimeRequestTimeout.Duration,
+		Node:           nodeOptions(cfg),
+		Events: edged.EventOptions{
+			Enable: own.ReportEvent && cfg.Modules.EdgeHub.Enable,
+			QPS:    float64(ptr.Deref(kubelet.EventRecordQPS, 50)), Burst: int(kubelet.EventBurst),
+		},
+		Listen:         edged.ListenAddress(kubelet.Address, kubelet.ReadOnlyPort),
+		SeccompDefault: own.SeccompDefault || ptr.Deref(kubelet.SeccompDefault, false), MaxBackoff: maxBackoff,
+		Images: images.Options{
+			Serialize: ptr.Deref(kubelet.SerializeImagePulls, true), MaxParallel: int(ptr.Deref(kubelet.MaxParallelImagePulls, 0)),
+			QPS: float64(ptr.Deref(kubelet.RegistryPullQPS, 5)), Burst: int(kubelet.RegistryBurst),
+		},
+		Cgroups: cgroups.Options{
+			Root: kubelet.CgroupRoot, Driver: kubelet.CgroupDriver, PerQOS: ptr.Deref(kubelet.CgroupsPerQOS, true),
+			PodPids: ptr.Deref(kubelet.PodPidsLimit, -1), ResourceOptions: resources,
+		},
+		DNS: dns.Config{ClusterDNS: kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain, ResolvConf: ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf")},
+	}, nil
+}
+
+// nodeOptions works out what the configuration says about the Node in the cluster; nil without a link to one.
+func nodeOptions(cfg *v1alpha2.EdgeCore) *node.Options {
+	if !cfg.Modules.EdgeHub.Enable {
+		return nil
+	}
+	own := &cfg.Modules.Edged
+	kubelet := &own.TailoredKubeletConfig
+	return &node.Options{
+		Labels: own.NodeLabels, Taints: kubelet.RegisterWithTaints, Schedulable: own.RegisterSchedulable, PodCIDR: kubelet.PodCIDR,
+		Register: ptr.Deref(kubelet.RegisterNode, true),
+		Check:    kubelet.NodeStatusUpdateFrequency.Duration, Report: kubelet.NodeStatusReportFrequency.Duration,
+		Lease: time.Duration(kubelet.NodeLeaseDurationSeconds) * time.Second,
+	}
+}

@@ -1,0 +1,76 @@
+package env
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// master is the service of the API itself, which every pod is told of.
+const master = "kubernetes"
+
+// serviceVar is one variable that tells of a service.
+type serviceVar struct{ name, value string }
+
+// serviceVars are the variables of the services that a pod is told of: those of its namespace, unless it does
+// not want them, and the API's. A service without an address has none ("headless").
+func serviceVars(pod *v1.Pod, services []v1.Service) []serviceVar {
+	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
+	byName := map[string]*v1.Service{}
+	for i := range services {
+		s := &services[i]
+		api := s.Namespace == v1.NamespaceDefault && s.Name == master
+		own := links && s.Namespace == pod.Namespace
+		if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == v1.ClusterIPNone || len(s.Spec.Ports) == 0 || !api && !own {
+			continue
+		}
+		if byName[s.Name] == nil || own { // a service of the pod's own namespace goes before the API's
+			byName[s.Name] = s
+		}
+	}
+	names := make([]string, 0, len(byName))
+	for name := range byName {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var vars []serviceVar
+	for _, name := range names {
+		vars = append(vars, varsOf(byName[name])...)
+	}
+	return vars
+}
+
+// varsOf are the variables of one service: those of Kubernetes, and the links that Docker once made.
+func varsOf(s *v1.Service) []serviceVar {
+	prefix, ip := varName(s.Name), s.Spec.ClusterIP
+	first := s.Spec.Ports[0]
+	vars := []serviceVar{{prefix + "_SERVICE_HOST", ip}, {prefix + "_SERVICE_PORT", port(first)}}
+	for _, p := range s.Spec.Ports {
+		if p.Name != "" {
+			vars = append(vars, serviceVar{prefix + "_SERVICE_PORT_" + varName(p.Name), port(p)})
+		}
+	}
+	for i, p := range s.Spec.Ports {
+		protocol := string(v1.ProtocolTCP)
+		if p.Protocol != "" {
+			protocol = string(p.Protocol)
+		}
+		url := fmt.Sprintf("%s://%s", strings.ToLower(protocol), net.JoinHostPort(ip, port(p)))
+		if i == 0 {
+			vars = append(vars, serviceVar{prefix + "_PORT", url})
+		}
+		link := fmt.Sprintf("%s_PORT_%d_%s", prefix, p.Port, strings.ToUpper(protocol))
+		vars = append(vars, serviceVar{link, url}, serviceVar{link + "_PROTO", strings.ToLower(protocol)},
+			serviceVar{link + "_PORT", port(p)}, serviceVar{link + "_ADDR", ip})
+	}
+	return vars
+}
+
+func port(p v1.ServicePort) string { return strconv.Itoa(int(p.Port)) }
+
+// varName makes the name of a variable of the name of an object.
+func varName(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }

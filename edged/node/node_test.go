@@ -1,0 +1,315 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cloud is an API server of one node.
+type cloud struct {
+	mu    sync.Mutex
+	down  error
+	node  *v1.Node
+	lease *coordinationv1.Lease
+	calls []string
+}
+
+// call notes a call, under the lock.
+func (c *cloud) call(format string, args ...any) error {
+	if c.down != nil {
+		return c.down
+	}
+	c.calls = append(c.calls, fmt.Sprintf(format, args...))
+	return nil
+}
+
+func (c *cloud) took() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	calls := c.calls
+	c.calls = nil
+	return strings.Join(calls, ", ")
+}
+
+func (c *cloud) RegisterNode(_ context.Context, node *v1.Node) (*v1.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.call("register"); err != nil {
+		return nil, err
+	}
+	if c.node != nil {
+		return nil, apierrors.NewAlreadyExists(v1.Resource("nodes"), node.Name)
+	}
+	c.node = node.DeepCopy()
+	c.node.UID = "node-uid"
+	return c.node, nil
+}
+
+func (c *cloud) Node(context.Context, string) (*v1.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.node, c.call("get")
+}
+
+// now returns copies of what the cloud has.
+func (c *cloud) now() (*v1.Node, *coordinationv1.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.node.DeepCopy(), c.lease.DeepCopy()
+}
+
+func (c *cloud) UpdateNode(_ context.Context, node *v1.Node) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.node = node
+	return c.call("update")
+}
+
+func (c *cloud) PatchNodeStatus(_ context.Context, name string, patch []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.call("status"); err != nil {
+		return err
+	}
+	if c.node == nil {
+		return apierrors.NewNotFound(v1.Resource("nodes"), name)
+	}
+	before, err := json.Marshal(c.node)
+	if err != nil {
+		return err
+	}
+	after, err := strategicpatch.StrategicMergePatch(before, patch, v1.Node{})
+	if err != nil {
+		return err
+	}
+	c.node = &v1.Node{}
+	return json.Unmarshal(after, c.node)
+}
+
+func (c *cloud) Lease(_ context.Context, name string) (*coordinationv1.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.call("lease"); err != nil {
+		return nil, err
+	}
+	if c.lease == nil {
+		return nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
+	}
+	return c.lease, nil
+}
+
+func (c *cloud) CreateLease(_ context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lease = lease
+	return lease, c.call("create lease")
+}
+
+func (c *cloud) UpdateLease(_ context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lease = lease
+	return lease, c.call("renew")
+}
+
+// started runs a loop in a bubble until the test's end.
+func started(t *testing.T, c *cloud, change func(*Options)) *Node {
+	opts := Options{
+		Name: "edge-1", Labels: map[string]string{"site": "roof"}, Schedulable: true, Register: true,
+		Check: 10 * time.Second, Report: 5 * time.Minute, Lease: 40 * time.Second,
+		Status: func() v1.NodeStatus {
+			return v1.NodeStatus{
+				Capacity:  v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")},
+				Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeInternalIP, Address: "fd00::1"}},
+			}
+		},
+		Unready: func() error { return nil },
+	}
+	if change != nil {
+		change(&opts)
+	}
+	n := New(c, opts)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = n.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-ended })
+	synctest.Wait()
+	return n
+}
+
+// TestLife: registered once, a lease every 10 s, the status on change and every 5 minutes.
+func TestLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cloud{}
+		var unready atomic.Pointer[string]
+		n := started(t, c, func(o *Options) {
+			o.Unready = func() error {
+				if why := unready.Load(); why != nil {
+					return errors.New(*why)
+				}
+				return nil
+			}
+		})
+		if got := c.took(); got != "register, status, lease, create lease" {
+			t.Error(got)
+		}
+		node, lease := c.now()
+		if _, edge := node.Labels["node-role.kubernetes.io/edge"]; !edge || node.Labels["site"] != "roof" || node.Labels[v1.LabelHostname] != "edge-1" {
+			t.Errorf("labels %v", node.Labels)
+		}
+		if lease.OwnerReferences[0].UID != "node-uid" || *lease.Spec.HolderIdentity != "edge-1" || *lease.Spec.LeaseDurationSeconds != 40 {
+			t.Errorf("lease %+v", lease)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := c.took(); got != "renew, renew, renew, renew, renew, renew" {
+			t.Error(got)
+		}
+		time.Sleep(4 * time.Minute)
+		synctest.Wait()
+		if got := c.took(); strings.Count(got, "status") != 1 {
+			t.Errorf("status is told %d times in 5 minutes: %s", strings.Count(got, "status"), got)
+		}
+		unready.Store(new("container runtime is down"))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := c.took(); !strings.Contains(got, "status") {
+			t.Errorf("a change is not told: %s", got)
+		}
+		node, _ = c.now()
+		ready := node.Status.Conditions[slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })]
+		if ready.Status != v1.ConditionFalse || ready.Reason != "KubeletNotReady" || ready.Message != "container runtime is down" || time.Since(ready.LastTransitionTime.Time) > 20*time.Second {
+			t.Errorf("%+v", ready)
+		}
+		// Somebody deletes the Node: it comes back, with its lease.
+		c.mu.Lock()
+		c.node, c.lease = nil, nil
+		c.mu.Unlock()
+		n.Wake()
+		synctest.Wait()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if node, lease := c.now(); node == nil || lease == nil {
+			t.Errorf("not registered again: %s", c.took())
+		}
+	})
+}
+
+// TestOffline: nothing is told and nothing is kept, and all of it is told as soon as there is a link.
+func TestOffline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cloud{down: errors.New("not connected to the cloud")}
+		n := started(t, c, nil)
+		time.Sleep(time.Hour + 5*time.Second)
+		c.mu.Lock()
+		c.down = nil
+		c.mu.Unlock()
+		n.Wake()
+		synctest.Wait()
+		if got := c.took(); got != "register, status, lease, create lease" {
+			t.Error(got)
+		}
+		n.Wake()
+		synctest.Wait()
+		if got := c.took(); got != "status" {
+			t.Errorf("over a new link: %s, want the status", got)
+		}
+	})
+}
+
+// TestRejoin: a Node that is there already gets our labels and keeps those of others.
+func TestRejoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := metav1.NewTime(time.Now().Add(-time.Hour))
+		c := &cloud{node: &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "edge-1", UID: "u", Labels: map[string]string{"of": "others", "site": "cellar"}},
+			Status:     v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, LastTransitionTime: old}}},
+		}}
+		started(t, c, nil)
+		if got := c.took(); !strings.HasPrefix(got, "register, get, update, status") {
+			t.Error(got)
+		}
+		if node, _ := c.now(); node.Labels["of"] != "others" || node.Labels["site"] != "roof" {
+			t.Errorf("labels %v", node.Labels)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := &cloud{}
+		started(t, c, func(o *Options) { o.Register = false })
+		if got := c.took(); got != "status" {
+			t.Errorf("without registerNode: %s", got)
+		}
+	})
+}
+
+// TestPatch: what the patch makes of a Node is the status, with the conditions of others.
+func TestPatch(t *testing.T) {
+	now := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	before := &v1.Node{Status: v1.NodeStatus{
+		Addresses:       []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeExternalIP, Address: "192.0.2.9"}},
+		Conditions:      []v1.NodeCondition{{Type: "Other", Status: v1.ConditionTrue}, {Type: v1.NodeReady, Status: v1.ConditionFalse}},
+		DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: 10351}},
+	}}
+	status := v1.NodeStatus{
+		Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.2"}, {Type: v1.NodeInternalIP, Address: "fd00::2"}},
+		Conditions: conditions(nil, before.Status.Conditions, now),
+	}
+	text, err := patch(&status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err = strategicpatch.StrategicMergePatch(data, text, v1.Node{}); err != nil {
+		t.Fatal(err)
+	}
+	var after v1.Node
+	if err := json.Unmarshal(data, &after); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(status.Addresses, after.Status.Addresses); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	if len(after.Status.Conditions) != 5 || after.Status.DaemonEndpoints.KubeletEndpoint.Port != 10351 {
+		t.Errorf("%+v", after.Status)
+	}
+}
+
+// TestHeartbeatsAreNoNews
+func TestHeartbeatsAreNoNews(t *testing.T) {
+	at := func(minute int, unready error, before []v1.NodeCondition) *v1.NodeStatus {
+		return &v1.NodeStatus{Conditions: conditions(unready, before, metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)))}
+	}
+	first := at(0, nil, nil)
+	if changed(first, at(5, nil, first.Conditions)) {
+		t.Error("time passed, and that is news")
+	}
+	if !changed(first, at(5, errors.New("x"), first.Conditions)) || !changed(nil, first) {
+		t.Error("a change is no news")
+	}
+	if later := at(5, nil, first.Conditions); later.Conditions[3].LastTransitionTime != first.Conditions[3].LastTransitionTime {
+		t.Error("a transition without a change")
+	}
+}

@@ -1,0 +1,114 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	goruntime "runtime"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// labels are those that every node of ours has (protocol section 6.1), and those of the configuration.
+func labels(name string, more map[string]string) map[string]string {
+	all := map[string]string{
+		v1.LabelHostname: name, v1.LabelOSStable: goruntime.GOOS, v1.LabelArchStable: goruntime.GOARCH,
+		"beta.kubernetes.io/os": goruntime.GOOS, "beta.kubernetes.io/arch": goruntime.GOARCH,
+		"node-role.kubernetes.io/edge": "", "node-role.kubernetes.io/agent": "",
+	}
+	maps.Copy(all, more)
+	return all
+}
+
+// object is the Node to register.
+func object(o *Options, status v1.NodeStatus) *v1.Node {
+	n := &v1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: labels(o.Name, o.Labels)},
+		Spec:       v1.NodeSpec{Taints: o.Taints, Unschedulable: !o.Schedulable},
+		Status:     status,
+	}
+	if o.PodCIDR != "" {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = o.PodCIDR, []string{o.PodCIDR}
+	}
+	return n
+}
+
+// relabelled returns the Node with our labels on it, or nil where it has them. Labels of others stay.
+func relabelled(have *v1.Node, want map[string]string) *v1.Node {
+	missing := false
+	for k, v := range want {
+		got, ok := have.Labels[k]
+		missing = missing || !ok || got != v
+	}
+	if !missing {
+		return nil
+	}
+	n := have.DeepCopy()
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	maps.Copy(n.Labels, want)
+	return n
+}
+
+// conditions says how the node is, in the kubelet's words. unready is why it cannot run pods, nil if it can.
+func conditions(unready error, before []v1.NodeCondition, now metav1.Time) []v1.NodeCondition {
+	ready := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	if unready != nil {
+		ready.Status, ready.Reason, ready.Message = v1.ConditionFalse, "KubeletNotReady", unready.Error()
+	}
+	all := []v1.NodeCondition{
+		{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
+		{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
+		{Type: v1.NodePIDPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		ready,
+	}
+	for i := range all {
+		all[i].LastHeartbeatTime, all[i].LastTransitionTime = now, now
+		for _, b := range before {
+			if b.Type == all[i].Type && b.Status == all[i].Status {
+				all[i].LastTransitionTime = b.LastTransitionTime
+			}
+		}
+	}
+	return all
+}
+
+// changed tells whether a status says anything new: that time has passed is no news.
+func changed(before, now *v1.NodeStatus) bool {
+	if before == nil {
+		return true
+	}
+	a, b := before.DeepCopy(), now.DeepCopy()
+	for _, s := range []*v1.NodeStatus{a, b} {
+		for i := range s.Conditions {
+			s.Conditions[i].LastHeartbeatTime, s.Conditions[i].LastTransitionTime = metav1.Time{}, metav1.Time{}
+		}
+	}
+	return !equality.Semantic.DeepEqual(a, b)
+}
+
+// patch is the strategic merge patch that makes a status the Node's. Addresses have one key for several, so that
+// they are replaced as a whole; conditions of others stay.
+func patch(status *v1.NodeStatus) ([]byte, error) {
+	text, err := json.Marshal(status)
+	if err != nil {
+		return nil, fmt.Errorf("encode node status: %w", err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	delete(fields, "daemonEndpoints") // the cloud's stream server sets it
+	if list, ok := fields["addresses"].([]any); ok {
+		fields["addresses"] = append(list, map[string]any{"$patch": "replace"})
+	}
+	return json.Marshal(map[string]any{"status": fields})
+}
+
+// leaseAge is how long a lease of a duration is left alone.
+func leaseAge(duration time.Duration) time.Duration { return duration / 4 }

@@ -1,0 +1,83 @@
+package volume
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
+
+func tokenVolume() v1.Volume {
+	return vol("token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{DefaultMode: ptr.To[int32](0o644), Sources: []v1.VolumeProjection{
+		{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", Audience: "vault"}},
+	}}})
+}
+
+func runAs(users ...int64) []v1.Container {
+	var list []v1.Container
+	for _, u := range users {
+		list = append(list, v1.Container{SecurityContext: &v1.SecurityContext{RunAsUser: ptr.To(u)}})
+	}
+	return list
+}
+
+// TestToken: it lies in memory, and is for those alone who need it where the pod says who that is.
+func TestToken(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		containers []v1.Container
+		security   *v1.PodSecurityContext
+		mode       os.FileMode
+		uid, gid   uint32
+	}{
+		{"anybody", []v1.Container{{}}, nil, 0o644, 0, 0},
+		{"one user", runAs(1000, 1000), nil, 0o600, 1000, 0},
+		{"two users", runAs(1000, 1001), nil, 0o644, 0, 0},
+		{"the pod's user", []v1.Container{{}}, &v1.PodSecurityContext{RunAsUser: ptr.To[int64](7)}, 0o600, 7, 0},
+		{"one of its own", append(runAs(8), v1.Container{}), &v1.PodSecurityContext{RunAsUser: ptr.To[int64](7)}, 0o644, 0, 0},
+		{"a group", []v1.Container{{}}, &v1.PodSecurityContext{FSGroup: ptr.To[int64](9)}, 0o640, 0, 9},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, o := start(t)
+			pod := podWith(tokenVolume())
+			pod.Spec.Containers, pod.Spec.SecurityContext = c.containers, c.security
+			dir := setup(t, m, pod)["token"]
+			var fs unix.Statfs_t
+			if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+				t.Errorf("it is not in memory: %x, %v", fs.Type, err)
+			}
+			path := filepath.Join(dir, "token")
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := info.Sys().(*syscall.Stat_t)
+			if info.Mode().Perm() != c.mode || st.Uid != c.uid || st.Gid != c.gid {
+				t.Errorf("mode %o of %d:%d, want %o of %d:%d", info.Mode().Perm(), st.Uid, st.Gid, c.mode, c.uid, c.gid)
+			}
+			if data, err := os.ReadFile(path); err != nil || string(data) != "token of web for vault" {
+				t.Errorf("%q, %v", data, err)
+			}
+			before := stamps(t, dir)
+			setup(t, m, pod)
+			for path, stamp := range stamps(t, dir) {
+				if before[path] != stamp {
+					t.Errorf("%s was written again", path)
+				}
+			}
+			o.broken = errors.New("no token for now")
+			if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), `volume "token" : no token for now`) {
+				t.Error(err)
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Error("the old token is gone")
+			}
+		})
+	}
+}
