@@ -4,7 +4,8 @@ import "github.com/edgecore-io/edgecore/pkg/resource"
 
 // Reset tells what the peer holds, and what it is to have in the order in which it is to be sent. Messages without
 // an ack are forgotten: of their objects nobody knows what the peer holds. The keys of both are looked at from now
-// on; Synced says when that is done. What the peer holds and is not to have goes first.
+// on, and those that were marked before; Synced says when that is done. What the peer holds and is not to have goes
+// first. The queue keeps held.
 func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	for key, f := range q.flights {
 		if h, ok := held[key]; ok {
@@ -12,6 +13,16 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 		} else {
 			held[key] = State{UID: f.state.UID}
 		}
+	}
+	var marked []resource.Key
+	for key := range q.queued {
+		marked = append(marked, key)
+	}
+	for key := range q.retries {
+		marked = append(marked, key)
+	}
+	for key := range q.flights {
+		marked = append(marked, key)
 	}
 	q.held = held
 	q.order, q.queued, q.flights, q.ids, q.retries, q.window = nil, nil, nil, nil, nil, 0
@@ -30,6 +41,9 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	for _, key := range desired {
 		q.push(key)
 		q.syncing[key] = struct{}{}
+	}
+	for _, key := range marked {
+		q.push(key)
 	}
 }
 

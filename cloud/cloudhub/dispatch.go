@@ -1,0 +1,105 @@
+package cloudhub
+
+import (
+	"regexp"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// arrival is what a message from an edge is.
+type arrival int
+
+const (
+	dropped   arrival = iota // for nobody here
+	keepalive                // a sign of life
+	volume                   // the answer to a request of the CSI driver
+	ack
+	nack
+	inventory // what the edge holds
+	kubeCA    // the question for the CA of the API
+	request   // for Upstream
+)
+
+const resourceKubeCA = "k8s/ca.crt"
+
+// maxResource is the longest name of a resource: namespace, type and name of Kubernetes with room to spare.
+const maxResource = 1024
+
+var volumeResource = regexp.MustCompile(`^\w[-\w.+]*/volume/\w[-\w.+]*`)
+
+// classify tells what a message is, in the order of protocol section 4.4. For a dropped one it tells why.
+func classify(m *model.Message, features wire.Features) (what arrival, why string) {
+	r := &m.Route
+	switch {
+	case r.Operation == model.OpKeepalive:
+		return keepalive, ""
+	case len(r.Resource) > maxResource:
+		return dropped, "its resource is too long"
+	case volumeResource.MatchString(r.Resource) && m.IsResponse():
+		return volume, ""
+	case r.Operation == model.OpResponse:
+		return answered(m, ack)
+	case r.Operation == model.OpError:
+		return answered(m, nack)
+	case r.Operation == model.OpUpload && r.Group == "user":
+		return dropped, "there is no router"
+	case r.Operation == "prepull" || r.Operation == "upgrade" || r.Operation == "UpdateNodeActionStatus":
+		return dropped, "there is no task manager"
+	case r.Resource == resourceKubeCA:
+		return kubeCA, ""
+	case wire.IsInventory(m):
+		if !features.Inventory {
+			return dropped, "an inventory was not agreed"
+		}
+		return inventory, ""
+	}
+	return requested(m)
+}
+
+func answered(m *model.Message, what arrival) (arrival, string) {
+	switch {
+	case m.Route.Group != model.GroupResource:
+		return dropped, "it answers in a group of no objects"
+	case !m.IsResponse():
+		return dropped, "it answers no message"
+	}
+	return what, ""
+}
+
+func requested(m *model.Message) (arrival, string) {
+	switch m.Route.Source {
+	case "cloudhub", "cloudStream", "devicecontroller", "edgecontroller", "synccontroller":
+		return dropped, "its source is a module of the cloud"
+	case "metaserver":
+		return dropped, "there is no dynamic controller"
+	case "twin":
+		return dropped, "there is no device controller"
+	}
+	if m.Header.ID == "" {
+		return dropped, "it has no id"
+	}
+	if _, err := resource.Parse(m.Route.Resource); err != nil {
+		return dropped, "its resource names no object"
+	}
+	return request, ""
+}
+
+// laneOf names the object that a request is about: what changes one object stays in order.
+func laneOf(name string) string {
+	k, err := resource.Parse(name)
+	if err != nil {
+		return name
+	}
+	switch k.Type {
+	case resource.TypePodPatch, resource.TypePodStatus:
+		k.Type = resource.TypePod
+	case resource.TypeNodePatch, resource.TypeNodeStatus:
+		k.Type = resource.TypeNode
+	}
+	if k.Type == resource.TypeNode { // its namespace is "null" or "default", by version
+		k.Namespace = resource.NullNamespace
+	}
+	return k.String()
+}

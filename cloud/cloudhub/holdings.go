@@ -1,0 +1,109 @@
+package cloudhub
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// inventoryWait is how long an edge of ours may take to tell what it holds, before it gets everything.
+const inventoryWait = 30 * time.Second
+
+// seed finds out what a peer holds that does not tell.
+func (s *session) seed() {
+	if s.features.Inventory {
+		s.hub.opts.Records.Forget(s.node) // of the time when another edgecore ran there
+		return                            // it tells itself
+	}
+	held, err := s.hub.opts.Records.Held(s.ctx, s.node)
+	if err != nil {
+		s.end(wire.CloseTryLater, fmt.Sprintf("cannot read what this node holds: %v", err))
+		return
+	}
+	// Nodes are told of their object at each connect: an edge whose store is new cannot register without (protocol
+	// section 6.1).
+	key := nodeKey(s.node)
+	if h, ok := held[key]; ok {
+		held[key] = queue.State{UID: h.UID}
+	}
+	s.start(held, nil)
+}
+
+func nodeKey(node string) resource.Key {
+	return resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node}
+}
+
+// startWithout begins to send to an edge of ours that did not tell what it holds.
+func (s *session) startWithout() {
+	klog.InfoS("Node did not tell what it holds; it gets everything", "node", s.node, "waited", inventoryWait)
+	s.start(nil, nil)
+}
+
+// start begins to send: the peer holds this. told is the inventory that said so.
+func (s *session) start(held map[resource.Key]queue.State, told *model.Message) {
+	desired := s.hub.opts.Downstream.Desired(s.node)
+	if held == nil {
+		held = map[resource.Key]queue.State{}
+	}
+	keys := make([]resource.Key, len(desired))
+	for i, ref := range desired {
+		keys[i] = ref.Key
+		// The strings of Downstream's are shared by all; those of the peer's message would keep it in memory.
+		if h, ok := held[ref.Key]; ok && h.UID == ref.UID {
+			delete(held, ref.Key)
+			h.UID = ref.UID
+			held[ref.Key] = h
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if told == nil && s.ready {
+		return
+	}
+	s.queue.Reset(held, keys)
+	s.ready, s.told = true, told
+	s.syncedNow()
+	s.kick()
+}
+
+// inventoried takes what the edge says that it holds.
+func (s *session) inventoried(m *model.Message) {
+	var content wire.Inventory
+	if err := json.Unmarshal(m.ContentData(), &content); err != nil {
+		s.end(wire.CloseMalformed, "the inventory cannot be read: "+clip(err.Error(), 60))
+		return
+	}
+	held := make(map[resource.Key]queue.State, len(content.Objects))
+	for _, o := range content.Objects {
+		key, err := resource.Parse(o.Key)
+		if err != nil || key.Name == "" {
+			klog.V(2).InfoS("Entry of an inventory left out", "node", s.node, "key", clip(o.Key, 256))
+			continue
+		}
+		held[key] = queue.State{UID: types.UID(o.UID), Version: o.Version}
+	}
+	answer := &model.Message{Header: m.Header, Route: m.Route} // without the content, which would stay in memory
+	s.start(held, answer)
+}
+
+// syncedNow answers the inventory when the peer has what it lacked. s.mu is held.
+func (s *session) syncedNow() {
+	if s.told == nil || !s.queue.Synced() || s.ended {
+		return
+	}
+	content, err := json.Marshal(wire.Synced{Synced: true})
+	if err != nil { // a bool always encodes
+		panic(err)
+	}
+	s.answers = append(s.answers, answer{m: s.told.Respond(content)})
+	s.told = nil
+	s.kick()
+}

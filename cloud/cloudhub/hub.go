@@ -1,0 +1,306 @@
+// Package cloudhub is the cloud's end of the links to the edges: it decides who may connect, keeps each node's
+// objects as they are to be, and hands what nodes ask for to those who answer.
+//
+// It promises:
+//
+//   - A node speaks for itself only: the certificate of a link names its node.
+//   - A node has one session. A newer connection replaces the older one, whose end is told once, and before the
+//     newer one's beginning.
+//   - Every object that Downstream wants a node to have reaches it, in its newest state, once, and every object that
+//     it is not to have is deleted there by its UID: over reconnects, lost acks, refusals and restarts of this
+//     process. What a node holds it tells itself (our edges), or the sync objects tell (upstream's).
+//   - Requests of a node are handled one at a time for each object, a few beside each other, and what is not handled
+//     yet is bounded: a node that floods, is slow or stands still holds up nobody else.
+//   - Nothing that comes from a node ends more than its session.
+//
+// A session at rest has one goroutine, which reads. Nothing is queued for a node but the keys of what changed.
+package cloudhub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// Records outlive this process: what upstream edges acked. Methods without a context never block.
+type Records interface {
+	// Held is what a node is known to hold. It waits until that can be said.
+	Held(ctx context.Context, node string) (map[resource.Key]queue.State, error)
+	// Sent is called when the first message about an object is sent, Acked when a state of it is stored on the node,
+	// Deleted when it is gone from there.
+	Sent(node string, ref Ref)
+	Acked(node string, ref Ref, version string)
+	Deleted(node string, ref Ref)
+	// Forget drops everything of a node.
+	Forget(node string)
+}
+
+// NoRecords keeps nothing: edges without an inventory get everything at each connect.
+type NoRecords struct{}
+
+// Held is nothing.
+func (NoRecords) Held(context.Context, string) (map[resource.Key]queue.State, error) { return nil, nil }
+
+// Sent does nothing.
+func (NoRecords) Sent(string, Ref) {}
+
+// Acked does nothing.
+func (NoRecords) Acked(string, Ref, string) {}
+
+// Deleted does nothing.
+func (NoRecords) Deleted(string, Ref) {}
+
+// Forget does nothing.
+func (NoRecords) Forget(string) {}
+
+// Defaults (protocol sections 2 and 10.5).
+const (
+	DefaultKeepaliveInterval = 30 * time.Second
+	DefaultNodeLimit         = 500
+)
+
+// Options are what a Hub is made of. Downstream and Upstream are needed.
+type Options struct {
+	Downstream Downstream
+	Upstream   Upstream
+	// Records are those of upstream's edges; nil keeps none.
+	Records Records
+	// KubeCA is the CA of the Kubernetes API in PEM, which edges ask for.
+	KubeCA []byte
+	// NodeLimit is how many nodes may be connected at the same time.
+	NodeLimit int
+	// KeepaliveInterval is how long a node may be silent.
+	KeepaliveInterval time.Duration
+	// WriteTimeout is how long a write may take; zero takes the link's own.
+	WriteTimeout time.Duration
+	// LegacyCertificates lets every node in with the one certificate that edges up to v1.15 have. It tells nothing of
+	// the node: whoever has it may claim any name.
+	LegacyCertificates bool
+	// Features are those offered to edges of ours.
+	Features wire.Features
+	// Registry takes the metrics; nil is no metrics.
+	Registry prometheus.Registerer
+}
+
+// Hub holds the sessions. Make it with New; it serves until the context of the server that it is asked for ends.
+type Hub struct {
+	opts    Options
+	metrics *metrics
+	kinds   kinds
+
+	mu       sync.Mutex
+	sessions map[string]*session
+	serving  int
+	closed   bool
+}
+
+// New makes a hub without connections.
+func New(opts Options) (*Hub, error) {
+	if opts.Downstream == nil || opts.Upstream == nil {
+		return nil, fmt.Errorf("cloudhub needs somebody to ask and somebody to tell")
+	}
+	if opts.Records == nil {
+		opts.Records = NoRecords{}
+	}
+	if opts.NodeLimit <= 0 {
+		opts.NodeLimit = DefaultNodeLimit
+	}
+	if opts.KeepaliveInterval <= 0 {
+		opts.KeepaliveInterval = DefaultKeepaliveInterval
+	}
+	h := &Hub{opts: opts, sessions: map[string]*session{}}
+	h.metrics = newMetrics(h)
+	if opts.Registry != nil {
+		if err := opts.Registry.Register(h.metrics); err != nil {
+			return nil, fmt.Errorf("register cloudhub's metrics: %w", err)
+		}
+	}
+	return h, nil
+}
+
+// Run ends silent sessions and renews leases, until its context ends; then it ends all sessions and waits for them.
+func (h *Hub) Run(ctx context.Context) error {
+	tick := time.NewTicker(min(max(h.opts.KeepaliveInterval/20, 20*time.Millisecond), time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			h.shutdown()
+			return ctx.Err()
+		case now := <-tick.C:
+			for _, s := range h.all() {
+				s.sweep(now)
+			}
+		}
+	}
+}
+
+// shutdown ends all sessions, and takes no more.
+func (h *Hub) shutdown() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	all := h.all()
+	for _, s := range all {
+		s.end(wire.CloseGoingAway, "cloudcore stops")
+	}
+	for _, s := range all {
+		<-s.done
+	}
+}
+
+func (h *Hub) all() []*session {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]*session, 0, len(h.sessions))
+	for _, s := range h.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+func (h *Hub) session(node string) *session {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sessions[node]
+}
+
+// Changed tells that an object of a node is new, changed or gone. It never blocks; a node that is not connected
+// here is no matter.
+func (h *Hub) Changed(node string, key resource.Key) {
+	if s := h.session(node); s != nil {
+		s.changed(key)
+	}
+}
+
+// Disconnect ends a node's session.
+func (h *Hub) Disconnect(node, reason string) {
+	if s := h.session(node); s != nil {
+		s.end(wire.ClosePolicy, reason)
+	}
+}
+
+// NodeGone ends the session of a node whose object was deleted, and drops what is recorded of it.
+func (h *Hub) NodeGone(node string) {
+	h.Disconnect(node, fmt.Sprintf("the node %s was deleted from the cluster", node))
+	h.opts.Records.Forget(node)
+}
+
+// Connected are the nodes with a session, in no order.
+func (h *Hub) Connected() []string {
+	all := h.all()
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = s.node
+	}
+	return names
+}
+
+// Health says what is wrong with the hub, or nothing.
+func (h *Hub) Health() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return fmt.Errorf("cloudhub stops")
+	case h.serving == 0:
+		return fmt.Errorf("cloudhub listens on no address")
+	}
+	return nil
+}
+
+// listening counts a server while it serves.
+func (h *Hub) listening(n int) {
+	h.mu.Lock()
+	h.serving += n
+	h.mu.Unlock()
+}
+
+// waitForOlder is how long a newer connection waits for the requests of the older one to end.
+const waitForOlder = 30 * time.Second
+
+// register puts a session in the place of its node. When there is no room, or the hub stops, it says so.
+func (h *Hub) register(s *session) (older *session, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, fmt.Errorf("cloudcore stops")
+	}
+	older = h.sessions[s.node]
+	if older == nil && len(h.sessions) >= h.opts.NodeLimit {
+		return nil, h.full()
+	}
+	h.sessions[s.node] = s
+	return older, nil
+}
+
+func (h *Hub) full() error {
+	return fmt.Errorf("%d nodes are connected to this cloudcore, which is its limit: raise modules.cloudHub.nodeLimit, or run another cloudcore", h.opts.NodeLimit)
+}
+
+// unregister takes a session out, if a newer one has not taken its place.
+func (h *Hub) unregister(s *session) {
+	h.mu.Lock()
+	if h.sessions[s.node] == s {
+		delete(h.sessions, s.node)
+	}
+	h.mu.Unlock()
+}
+
+// Serve runs a session on a link whose node is known to be the one that it says, until the link ends.
+func (h *Hub) Serve(ctx context.Context, node string, conn wire.Conn) {
+	s := newSession(h, node, conn)
+	stop := context.AfterFunc(ctx, func() { s.end(wire.CloseGoingAway, "cloudcore stops") })
+	defer stop()
+	older, err := h.register(s)
+	if err != nil {
+		h.metrics.refused.WithLabelValues("limit").Inc()
+		klog.InfoS("Node refused", "node", node, "remote", conn.RemoteAddr(), "err", err)
+		s.end(wire.CloseTryLater, err.Error())
+		<-s.closed
+		return
+	}
+	if older != nil {
+		older.end(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s from %s took over", node, conn.RemoteAddr()))
+		timer := time.NewTimer(waitForOlder)
+		select {
+		case <-older.done:
+		case <-timer.C:
+			klog.InfoS("Requests of an older connection do not end; going on beside them", "node", node)
+		}
+		timer.Stop()
+	}
+	s.run()
+}
+
+// kubeCAAnswer answers an edge that asks for the CA of the API.
+func (h *Hub) kubeCAAnswer(m *model.Message) *model.Message {
+	if len(h.opts.KubeCA) == 0 {
+		return m.RespondError(sourceCloudHub, errors.New("cloudcore knows no CA of the Kubernetes API: name one in its kubeconfig"))
+	}
+	content, err := json.Marshal(string(h.opts.KubeCA))
+	if err != nil { // a string always encodes
+		panic(err)
+	}
+	r := m.Respond(content)
+	r.Route.Source, r.Route.Group = sourceCloudHub, model.GroupResource
+	return r
+}
+
+// ref is what the records need to know of an object.
+func (h *Hub) ref(key resource.Key, uid types.UID, rv string) Ref {
+	apiVersion, kind := h.kinds.of(key.Type)
+	return Ref{Key: key, UID: uid, APIVersion: apiVersion, Kind: kind, ResourceVersion: rv}
+}

@@ -1,0 +1,99 @@
+package cloudhub
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// Names in the certificates of nodes (protocol sections 1.3 and 11).
+const (
+	nodePrefix         = "system:node:"
+	nodesGroup         = "system:nodes"
+	legacyName         = "kubeedge.io"
+	legacyOrganization = "KubeEdge"
+)
+
+// refusal is why a connection is turned down, in words for the edge's log.
+type refusal struct {
+	status int
+	cause  string // for the metrics
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(status int, cause, format string, args ...any) *refusal {
+	return &refusal{status, cause, fmt.Sprintf(format, args...)}
+}
+
+// identify tells which node a connection is of. The certificate has been verified against the CA.
+func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string, *refusal) {
+	node := header.Get(wire.HeaderNodeID)
+	switch {
+	case node == "":
+		return "", refuse(http.StatusBadRequest, "header", "the header node_id is missing: it names the node")
+	case len(validation.IsDNS1123Subdomain(node)) > 0:
+		return "", refuse(http.StatusBadRequest, "header", "%q is no name for a node: it has to be a lower case DNS name", clip(node, 64))
+	}
+	if use := header.Get(wire.HeaderUse); use != "" && use != wire.UseMessages {
+		return "", refuse(http.StatusBadRequest, "header", "the header ConnectionUse is %q: only %q is served", clip(use, 16), wire.UseMessages)
+	}
+	if len(peer) == 0 {
+		return "", refuse(http.StatusForbidden, "certificate", "node %s showed no certificate: run edgecore join", node)
+	}
+	subject := peer[0].Subject
+	if subject.CommonName == nodePrefix+node && slices.Contains(subject.Organization, nodesGroup) {
+		return node, nil
+	}
+	if subject.CommonName == legacyName && slices.Contains(subject.Organization, legacyOrganization) {
+		if legacy {
+			return node, nil
+		}
+		return "", refuse(http.StatusForbidden, "certificate", "the certificate is the one that all edges up to v1.15 share, and names no node: apply for one for %s, or let cloudcore accept it", node)
+	}
+	return "", refuse(http.StatusForbidden, "certificate", "the certificate is for %q and not for node %s: a node may speak for itself only; run edgecore join on it to get its own", clip(strings.TrimPrefix(subject.CommonName, nodePrefix), 64), node)
+}
+
+// admit tells which node a connection is of, if there is room for it.
+func (h *Hub) admit(header http.Header, peer []*x509.Certificate) (string, *refusal) {
+	node, why := identify(header, peer, h.opts.LegacyCertificates)
+	if why == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		switch {
+		case h.closed:
+			why = refuse(http.StatusServiceUnavailable, "stopping", "cloudcore stops")
+		case h.sessions[node] == nil && len(h.sessions) >= h.opts.NodeLimit:
+			why = refuse(http.StatusServiceUnavailable, "limit", "%v", h.full())
+		}
+	}
+	if why != nil {
+		h.metrics.refused.WithLabelValues(why.cause).Inc()
+		return "", why
+	}
+	return node, nil
+}
+
+// TLSConfig is the one of the servers for edges: a certificate of the CA is needed (protocol section 2.1).
+func TLSConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), ca *x509.CertPool) *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: certificate,
+		ClientAuth:     tls.RequireAndVerifyClientCert,
+		ClientCAs:      ca,
+		CipherSuites: []uint16{
+			tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+		},
+		NextProtos: []string{"http/1.1"},
+	}
+}

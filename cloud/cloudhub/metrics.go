@@ -1,0 +1,121 @@
+package cloudhub
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are those of all sessions. What sessions count themselves is added up when it is asked for.
+type metrics struct {
+	hub *Hub
+
+	connectedNodes, connectedUpstream, waiting, unacked, requests, bytes, messages *prometheus.Desc
+
+	begun    *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+	dropped  prometheus.Counter
+	resends  prometheus.Counter
+	refusals prometheus.Counter
+	latency  prometheus.Histogram
+
+	mu   sync.Mutex
+	past traffic // of sessions that ended
+}
+
+// traffic is what went over links.
+type traffic struct{ bytesIn, bytesOut, messagesIn, messagesOut int64 }
+
+func newMetrics(h *Hub) *metrics {
+	const prefix = "cloudcore_cloudhub_"
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + name, Help: help})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
+	}
+	return &metrics{
+		hub:               h,
+		connectedNodes:    prometheus.NewDesc(prefix+"connected_nodes", "Nodes with a session", nil, nil),
+		connectedUpstream: prometheus.NewDesc("KubeEdge_CloudHub_connected_nodes", "Nodes with a session, under KubeEdge's name", nil, nil),
+		waiting:           prometheus.NewDesc(prefix+"queued_objects", "Objects that wait to be looked at or sent, of all nodes", nil, nil),
+		unacked:           prometheus.NewDesc(prefix+"unacked_messages", "Messages without an ack, of all nodes", nil, nil),
+		requests:          prometheus.NewDesc(prefix+"pending_requests", "Requests of nodes that wait or are carried out", nil, nil),
+		bytes:             prometheus.NewDesc(prefix+"bytes_total", "Bytes over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
+		messages:          prometheus.NewDesc(prefix+"messages_total", "Messages over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
+		begun:             vec("sessions_total", "Sessions that began, by protocol", "protocol"),
+		refused:           vec("refused_total", "Connections that were refused, by cause", "cause"),
+		dropped:           counter("dropped_messages_total", "Messages of nodes that are for nobody here"),
+		resends:           counter("resends_total", "Messages sent again because no ack came"),
+		refusals:          counter("node_errors_total", "Messages that nodes could not store"),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: prefix + "ack_seconds", Help: "Time from the first sending of an object to its ack",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12),
+		}),
+	}
+}
+
+func (m *metrics) parts() []prometheus.Collector {
+	return []prometheus.Collector{m.begun, m.refused, m.dropped, m.resends, m.refusals, m.latency}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.connectedNodes, m.connectedUpstream, m.waiting, m.unacked, m.requests, m.bytes, m.messages} {
+		ch <- d
+	}
+	for _, c := range m.parts() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	sum := m.past
+	m.mu.Unlock()
+	var nodes, waiting, unacked, requests int
+	for _, s := range m.hub.all() {
+		nodes++
+		sum.add(s)
+		requests += s.lanes.unanswered()
+		s.mu.Lock()
+		w, u := s.queue.Len()
+		s.mu.Unlock()
+		waiting += w
+		unacked += u
+	}
+	gauge := func(d *prometheus.Desc, n int) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
+	}
+	gauge(m.connectedNodes, nodes)
+	gauge(m.connectedUpstream, nodes)
+	gauge(m.waiting, waiting)
+	gauge(m.unacked, unacked)
+	gauge(m.requests, requests)
+	total := func(d *prometheus.Desc, n int64, direction string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), direction)
+	}
+	total(m.bytes, sum.bytesIn, "in")
+	total(m.bytes, sum.bytesOut, "out")
+	total(m.messages, sum.messagesIn, "in")
+	total(m.messages, sum.messagesOut, "out")
+	for _, c := range m.parts() {
+		c.Collect(ch)
+	}
+}
+
+func (t *traffic) add(s *session) {
+	stats := s.conn.Stats()
+	t.bytesIn += stats.BytesReceived
+	t.bytesOut += stats.BytesSent
+	t.messagesIn += stats.MessagesReceived
+	t.messagesOut += stats.MessagesSent
+}
+
+// ended keeps what a session counted.
+func (m *metrics) ended(s *session) {
+	m.mu.Lock()
+	m.past.add(s)
+	m.mu.Unlock()
+}

@@ -1,0 +1,111 @@
+package cloudhub
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// What a connection may take until it is a session.
+const (
+	headerTimeout = 15 * time.Second
+	headerBytes   = 16 << 10
+)
+
+// group runs the sessions of a server, and takes no more once it waits.
+type group struct {
+	mu     sync.Mutex
+	closed bool
+	wg     sync.WaitGroup
+}
+
+func (g *group) run(f func()) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	g.wg.Go(f)
+	return true
+}
+
+func (g *group) wait() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.wg.Wait()
+}
+
+func (h *Hub) limits() wire.Limits {
+	return wire.Limits{ReadTimeout: h.opts.KeepaliveInterval, WriteTimeout: h.opts.WriteTimeout}
+}
+
+// ServeWebSocket serves edges that come over WebSockets until the context ends, and then ends their sessions. Any
+// path is served: who an edge is its certificate and headers say.
+func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Config) error {
+	var sessions group
+	buffers := &sync.Pool{}
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.accept(ctx, w, r, &sessions, buffers)
+		}),
+		ReadHeaderTimeout: headerTimeout,
+		MaxHeaderBytes:    headerBytes,
+		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // over h2 there is no upgrade
+		ErrorLog:          log.New(quiet{}, "", 0),
+	}
+	server.SetKeepAlivesEnabled(false)
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	h.listening(1)
+	err := server.Serve(tls.NewListener(wire.CountBytes(l), config))
+	h.listening(-1)
+	sessions.wait()
+	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
+		return ctx.Err()
+	}
+	return fmt.Errorf("serve WebSockets on %s: %w", l.Addr(), err)
+}
+
+// accept turns a request into a session, or down.
+func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request, sessions *group, buffers *sync.Pool) {
+	if r.TLS == nil {
+		http.Error(w, "TLS is needed", http.StatusForbidden)
+		return
+	}
+	node, why := h.admit(r.Header, r.TLS.PeerCertificates)
+	if why != nil {
+		klog.InfoS("Connection refused", "remote", r.RemoteAddr, "node", clip(r.Header.Get(wire.HeaderNodeID), 64), "why", why.text)
+		http.Error(w, why.text, why.status)
+		return
+	}
+	conn, err := wire.AcceptWebSocket(w, r, wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features, Buffers: buffers})
+	if err != nil {
+		h.metrics.refused.WithLabelValues("upgrade").Inc()
+		klog.V(2).InfoS("Connection refused", "remote", r.RemoteAddr, "node", node, "why", err)
+		return
+	}
+	if !sessions.run(func() { h.Serve(ctx, node, conn) }) {
+		_ = conn.Close(wire.CloseGoingAway, "cloudcore stops")
+	}
+}
+
+// quiet writes what the HTTP server says of single connections where it does not fill a log: anybody can make it
+// say something.
+type quiet struct{}
+
+func (quiet) Write(p []byte) (int, error) {
+	klog.V(3).InfoS("Connection failed", "why", strings.TrimSpace(string(p)))
+	return len(p), nil
+}

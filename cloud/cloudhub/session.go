@@ -1,0 +1,288 @@
+package cloudhub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// How a peer is served: upstream's edges as upstream's cloud does (protocol section 5.2), ours with more on the way.
+var (
+	upstreamPeer = queue.Options{Window: 1, Resend: 5 * time.Second, Tries: 5, Backoff: 5 * time.Second, MaxBackoff: 5 * time.Minute}
+	ourPeer      = queue.Options{Window: 16, Resend: 15 * time.Second, Tries: 5, Backoff: time.Second, MaxBackoff: time.Minute}
+)
+
+// heartbeatPeriod is how often a node's lease is renewed at most.
+const heartbeatPeriod = 10 * time.Second
+
+// session is one node's link. The goroutine of run reads; what has to be written is written by pump, which runs only
+// while there is something. States: it reads from the start; it sends objects once it is known what the peer holds
+// (ready); it ends once, with a reason, whoever finds one first; done is closed when nothing of it runs any more
+// and Upstream was told.
+type session struct {
+	hub      *Hub
+	node     string
+	conn     wire.Conn
+	features wire.Features
+	ctx      context.Context
+	cancel   context.CancelFunc
+	lanes    *lanes
+	done     chan struct{}
+	closed   chan struct{} // the link is closed
+	work     sync.WaitGroup
+
+	began     time.Time
+	kept      atomic.Int64 // when the last keepalive came, Unix ns
+	stalled   atomic.Bool  // the reader waits for requests to be handled
+	heartbeat time.Time    // for sweep only
+
+	mu      sync.Mutex
+	queue   *queue.Queue
+	begun   bool
+	ready   bool
+	waited  bool // too long for the inventory
+	pumping bool
+	ended   bool
+	told    *model.Message // the inventory that is to be answered
+	answers []answer
+	volumes map[string]chan<- *model.Message
+	wake    *time.Timer
+	wakeAt  time.Time
+	reason  string
+}
+
+// answer is a message that goes before all objects.
+type answer struct {
+	m       *model.Message
+	written chan<- error // nil: nobody waits; else it has room
+}
+
+func newSession(h *Hub, node string, conn wire.Conn) *session {
+	now := time.Now()
+	s := &session{hub: h, node: node, conn: conn, features: conn.Features(), done: make(chan struct{}), closed: make(chan struct{}),
+		began: now, heartbeat: now}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.kept.Store(now.UnixNano())
+	opts := upstreamPeer
+	if s.features.Inventory {
+		opts = ourPeer
+	}
+	s.queue = queue.New(opts)
+	s.lanes = newLanes(s.handle)
+	return s
+}
+
+// protocol is what Upstream is told.
+func (s *session) protocol() string {
+	if s.features.Inventory {
+		return "edgecore/" + s.conn.Protocol()
+	}
+	return s.conn.Protocol()
+}
+
+// run serves the link until it ends.
+func (s *session) run() {
+	defer close(s.done)
+	if s.begin() {
+		klog.V(2).InfoS("Node connected", "node", s.node, "remote", s.conn.RemoteAddr(), "protocol", s.protocol())
+		s.hub.metrics.begun.WithLabelValues(s.protocol()).Inc()
+		s.read()
+		defer func() {
+			s.hub.opts.Upstream.Disconnected(s.node, s.reason)
+			klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason, "after", time.Since(s.began).Round(time.Millisecond))
+		}()
+	}
+	<-s.closed
+	s.lanes.wait()
+	s.work.Wait()
+	s.hub.unregister(s)
+	s.hub.metrics.ended(s)
+}
+
+// begin starts what belongs to a new session; it says no if the session ended before it began.
+func (s *session) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.begun = true
+	s.kept.Store(time.Now().UnixNano())
+	s.work.Go(func() { s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol()) })
+	s.work.Go(s.seed)
+	return true
+}
+
+// end closes the link; the first reason counts. It does not wait.
+func (s *session) end(code int, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.ended, s.reason = true, reason
+	if s.wake != nil {
+		s.wake.Stop()
+	}
+	for _, a := range s.answers {
+		if a.written != nil {
+			a.written <- errEnded
+		}
+	}
+	s.answers = nil
+	s.cancel()
+	s.lanes.close()
+	go func() {
+		defer close(s.closed)
+		_ = s.conn.Close(code, reason) // the first close counts, and nobody can be told of another error
+	}()
+}
+
+var errEnded = errors.New("the link to the node ended")
+
+// read takes what comes until the link ends.
+func (s *session) read() {
+	for {
+		m, err := s.conn.Read()
+		if err != nil {
+			code, reason := wire.CloseCode(err)
+			if reason == "" {
+				reason = err.Error()
+			}
+			s.end(code, reason)
+			return
+		}
+		if s.ctx.Err() != nil {
+			return
+		}
+		s.receive(m)
+	}
+}
+
+// receive sees to one message. What takes time is done elsewhere.
+func (s *session) receive(m *model.Message) {
+	what, why := classify(m, s.features)
+	switch what {
+	case keepalive:
+		s.kept.Store(time.Now().UnixNano())
+	case volume:
+		s.volumeAnswered(m)
+	case ack:
+		s.acked(m.Header.ParentID)
+	case nack:
+		s.refused(m)
+	case inventory:
+		s.inventoried(m)
+	case kubeCA, request:
+		s.lanes.put(m, s.stall)
+		if s.stalled.Swap(false) {
+			s.kept.Store(time.Now().UnixNano()) // what came meanwhile was not read
+		}
+	case dropped:
+		s.hub.metrics.dropped.Inc()
+		klog.V(4).InfoS("Message dropped", "node", s.node, "why", why, "source", m.Route.Source, "operation", m.Route.Operation, "resource", m.Route.Resource)
+	}
+}
+
+func (s *session) stall() { s.stalled.Store(true) }
+
+// sweep ends the session of a silent node, and renews the lease of one that is not.
+func (s *session) sweep(now time.Time) {
+	if !s.sweepStart(now) || s.stalled.Load() {
+		return
+	}
+	interval := s.hub.opts.KeepaliveInterval
+	last := time.Unix(0, s.kept.Load())
+	sign := "keepalive message"
+	if s.features.Lease {
+		sign = "sign of life"
+		if heard := s.conn.Stats().Heard; heard.After(last) {
+			last = heard
+		}
+	}
+	if now.Sub(last) > interval {
+		s.end(wire.CloseSilent, fmt.Sprintf("no %s came for %v", sign, interval))
+		return
+	}
+	if !s.features.Lease || now.Sub(s.heartbeat) < heartbeatPeriod || last.Before(s.heartbeat) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.heartbeat = now
+	s.work.Go(func() { s.hub.opts.Upstream.Heartbeat(s.ctx, s.node) })
+}
+
+// sweepStart gives up waiting for the inventory. It tells whether the session lives.
+func (s *session) sweepStart(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.begun && !s.ended && s.features.Inventory && !s.ready && !s.waited && now.Sub(s.began) > inventoryWait {
+		s.waited = true
+		s.work.Go(s.startWithout)
+	}
+	return s.begun && !s.ended
+}
+
+// changed marks an object.
+func (s *session) changed(key resource.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.Mark(key)
+	s.kick()
+}
+
+// handle carries out one request and writes the answer. It returns when the answer is on its way, so that a
+// node that reads no answers gets no more requests done.
+func (s *session) handle(m *model.Message) {
+	defer func() {
+		if bad := recover(); bad != nil {
+			klog.ErrorS(nil, "A request of a node broke its handler", "node", s.node, "resource", m.Route.Resource, "operation", m.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
+			s.end(wire.CloseInternal, "a request of this node could not be handled: see cloudcore's log")
+		}
+	}()
+	var reply *model.Message
+	if m.Route.Resource == resourceKubeCA {
+		reply = s.hub.kubeCAAnswer(m)
+	} else {
+		reply = s.hub.opts.Upstream.Handle(s.ctx, s.node, m)
+	}
+	if reply != nil {
+		if err := s.deliver(s.ctx, reply); err != nil && !errors.Is(err, errEnded) {
+			klog.InfoS("Answer not sent", "node", s.node, "resource", m.Route.Resource, "err", err)
+		}
+	}
+}
+
+// deliver writes a message before all objects, and waits until that is done.
+func (s *session) deliver(ctx context.Context, m *model.Message) error {
+	written := make(chan error, 1)
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return errEnded
+	}
+	s.answers = append(s.answers, answer{m, written})
+	s.kick()
+	s.mu.Unlock()
+	select {
+	case err := <-written:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

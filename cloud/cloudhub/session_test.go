@@ -1,0 +1,129 @@
+package cloudhub
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+func TestOurEdge(t *testing.T) {
+	c := startCloud(t, nil)
+	c.cluster.set("n1", "default/configmap/conf", "u-conf", "a")
+	c.cluster.set("n1", "default/pod/web", "u-web", "a")
+	c.cluster.set("n1", "null/node/n1", "u-node", "a")
+	c.cluster.set("n2", "default/pod/other", "u-other", "a")
+	e := newEdge(t, "n1").dialOurs(c)
+	settled(t, c, e)
+	eventually(t, "the answer to the inventory", e.isSynced)
+	want := []string{"insert default/configmap/conf", "insert default/pod/web", "update null/node/n1"}
+	if diff := cmp.Diff(want, e.lines()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	// The same states again are no reason to send anything.
+	c.cluster.set("n1", "default/pod/web", "u-web", "a")
+	c.cluster.set("n1", "default/pod/web", "u-web", "b")
+	c.cluster.set("n1", "default/secret/s", "u-s", "a")
+	settled(t, c, e)
+	c.cluster.set("n1", "default/pod/web", "u-web2", "c")
+	settled(t, c, e)
+	c.cluster.remove("n1", "default/pod/web")
+	c.cluster.remove("n1", "null/node/n1")
+	eventually(t, "the pod to go", func() bool { return e.holds()["default/pod/web"] == "" })
+	want = append(want, "update default/pod/web", "update default/secret/s", "delete default/pod/web", "insert default/pod/web", "delete default/pod/web")
+	if diff := cmp.Diff(want, e.lines()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	// After a reconnect only differences travel.
+	e.bye()
+	eventually(t, "the session to end", func() bool { return len(c.hub.Connected()) == 0 })
+	c.cluster.remove("n1", "default/secret/s")
+	c.cluster.set("n1", "default/configmap/conf", "u-conf", "b")
+	c.cluster.set("n1", "default/pod/api", "u-api", "a")
+	again := newEdge(t, "n1")
+	again.objects = e.holds()
+	delete(again.objects, "null/node/n1")
+	again.dialOurs(c)
+	settled(t, c, again)
+	eventually(t, "the answer to the inventory", again.isSynced)
+	want = []string{"delete default/secret/s", "update default/configmap/conf", "insert default/pod/api"}
+	if diff := cmp.Diff(want, again.lines()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	log := []string{"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)", "connected n1 edgecore/websocket"}
+	if diff := cmp.Diff(log, c.api.noted()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestNewerConnectionWins: the older session is told why it ends, and its end is told before the newer's beginning.
+func TestNewerConnectionWins(t *testing.T) {
+	c := startCloud(t, nil)
+	first := newEdge(t, "n1").dialOurs(c)
+	eventually(t, "the first session", func() bool { return len(c.api.noted()) == 1 })
+	second := newEdge(t, "n1").dialUpstream(c)
+	if err := first.waitEnd(); err == nil || !strings.Contains(err.Error(), "a newer connection of n1 from ") {
+		t.Errorf("the older ended with %v", err)
+	}
+	eventually(t, "the second session", func() bool { return len(c.api.noted()) == 3 })
+	log := c.api.noted()
+	if !strings.HasPrefix(log[1], "disconnected n1: a newer connection") || log[2] != "connected n1 websocket" {
+		t.Errorf("told %q", log)
+	}
+	c.hub.Disconnect("n1", "the node was deleted")
+	if err := second.waitEnd(); err == nil || !strings.Contains(err.Error(), "the node was deleted") {
+		t.Errorf("ended with %v", err)
+	}
+	eventually(t, "the end to be told", func() bool { return len(c.api.noted()) == 4 })
+}
+
+// TestSilence: without keepalive messages a session ends, whatever else comes; an edge of ours lives by its pings.
+func TestSilence(t *testing.T) {
+	c := startCloud(t, func(o *Options) { o.KeepaliveInterval = 300 * time.Millisecond })
+	upstream, ours := newEdge(t, "up"), newEdge(t, "ours")
+	ours.dialOurs(c)
+	upstream.dialUpstream(c)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-tick.C:
+			for _, e := range []*edge{upstream, ours} {
+				_ = e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/configmap/x", json.RawMessage("null"))) // the link may have ended
+			}
+		case <-upstream.gone:
+			ended = true
+		case <-ours.gone:
+			t.Fatal("the edge that gave signs of life was disconnected")
+		}
+	}
+	if err := upstream.waitEnd(); err == nil || !strings.Contains(err.Error(), "no keepalive message came for 300ms") {
+		t.Errorf("ended with %v", err)
+	}
+	if err := ours.waitEnd(); err == nil || !strings.Contains(err.Error(), "for") {
+		t.Errorf("the silent edge ended with %v", err)
+	}
+}
+
+// TestUnknownNow: an object that nobody can tell about holds up no other, and comes later.
+func TestUnknownNow(t *testing.T) {
+	c := startCloud(t, nil)
+	c.cluster.fail("default/pod/a", errors.New("the informer is behind"))
+	c.cluster.set("n1", "default/pod/a", "u-a", "1")
+	c.cluster.set("n1", "default/pod/b", "u-b", "1")
+	e := newEdge(t, "n1").dialOurs(c)
+	eventually(t, "the other pod", func() bool { return e.holds()["default/pod/b"] != "" })
+	if e.isSynced() {
+		t.Error("synced without one pod")
+	}
+	c.cluster.fail("default/pod/a", nil)
+	settled(t, c, e)
+	eventually(t, "the answer to the inventory", e.isSynced)
+}

@@ -1,0 +1,489 @@
+package cloudhub
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cluster is a Downstream that tests write into.
+type cluster struct {
+	mu      sync.Mutex
+	hub     *Hub
+	rv      int
+	objects map[string]map[resource.Key]*Object
+	order   map[string][]resource.Key
+	failing map[resource.Key]error
+}
+
+func newCluster() *cluster {
+	return &cluster{objects: map[string]map[resource.Key]*Object{}, order: map[string][]resource.Key{}, failing: map[resource.Key]error{}}
+}
+
+func (c *cluster) Desired(node string) []Ref {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var refs []Ref
+	for _, key := range c.order[node] {
+		if o := c.objects[node][key]; o != nil {
+			refs = append(refs, o.Ref)
+		}
+	}
+	return refs
+}
+
+func (c *cluster) Object(node string, key resource.Key) (*Object, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.failing[key]; err != nil {
+		return nil, err
+	}
+	o := c.objects[node][key]
+	if o == nil {
+		return nil, nil
+	}
+	cp := *o
+	return &cp, nil
+}
+
+// set changes an object of a node, and tells the hub.
+func (c *cluster) set(node, name, uid, spec string) *Object {
+	key, err := resource.Parse(name)
+	if err != nil {
+		panic(err)
+	}
+	c.mu.Lock()
+	c.rv++
+	kind := map[string]string{"pod": "Pod", "configmap": "ConfigMap", "secret": "Secret", "node": "Node"}[key.Type]
+	rv := fmt.Sprint(c.rv)
+	o := &Object{Ref: Ref{Key: key, UID: types.UID(uid), APIVersion: "v1", Kind: kind, ResourceVersion: rv}, Version: spec}
+	o.JSON = json.RawMessage(fmt.Sprintf(`{"kind":%q,"apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":%q,"resourceVersion":%q},"spec":{"is":%q}}`,
+		kind, key.Name, key.Namespace, uid, rv, spec))
+	if c.objects[node] == nil {
+		c.objects[node] = map[resource.Key]*Object{}
+	}
+	if c.objects[node][key] == nil {
+		c.order[node] = append(c.order[node], key)
+	}
+	c.objects[node][key] = o
+	hub := c.hub
+	c.mu.Unlock()
+	if hub != nil {
+		hub.Changed(node, key)
+	}
+	return o
+}
+
+func (c *cluster) remove(node, name string) {
+	key, err := resource.Parse(name)
+	if err != nil {
+		panic(err)
+	}
+	c.mu.Lock()
+	delete(c.objects[node], key)
+	c.order[node] = slices.DeleteFunc(c.order[node], func(k resource.Key) bool { return k == key })
+	c.mu.Unlock()
+	c.hub.Changed(node, key)
+}
+
+func (c *cluster) fail(name string, err error) {
+	key, _ := resource.Parse(name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failing[key] = err
+}
+
+// want is what a node is to have, as name -> uid/version.
+func (c *cluster) want(node string) map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string]string{}
+	for k, o := range c.objects[node] {
+		all[k.String()] = string(o.UID) + "/" + o.Version
+	}
+	return all
+}
+
+// api is an Upstream that notes what it is told.
+type api struct {
+	mu     sync.Mutex
+	log    []string
+	handle func(ctx context.Context, node string, m *model.Message) *model.Message
+}
+
+func (a *api) note(format string, args ...any) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.log = append(a.log, fmt.Sprintf(format, args...))
+}
+
+func (a *api) noted() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.log)
+}
+
+func (a *api) Connected(_ context.Context, node, protocol string) {
+	a.note("connected %s %s", node, protocol)
+}
+func (a *api) Disconnected(node, reason string)         { a.note("disconnected %s: %s", node, reason) }
+func (a *api) Heartbeat(_ context.Context, node string) { a.note("heartbeat %s", node) }
+func (a *api) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
+	a.mu.Lock()
+	handle := a.handle
+	a.mu.Unlock()
+	if handle != nil {
+		return handle(ctx, node, m)
+	}
+	a.note("%s %s %s", node, m.Route.Operation, m.Route.Resource)
+	r := m.Respond(model.OK)
+	r.Route.Source, r.Route.Group = sourceEdgeController, model.GroupResource
+	return r
+}
+
+// cloud is a hub with a server.
+type cloud struct {
+	t       testing.TB
+	ca      *wiretest.CA
+	hub     *Hub
+	cluster *cluster
+	api     *api
+	addr    string
+	ctx     context.Context
+	stop    func()
+}
+
+func startCloud(t testing.TB, change func(*Options)) *cloud {
+	t.Helper()
+	c := &cloud{t: t, ca: wiretest.NewCA(t), cluster: newCluster(), api: &api{}}
+	c.start(change)
+	return c
+}
+
+func (c *cloud) start(change func(*Options)) {
+	opts := Options{Downstream: c.cluster, Upstream: c.api, Features: wire.AllFeatures(), KubeCA: []byte("-----CA-----\n")}
+	if change != nil {
+		change(&opts)
+	}
+	hub, err := New(opts)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.hub = hub
+	c.cluster.mu.Lock()
+	c.cluster.hub = hub
+	c.cluster.mu.Unlock()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.addr = l.Addr().String()
+	server := c.ca.Server(c.t)
+	config := TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool())
+	ctx, cancel := context.WithCancel(context.Background())
+	c.ctx = ctx
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = hub.Run(ctx) })
+	wg.Go(func() {
+		if err := hub.ServeWebSocket(ctx, l, config); ctx.Err() == nil {
+			c.t.Errorf("the server ended: %v", err)
+		}
+	})
+	c.stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+	})
+	c.t.Cleanup(func() { c.stop() })
+}
+
+func (c *cloud) clientTLS(cert tls.Certificate) *tls.Config {
+	return &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{cert}}
+}
+
+func nodeHeader(node string) http.Header {
+	h := http.Header{}
+	h.Set(wire.HeaderNodeID, node)
+	h.Set(wire.HeaderProjectID, "e632aba927ea4ac2b575ec1603d56f10")
+	h.Set(wire.HeaderUse, wire.UseMessages)
+	return h
+}
+
+// edge is a peer that stores what it is sent, and acks.
+type edge struct {
+	t    testing.TB
+	node string
+	send func(*model.Message) error
+	bye  func()
+
+	mu      sync.Mutex
+	objects map[string]string // name -> uid/version
+	rvs     map[string]string
+	got     []*model.Message
+	raw     []string
+	answers map[string]*model.Message
+	mute    bool
+	refuse  map[string]bool
+	synced  bool
+	ended   error
+	gone    chan struct{}
+}
+
+func newEdge(t testing.TB, node string) *edge {
+	return &edge{t: t, node: node, objects: map[string]string{}, rvs: map[string]string{}, answers: map[string]*model.Message{},
+		refuse: map[string]bool{}, gone: make(chan struct{})}
+}
+
+// dialUpstream connects as an edge of upstream: nothing but JSON messages over a WebSocket.
+func (e *edge) dialUpstream(c *cloud) *edge {
+	e.t.Helper()
+	dialer := websocket.Dialer{TLSClientConfig: c.clientTLS(c.ca.Node(e.t, e.node, time.Now().Add(time.Hour)))}
+	ws, _, err := dialer.Dial("wss://"+c.addr+"/e632/"+e.node+"/events", nodeHeader(e.node))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var writing sync.Mutex
+	e.send = func(m *model.Message) error {
+		writing.Lock()
+		defer writing.Unlock()
+		return ws.WriteJSON(m)
+	}
+	e.bye = sync.OnceFunc(func() { _ = ws.Close(); <-e.gone })
+	go func() {
+		defer close(e.gone)
+		for {
+			kind, data, err := ws.ReadMessage()
+			if err != nil {
+				e.end(err)
+				return
+			}
+			var m model.Message
+			if err := json.Unmarshal(data, &m); err != nil || kind != websocket.TextMessage {
+				e.t.Errorf("the cloud sent %q", data)
+				return
+			}
+			e.receive(&m, string(data))
+		}
+	}()
+	e.t.Cleanup(e.bye)
+	e.keepalive()
+	return e
+}
+
+// dialOurs connects as an edge of ours, and tells what it holds.
+func (e *edge) dialOurs(c *cloud) *edge {
+	e.t.Helper()
+	conn, err := wire.DialWebSocket(c.ctx, wire.DialOptions{URL: "wss://" + c.addr + "/", Header: nodeHeader(e.node),
+		TLS: c.clientTLS(c.ca.Node(e.t, e.node, time.Now().Add(time.Hour))), Features: wire.AllFeatures()})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return e.over(conn)
+}
+
+// over serves a link of ours.
+func (e *edge) over(conn wire.Conn) *edge {
+	e.send = conn.Write
+	e.bye = sync.OnceFunc(func() { _ = conn.Close(wire.CloseNormal, ""); <-e.gone })
+	go func() {
+		defer close(e.gone)
+		for {
+			m, err := conn.Read()
+			if err != nil {
+				e.end(err)
+				return
+			}
+			e.receive(m, "")
+		}
+	}()
+	e.t.Cleanup(e.bye)
+	e.tell()
+	return e
+}
+
+func (e *edge) tell() {
+	e.mu.Lock()
+	var held []wire.Held
+	for key, o := range e.objects {
+		uid, version, _ := cut(o)
+		held = append(held, wire.Held{Key: key, UID: uid, Version: version})
+	}
+	e.mu.Unlock()
+	m, err := wire.NewInventory(held)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if err := e.send(m); err != nil {
+		e.t.Error(err)
+	}
+}
+
+func (e *edge) end(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = err
+}
+
+func (e *edge) keepalive() {
+	_ = e.send(&model.Message{Header: model.Header{ID: model.NewID(), Timestamp: time.Now().UnixMilli()},
+		Route: model.Route{Source: "websocket", Group: "resource", Operation: "keepalive", Resource: "node"}, Content: json.RawMessage(`"ping"`)})
+}
+
+func cut(o string) (uid, version string, ok bool) {
+	for i := range o {
+		if o[i] == '/' {
+			return o[:i], o[i+1:], true
+		}
+	}
+	return o, "", false
+}
+
+// receive does what metamanager does: answers are noted, objects stored and acked.
+func (e *edge) receive(m *model.Message, raw string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.raw = append(e.raw, raw)
+	if m.IsResponse() {
+		e.answers[m.Header.ParentID] = m
+		var synced wire.Synced
+		if json.Unmarshal(m.Content, &synced) == nil && synced.Synced {
+			e.synced = true
+		}
+		return
+	}
+	e.got = append(e.got, m)
+	if e.mute {
+		return
+	}
+	if e.refuse[m.Route.Resource] {
+		_ = e.send(m.RespondError(model.ModuleMetaManager, fmt.Errorf("the disk is full")))
+		return
+	}
+	var o struct {
+		APIVersion, Kind string
+		Metadata         struct{ Name, Namespace, UID, ResourceVersion string }
+		Spec             struct{ Is string }
+	}
+	if err := json.Unmarshal(m.Content, &o); err != nil {
+		e.t.Errorf("%s: %v in %s", m.Route.Resource, err, m.Content)
+	}
+	if o.APIVersion == "" || o.Kind == "" {
+		e.t.Errorf("%s %s has no apiVersion and kind: %s", m.Route.Operation, m.Route.Resource, m.Content)
+	}
+	switch m.Route.Operation {
+	case model.OpInsert, model.OpUpdate:
+		e.objects[m.Route.Resource] = o.Metadata.UID + "/" + o.Spec.Is
+		e.rvs[m.Route.Resource] = m.Header.ResourceVersion
+	case model.OpDelete:
+		if uid, _, _ := cut(e.objects[m.Route.Resource]); uid == o.Metadata.UID {
+			delete(e.objects, m.Route.Resource)
+		}
+	}
+	_ = e.send(m.Respond(model.OK))
+}
+
+func (e *edge) setMute(mute bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mute = mute
+}
+
+func (e *edge) holds() map[string]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.objects)
+}
+
+// lines are the pushes so far, in short.
+func (e *edge) lines() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var all []string
+	for _, m := range e.got {
+		all = append(all, m.Route.Operation+" "+m.Route.Resource)
+	}
+	return all
+}
+
+func (e *edge) answer(id string) *model.Message {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.answers[id]
+}
+
+func (e *edge) isSynced() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.synced
+}
+
+// ask sends a request and waits for the answer.
+func (e *edge) ask(operation, name string, content string) *model.Message {
+	e.t.Helper()
+	m := model.New(model.ModuleEdged, model.GroupMeta, operation, name, json.RawMessage(content))
+	if err := e.send(m); err != nil {
+		e.t.Fatal(err)
+	}
+	var reply *model.Message
+	eventually(e.t, "an answer to "+operation+" "+name, func() bool { reply = e.answer(m.Header.ID); return reply != nil })
+	return reply
+}
+
+// waitEnd waits until the link ended, and says how.
+func (e *edge) waitEnd() error {
+	e.t.Helper()
+	select {
+	case <-e.gone:
+	case <-time.After(10 * time.Second):
+		e.t.Fatal("the link does not end")
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ended
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited 10 s for %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func settled(t testing.TB, c *cloud, e *edge) {
+	t.Helper()
+	eventually(t, "the edge to have what it is to have", func() bool {
+		if !maps.Equal(c.cluster.want(e.node), e.holds()) {
+			return false
+		}
+		s := c.hub.session(e.node)
+		if s == nil {
+			return false
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		waiting, unacked := s.queue.Len()
+		return waiting == 0 && unacked == 0
+	})
+}
