@@ -4,8 +4,11 @@
 //
 // A cluster lies in one folder, its etcd listens on sockets there and its servers on ports of
 // 127.0.0.1 that it holds, so two clusters never meet. A cluster whose owner died without stopping
-// it is removed by whoever starts the next one. Nothing is written outside of the folder, and no
-// kubeconfig of the user is read.
+// it is removed by whoever starts the next one. Outside of the folder there are only the locks of
+// ports; no kubeconfig of the user is read or written.
+//
+// Without the controller manager there are no service accounts but those that a test makes, and
+// kube-apiserver refuses pods in a namespace that has none.
 package kube
 
 import (

@@ -36,7 +36,9 @@ type Options struct {
 	// NodeMonitorPeriod how often that is looked at. 0: Kubernetes' own, 50 s and 5 s.
 	NodeMonitorGracePeriod, NodeMonitorPeriod time.Duration
 	// TolerationTime is how long a pod that says nothing of it tolerates a node that is not ready
-	// or unreachable, before it is evicted. 0: Kubernetes' own, 5 minutes.
+	// or unreachable, before it is evicted. 0: Kubernetes' own, 5 minutes. Note that Kubernetes evicts
+	// nothing when all nodes are gone: the cluster of a test that waits for it needs a second one that
+	// renews its lease.
 	TolerationTime time.Duration
 
 	// The flags of a component, beside those that make it part of the cluster.

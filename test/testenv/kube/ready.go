@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -22,12 +23,18 @@ func (c *Cluster) etcdReady(ctx context.Context) error {
 	return healthy(ctx, socket, "http://etcd/health")
 }
 
-// apiServerReady waits for more than /readyz: the namespace that most tests use is made after it.
+// apiServerReady waits for more than /readyz: the namespaces and the service that every cluster has
+// are made after it, the namespace of the nodes' leases as the last.
 func (c *Cluster) apiServerReady(ctx context.Context) error {
 	if err := healthy(ctx, c.http, c.URL()+"/readyz"); err != nil {
 		return err
 	}
-	_, err := c.client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+	for _, name := range []string{metav1.NamespaceSystem, metav1.NamespaceDefault, v1.NamespaceNodeLease} {
+		if _, err := c.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+	}
+	_, err := c.client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	return err
 }
 

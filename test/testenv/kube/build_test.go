@@ -1,0 +1,161 @@
+package kube
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestBuildOutput(t *testing.T) {
+	for name, test := range map[string]struct {
+		chunks []string
+		done   int
+		errors []string
+		says   string
+	}{
+		"nothing":             {},
+		"packages":            {chunks: []string{"k8s.io/api/core/v1\nnet\n"}, done: 2, says: "  2 of 10 packages, 0s\n"},
+		"a package in pieces": {chunks: []string{"k8s.io/api", "/core/v1", "\nne", "t\n"}, done: 2, says: "  0 of 10 packages, 0s\n"},
+		"downloads":           {chunks: []string{"go: downloading k8s.io/api v0.36.3\n"}, says: "  0 of 10 packages, 0s\n"},
+		"errors": {
+			chunks: []string{"# k8s.io/api\n", "core.go:1:2: no such thing\n", "net\n"}, done: 1,
+			errors: []string{"# k8s.io/api", "core.go:1:2: no such thing"}, says: "  0 of 10 packages, 0s\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said strings.Builder
+			out := &buildOutput{to: &said, total: 10, start: time.Now()}
+			for _, chunk := range test.chunks {
+				if n, err := out.Write([]byte(chunk)); n != len(chunk) || err != nil {
+					t.Fatalf("Write = %d, %v; want %d", n, err, len(chunk))
+				}
+			}
+			if out.done != test.done {
+				t.Errorf("%d packages, want %d", out.done, test.done)
+			}
+			if diff := cmp.Diff(test.errors, out.errors); diff != "" {
+				t.Errorf("errors (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.says, said.String()); diff != "" {
+				t.Errorf("progress (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Progress is told at most every progressInterval, however many packages there are.
+func TestBuildOutputIsQuiet(t *testing.T) {
+	var said strings.Builder
+	out := &buildOutput{to: &said, total: 3, start: time.Now()}
+	for range 3 {
+		if _, err := out.Write([]byte("net\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lines := strings.Count(said.String(), "\n"); lines != 1 {
+		t.Errorf("%d lines, want 1:\n%s", lines, &said)
+	}
+	out.told = out.told.Add(-progressInterval)
+	if _, err := out.Write([]byte("net\n")); err != nil {
+		t.Fatal(err)
+	}
+	if want := "  1 of 3 packages, 0s\n  4 of 4 packages, 0s\n"; said.String() != want {
+		t.Errorf("progress %q, want %q", &said, want)
+	}
+}
+
+// A build that fails says what go says, and leaves no folder that the next one would take for complete.
+func TestBuildFails(t *testing.T) {
+	module, cache := t.TempDir(), t.TempDir()
+	dir := filepath.Join(cache, "kube-0")
+	for name, text := range map[string]string{
+		"go.mod":                   "module example.com/broken\n\ngo 1.26.0\n\ntool example.com/broken/server\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => ./kubernetes\n",
+		"server/main.go":           "package main\n\nfunc main() { nothing() }\n",
+		"kubernetes/go.mod":        "module k8s.io/kubernetes\n\ngo 1.26.0\n",
+		"kubernetes/kubernetes.go": "package kubernetes\n",
+	} {
+		path := filepath.Join(module, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var said strings.Builder
+	err := build(t.Context(), module, dir, &said)
+	if err == nil || !strings.Contains(err.Error(), "undefined: nothing") {
+		t.Errorf("error = %v, want the compiler's", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder of the binaries: %v, want that it is not there", err)
+	}
+}
+
+func TestBuildKey(t *testing.T) {
+	module := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(module, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := func() string {
+		t.Helper()
+		k, err := buildKey(module)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	write("go.mod", "module a\n")
+	if _, err := buildKey(module); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a go.sum: %v, want that it does not exist", err)
+	}
+	write("go.sum", "x v1\n")
+	first := key()
+	if again := key(); again != first {
+		t.Errorf("the same module has the keys %s and %s", first, again)
+	}
+	write("go.sum", "x v2\n")
+	if changed := key(); changed == first {
+		t.Errorf("the changed module has the same key %s", first)
+	}
+}
+
+func TestRemoveOld(t *testing.T) {
+	cache := t.TempDir()
+	now := time.Now()
+	for name, age := range map[string]time.Duration{
+		"kube-0000000000000000": keepBinaries + time.Hour, "kube-1111111111111111": time.Hour, "containerd2-0000000000": 2 * keepBinaries,
+	} {
+		dir := filepath.Join(cache, name)
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chtimes(dir, now, now.Add(-age))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeOld(cache, now.Add(-keepBinaries)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(cache, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{filepath.Join(cache, "containerd2-0000000000"), filepath.Join(cache, "kube-1111111111111111")}
+	if diff := cmp.Diff(want, left); diff != "" {
+		t.Errorf("what is left (-want +got):\n%s", diff)
+	}
+}
+
+func TestExplain(t *testing.T) {
+	_, err := exec.CommandContext(t.Context(), "sh", "-c", "echo no such module >&2; exit 4").Output()
+	if got, want := explain(err).Error(), "exit status 4: no such module"; got != want {
+		t.Errorf("explain = %q, want %q", got, want)
+	}
+	if got := explain(os.ErrClosed); got != os.ErrClosed {
+		t.Errorf("explain = %v, want the error as it was", got)
+	}
+}
