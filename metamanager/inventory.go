@@ -10,21 +10,15 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // inventoryTypes are what a cloud of ours keeps in step: it deletes what the node is not to have any more.
 var inventoryTypes = [...]string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeService}
 
-// held is one object of the store, as the cloud wants to hear of it.
-type held struct {
-	Key     string `json:"k"`
-	UID     string `json:"u"`
-	Version string `json:"v"`
-}
-
 // inventory lists what the store has of the cloud.
-func (m *Module) inventory(ctx context.Context) ([]held, error) {
-	list := []held{}
+func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
+	list := []wire.Held{}
 	for _, typ := range inventoryTypes {
 		err := m.store.Each(ctx, typ, func(row store.Meta) error {
 			var id identity
@@ -33,11 +27,11 @@ func (m *Module) inventory(ctx context.Context) ([]held, error) {
 				klog.V(2).InfoS("Stored object is of no use; asking for it again", "key", row.Key, "err", err)
 				return nil
 			}
-			version, err := m.opts.Version(row.Value)
+			version, err := wire.Version(row.Value)
 			if err != nil {
 				version = ""
 			}
-			list = append(list, held{row.Key, id.Metadata.UID, version})
+			list = append(list, wire.Held{Key: row.Key, UID: id.Metadata.UID, Version: version})
 			return nil
 		})
 		if err != nil {
@@ -53,20 +47,17 @@ func (m *Module) tellInventory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	content, err := json.Marshal(map[string][]held{"objects": list})
+	message, err := wire.NewInventory(list)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	key := resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeInventory}
-	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, model.New(m.Name(), model.GroupResource, model.OpInventory, key.String(), content))
+	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, message)
 	if err != nil {
 		return err
 	}
-	var done struct {
-		Synced bool `json:"synced"`
-	}
+	var done wire.Synced
 	if answer.Route.Operation == model.OpError || json.Unmarshal(answer.ContentData(), &done) != nil || !done.Synced {
 		return fmt.Errorf("the cloud answers %s %.200s", answer.Route.Operation, answer.ContentData())
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // errOffline is the answer to what only the cloud can do, while there is no link.
@@ -21,17 +21,9 @@ var errOffline = errors.New("not connected to the cloud")
 type Link struct {
 	Connected bool `json:"connected"`
 	// Features are what both ends agreed on; none with a cloud of KubeEdge.
-	Features Features `json:"features"`
+	Features wire.Features `json:"features"`
 	// Synced: the cloud has sent all that differed from what this edge has. It is metamanager that says so.
 	Synced bool `json:"synced,omitempty"`
-}
-
-// Features are those that metamanager acts upon.
-type Features struct {
-	// Inventory: the cloud wants to know what the edge has, and then sends differences only.
-	Inventory bool `json:"inventory,omitempty"`
-	// Lease: the cloud renews the node's lease itself while the link is alive.
-	Lease bool `json:"lease,omitempty"`
 }
 
 // linkState is the link as it is now.
@@ -127,7 +119,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	if err != nil {
 		return
 	}
-	news := model.New(m.Name(), model.GroupEdged, model.OpConnect, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeLink}.String(), content)
+	news := model.New(m.Name(), model.GroupEdged, wire.OpConnect, wire.ResourceLink, content)
 	if err := m.tellEdged(ctx, news); err != nil && ctx.Err() == nil {
 		klog.ErrorS(err, "edged not told that the store is complete")
 	}

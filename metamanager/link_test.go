@@ -18,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // hub stands in for edgehub and the cloud behind it: it keeps what it is sent, and answers as the test says.
@@ -104,7 +105,7 @@ func newLinked(t *testing.T, opts Options) (*edge, *hub) {
 
 func (e *edge) link(text string) {
 	e.t.Helper()
-	m := model.New(model.ModuleEdgeHub, model.GroupMeta, model.OpConnect, "null/link", json.RawMessage(text))
+	m := model.New(model.ModuleEdgeHub, model.GroupMeta, wire.OpConnect, wire.ResourceLink, json.RawMessage(text))
 	e.ok(e.send(m))
 }
 
@@ -330,8 +331,7 @@ func TestAcknowledgementsTravel(t *testing.T) {
 func TestInventory(t *testing.T) {
 	synced := make(chan struct{}, 9)
 	e, h := newLinked(t, Options{
-		Synced:  func(context.Context) { synced <- struct{}{} },
-		Version: func(obj []byte) (string, error) { return fmt.Sprint(len(obj)), nil },
+		Synced: func(context.Context) { synced <- struct{}{} },
 	})
 	if err := e.bus.Add(edged{}); err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestInventory(t *testing.T) {
 	var told string
 	var forwarded []string
 	h.answer(func(m *model.Message) string {
-		if m.Route.Operation != model.OpInventory {
+		if m.Route.Operation != wire.OpInventory {
 			return good
 		}
 		h.mu.Lock()
@@ -357,7 +357,14 @@ func TestInventory(t *testing.T) {
 	e.link(`{"connected":true,"features":{"inventory":true,"lease":true}}`)
 	<-synced
 	pod, secret := object("default", "one", "u1", "1"), object("default", "s", "u2", "1")
-	want := fmt.Sprintf(`{"objects":[{"k":"default/pod/one","u":"u1","v":"%d"},{"k":"default/secret/s","u":"u2","v":"%d"}]}`, len(pod), len(secret))
+	version := func(obj string) string {
+		v, err := wire.Version([]byte(obj))
+		if err != nil {
+			t.Error(err)
+		}
+		return v
+	}
+	want := fmt.Sprintf(`{"objects":[{"k":"default/pod/one","u":"u1","v":%q},{"k":"default/secret/s","u":"u2","v":%q}]}`, version(pod), version(secret))
 	if told != want {
 		t.Errorf("inventory %s, want %s", told, want)
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // Store is what the module needs of its store; see package store.
@@ -59,8 +60,6 @@ type Options struct {
 	Health func(error)
 	// Synced is called when the cloud has sent all that differed from the store.
 	Synced func(context.Context)
-	// Version is the short name of what is in an object, equal on both ends of a link between ours.
-	Version func(object []byte) (string, error)
 	// RemoteTimeout is how long the cloud gets to answer a request: 60 s.
 	RemoteTimeout time.Duration
 	// Now is the wall clock, by which tokens are renewed.
@@ -92,9 +91,6 @@ func New(bus Bus, s Store, opts Options) *Module {
 	}
 	if opts.Synced == nil {
 		opts.Synced = func(context.Context) {}
-	}
-	if opts.Version == nil {
-		opts.Version = func([]byte) (string, error) { return "", nil }
 	}
 	if opts.RemoteTimeout <= 0 {
 		opts.RemoteTimeout = defaultRemoteTimeout
@@ -215,7 +211,7 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 	}
 	fromEdged := msg.Route.Source == model.ModuleEdged
 	switch msg.Route.Operation {
-	case model.OpConnect:
+	case wire.OpConnect:
 		return model.OK, m.linkChanged(ctx, msg)
 	case model.OpQuery:
 		return m.query(ctx, key, msg)

@@ -22,10 +22,6 @@ const (
 	OpResponse  = "response"
 	OpError     = "error"
 	OpKeepalive = "keepalive"
-	// OpConnect tells the modules of the edge that the link came or went.
-	OpConnect = "connect"
-	// OpInventory tells a cloud of ours what the edge has.
-	OpInventory = "inventory"
 )
 
 // Modules and groups of the edge (protocol section 4.3).

@@ -32,9 +32,8 @@ const (
 	TypeEndpoints             = "endpoints"
 	TypeCSR                   = "certificatesigningrequest"
 
-	// TypeLink and TypeInventory are between ends of ours: the state of the link, and what an edge has.
-	TypeLink      = "link"
-	TypeInventory = "inventory"
+	// TypeLink is the state of the link, for the modules of the edge.
+	TypeLink = "link"
 )
 
 // Key names an object, or with an empty Name all of a type.
