@@ -20,9 +20,10 @@ help: ## show this
 setup: ## install the Debian packages that are missing (needs root)
 	hack/setup
 
-build: ## build bin/edgecore, stripped
+build: ## build bin/edgecore and bin/cloudcore, stripped
 	$(BUILD) -o bin/edgecore ./cmd/edgecore
-	@ls -l bin/edgecore
+	CGO_ENABLED=0 $(BUILD) -o bin/cloudcore ./cmd/cloudcore # no C library: it runs in any image
+	@ls -l bin/edgecore bin/cloudcore
 
 run: setup build ## run sample pods under edgecore on a containerd of its own
 	go run ./hack/dev run $(if $(CRI),--cri $(CRI))

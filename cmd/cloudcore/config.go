@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+)
+
+func newConfigCommand(opts *globalOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Check and show the configuration",
+		Long: `The configuration is a file of kind CloudCore, ` + v1alpha1.APIVersion + `. A file made for KubeEdge is
+taken as it is: keys that this version does not act on are named in warnings.`,
+	}
+	cmd.AddCommand(newConfigValidateCommand(opts), newConfigPrintCommand(opts))
+	return cmd
+}
+
+func newConfigValidateCommand(opts *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate [FILE]",
+		Short: "Check a configuration file, and change nothing",
+		Long: `Check a configuration file the way cloudcore does at its start. Keys that nobody knows and values that are
+not allowed are errors, all of them named with their lines (exit status 1). Keys of KubeEdge that this version
+does not act on are warnings (exit status 0), if the file gives them another value than the default.
+
+Without FILE it checks the one that --config names.`,
+		Example: "  cloudcore config validate " + v1alpha1.DefaultConfigFile,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := fileOf(opts, args)
+			_, warnings, err := v1alpha1.Load(file)
+			if err != nil {
+				return err
+			}
+			for _, w := range warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid, with %s\n", file, counted(len(warnings), "warning"))
+			return err
+		},
+	}
+}
+
+func newConfigPrintCommand(opts *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "print [FILE]",
+		Short: "Print the configuration in force: the file with the defaults filled in, without secrets",
+		Long: `Print the configuration in force: what the file says, with the default of each key that it leaves out. A
+password in the URL of kube-apiserver is shown as (hidden).
+
+Without FILE it prints the one that --config names.`,
+		Example: "  cloudcore config print | grep -A3 https",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, _, err := v1alpha1.Load(fileOf(opts, args))
+			if err != nil {
+				return err
+			}
+			return printYAML(cmd.OutOrStdout(), cfg.Redacted())
+		},
+	}
+}
+
+func fileOf(opts *globalOptions, args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return opts.config
+}
+
+func counted(n int, what string) string {
+	switch n {
+	case 0:
+		return "no " + what + "s"
+	case 1:
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/version"
+)
+
+// kubeConfig is the way to kube-apiserver that the configuration says, with inCluster for the one of the pod that
+// cloudcore runs in.
+func kubeConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
+	rc, err := baseConfig(cfg, inCluster)
+	if err != nil {
+		return nil, err
+	}
+	rc.UserAgent = "cloudcore/" + version.Version()
+	rc.QPS, rc.Burst = float32(cfg.QPS), int(cfg.Burst)
+	rc.ContentType = cfg.ContentType
+	rc.AcceptContentTypes = cfg.ContentType
+	if cfg.ContentType != v1alpha1.ContentTypeJSON {
+		rc.AcceptContentTypes += "," + v1alpha1.ContentTypeJSON
+	}
+	return rc, nil
+}
+
+func baseConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
+	if cfg.Master == "" && cfg.KubeConfig == "" {
+		rc, err := inCluster()
+		switch {
+		case errors.Is(err, rest.ErrNotInCluster):
+			return nil, errors.New("no way to kube-apiserver: this is no pod of a cluster, and the configuration names none; set kubeAPIConfig.kubeConfig to the path of a kubeconfig")
+		case err != nil:
+			return nil, fmt.Errorf("the pod's service account: %w", err)
+		}
+		return rc, nil
+	}
+	rc, err := clientcmd.BuildConfigFromFlags(cfg.Master, cfg.KubeConfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeAPIConfig.kubeConfig %q: %w", cfg.KubeConfig, err)
+	}
+	return rc, nil
+}
+
+const (
+	// firstRetry and lastRetry bound the time between two questions to an API server that does not answer.
+	firstRetry = time.Second
+	lastRetry  = 10 * time.Second
+	// answerWithin is how long kube-apiserver may take to answer at the start.
+	answerWithin = 10 * time.Second
+)
+
+// awaitAPI returns when kube-apiserver answers: both may be starting at the same time. It tells waiting what is wrong
+// meanwhile. Credentials that are refused are an error.
+func awaitAPI(ctx context.Context, client kubernetes.Interface, waiting func(error)) error {
+	said := ""
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		err := askAPI(ctx, client)
+		switch {
+		case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+			return nil // it has answered
+		case ctx.Err() != nil:
+			return nil // whoever asked for the end gets it
+		case apierrors.IsUnauthorized(err):
+			return fmt.Errorf("kube-apiserver refuses our credentials: %w; look at those in kubeAPIConfig.kubeConfig, or at the pod's service account", err)
+		}
+		waiting(err)
+		if text := err.Error(); text != said {
+			klog.ErrorS(err, "kube-apiserver does not answer; asking again until it does")
+			said = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+func askAPI(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	_, err := client.CoreV1().Namespaces().Get(ctx, certificates.Namespace, metav1.GetOptions{})
+	return err
+}

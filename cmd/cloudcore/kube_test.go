@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clientgotesting "k8s.io/client-go/testing"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/version"
+)
+
+const kubeconfigFile = `apiVersion: v1
+kind: Config
+clusters:
+- name: c
+  cluster: {server: https://192.0.2.1:6443}
+users:
+- name: u
+  user: {token: abc}
+contexts:
+- name: x
+  context: {cluster: c, user: u}
+current-context: x
+`
+
+func TestKubeConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, []byte(kubeconfigFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inCluster := func() (*rest.Config, error) { return &rest.Config{Host: "in-cluster"}, nil }
+	nowhere := func() (*rest.Config, error) { return nil, rest.ErrNotInCluster }
+	const protobuf, json = v1alpha1.ContentTypeProtobuf, v1alpha1.ContentTypeJSON
+	for name, tc := range map[string]struct {
+		cfg       v1alpha1.KubeAPIConfig
+		inCluster func() (*rest.Config, error)
+		want      []string // host, token, content type, accepted types
+		err       string
+	}{
+		"a kubeconfig":            {v1alpha1.KubeAPIConfig{KubeConfig: file, ContentType: protobuf}, nowhere, []string{"https://192.0.2.1:6443", "abc", protobuf, protobuf + "," + json}, ""},
+		"a kubeconfig and master": {v1alpha1.KubeAPIConfig{KubeConfig: file, Master: "https://192.0.2.9", ContentType: json}, nowhere, []string{"https://192.0.2.9", "abc", json, json}, ""},
+		"a master":                {v1alpha1.KubeAPIConfig{Master: "http://127.0.0.1:8080", ContentType: json}, nowhere, []string{"http://127.0.0.1:8080", "", json, json}, ""},
+		"the pod's":               {v1alpha1.KubeAPIConfig{ContentType: protobuf}, inCluster, []string{"in-cluster", "", protobuf, protobuf + "," + json}, ""},
+		"none":                    {v1alpha1.KubeAPIConfig{}, nowhere, nil, "set kubeAPIConfig.kubeConfig to the path of a kubeconfig"},
+		"no token in the pod": {v1alpha1.KubeAPIConfig{}, func() (*rest.Config, error) { return nil, errors.New("no such file") }, nil,
+			"the pod's service account: no such file"},
+		"no file": {v1alpha1.KubeAPIConfig{KubeConfig: "/none"}, nowhere, nil, `kubeAPIConfig.kubeConfig "/none": `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.cfg.QPS, tc.cfg.Burst = 50, 100
+			rc, err := kubeConfig(&tc.cfg, tc.inCluster)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("%v, want %q in it", err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, []string{rc.Host, rc.BearerToken, rc.ContentType, rc.AcceptContentTypes}); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if rc.QPS != 50 || rc.Burst != 100 || rc.UserAgent != "cloudcore/"+version.Version() {
+				t.Errorf("qps %v, burst %d, agent %q", rc.QPS, rc.Burst, rc.UserAgent)
+			}
+		})
+	}
+}
+
+// TestAwaitAPI: cloudcore waits for an API server that is starting, says what it waits for, and gives up when its
+// credentials are refused.
+func TestAwaitAPI(t *testing.T) {
+	namespaces := schema.GroupResource{Resource: "namespaces"}
+	for name, tc := range map[string]struct {
+		answers []error // one a question
+		waited  time.Duration
+		err     string
+	}{
+		"there":        {[]error{nil}, 0, ""},
+		"no namespace": {[]error{apierrors.NewNotFound(namespaces, "kubeedge")}, 0, ""},
+		"not for us":   {[]error{apierrors.NewForbidden(namespaces, "kubeedge", errors.New("no"))}, 0, ""},
+		"starting":     {[]error{errors.New("connection refused"), errors.New("connection refused"), apierrors.NewServiceUnavailable("soon"), nil}, 7 * time.Second, ""},
+		"refused":      {[]error{errors.New("connection refused"), apierrors.NewUnauthorized("no")}, time.Second, "refuses our credentials"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				asked := 0
+				client.PrependReactor("get", "namespaces", func(clientgotesting.Action) (bool, runtime.Object, error) {
+					asked++
+					return true, &v1.Namespace{}, tc.answers[asked-1]
+				})
+				began := time.Now()
+				var last error
+				err := awaitAPI(t.Context(), client, func(err error) { last = err })
+				if (tc.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("%v, want %q", err, tc.err)
+				}
+				if got := time.Since(began); got != tc.waited {
+					t.Errorf("waited %v, want %v", got, tc.waited)
+				}
+				if (last != nil) != (asked > 1) {
+					t.Errorf("asked %d times, and said %v", asked, last)
+				}
+			})
+		})
+	}
+}
+
+// TestAwaitAPIEnds: the wait ends with its context, which is no error.
+func TestAwaitAPIEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		client.PrependReactor("get", "namespaces", func(clientgotesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("connection refused")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		asked := 0
+		if err := awaitAPI(ctx, client, func(error) { asked++ }); err != nil || ctx.Err() == nil {
+			t.Errorf("%v, %v", err, ctx.Err())
+		}
+		if asked != 9 { // after 0, 1, 3, 7, 15, 25 ... 55 s
+			t.Errorf("asked %d times", asked)
+		}
+	})
+}

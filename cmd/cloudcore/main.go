@@ -1,0 +1,20 @@
+// Command cloudcore stands beside kube-apiserver and serves edges: it sends them what they are to run, and carries
+// their reports into the API.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // whoever asks twice does not want to wait
+	if err := newRootCommand().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "cloudcore:", err)
+		os.Exit(1)
+	}
+}

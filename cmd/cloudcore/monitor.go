@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+)
+
+const (
+	readTimeout = 10 * time.Second
+	idleTimeout = time.Minute
+	// lastAnswers is how long answers that are being written may take when cloudcore ends.
+	lastAnswers = time.Second
+)
+
+// newRegistry holds the metrics of the process; the parts add theirs.
+func newRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}
+
+// monitorHandler answers /metrics, /healthz and /readyz, and /debug/pprof where that is wanted.
+func monitorHandler(p *parts, registry *prometheus.Registry, profiling bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	for _, probe := range []struct {
+		name string
+		ask  func() []report
+	}{{"healthz", p.alive}, {"readyz", p.ready}} {
+		mux.HandleFunc("/"+probe.name, func(w http.ResponseWriter, r *http.Request) {
+			text, well := verdict(probe.name, probe.ask(), r.URL.Query().Has("verbose"))
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			if !well {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			_, _ = io.WriteString(w, text) // the client went away
+		})
+	}
+	if profiling {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	return readOnly(mux)
+}
+
+// readOnly lets GET and HEAD through.
+func readOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "this port is read-only", http.StatusMethodNotAllowed)
+			return
+		}
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// local returns an error when an address is not this host's alone.
+func local(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost") {
+		return nil
+	}
+	return fmt.Errorf("%s answers without a password to whoever reaches it", addr)
+}
+
+// listen opens a TCP port; key names it in the error.
+func listen(ctx context.Context, key, addr string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; free the port, or change it in the configuration", key, err)
+	}
+	return l, nil
+}
+
+// listenMonitor returns nil when the configuration has no monitor server.
+func listenMonitor(ctx context.Context, cfg *v1alpha1.MonitorServer) (net.Listener, error) {
+	if cfg.BindAddress == "" {
+		return nil, nil
+	}
+	return listen(ctx, "commonConfig.monitorServer.bindAddress", cfg.BindAddress)
+}
+
+// serveHTTP answers until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			_ = server.Close() // whoever still reads is cut off
+		}
+	})
+	err := server.Serve(l)
+	if !stop() {
+		<-stopped
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
