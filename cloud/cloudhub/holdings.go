@@ -3,6 +3,7 @@ package cloudhub
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -53,6 +54,8 @@ func (s *session) start(held map[resource.Key]queue.State, told *model.Message) 
 	if held == nil {
 		held = map[resource.Key]queue.State{}
 	}
+	// What pods need comes before them.
+	slices.SortStableFunc(desired, func(a, b Ref) int { return rank(a.Key) - rank(b.Key) })
 	keys := make([]resource.Key, len(desired))
 	for i, ref := range desired {
 		keys[i] = ref.Key
@@ -72,6 +75,13 @@ func (s *session) start(held map[resource.Key]queue.State, told *model.Message) 
 	s.ready, s.told = true, told
 	s.syncedNow()
 	s.kick()
+}
+
+func rank(key resource.Key) int {
+	if key.Type == resource.TypePod {
+		return 1
+	}
+	return 0
 }
 
 // inventoried takes what the edge says that it holds.

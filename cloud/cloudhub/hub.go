@@ -45,6 +45,8 @@ type Records interface {
 	Deleted(node string, ref Ref)
 	// Forget drops everything of a node.
 	Forget(node string)
+	// Nodes are those of which something is recorded; none before that can be said.
+	Nodes() []string
 }
 
 // NoRecords keeps nothing: edges without an inventory get everything at each connect.
@@ -64,6 +66,9 @@ func (NoRecords) Deleted(string, Ref) {}
 
 // Forget does nothing.
 func (NoRecords) Forget(string) {}
+
+// Nodes is nothing.
+func (NoRecords) Nodes() []string { return nil }
 
 // Defaults (protocol sections 2 and 10.5).
 const (
@@ -134,16 +139,43 @@ func New(opts Options) (*Hub, error) {
 func (h *Hub) Run(ctx context.Context) error {
 	tick := time.NewTicker(min(max(h.opts.KeepaliveInterval/20, 20*time.Millisecond), time.Second))
 	defer tick.Stop()
+	recorded := time.NewTicker(time.Second) // often until there is something to look at
+	defer recorded.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			h.shutdown()
 			return ctx.Err()
+		case <-recorded.C:
+			if h.forgetGone() {
+				recorded.Reset(recordsPeriod)
+			}
 		case now := <-tick.C:
 			for _, s := range h.all() {
 				s.sweep(now)
 			}
 		}
+	}
+}
+
+// recordsPeriod is how often records of nodes that are gone are looked for.
+const recordsPeriod = 10 * time.Minute
+
+// forgetGone drops what is recorded of nodes that are no more. It tells whether there was anything to look at.
+func (h *Hub) forgetGone() bool {
+	nodes := h.opts.Records.Nodes()
+	for _, node := range nodes {
+		h.forgetIfGone(node)
+	}
+	return len(nodes) > 0
+}
+
+// forgetIfGone drops what is recorded of a node that has no object.
+func (h *Hub) forgetIfGone(node string) {
+	object, err := h.opts.Downstream.Object(node, nodeKey(node))
+	if err == nil && object == nil {
+		klog.V(2).InfoS("Records of a deleted node dropped", "node", node)
+		h.opts.Records.Forget(node)
 	}
 }
 
@@ -185,17 +217,12 @@ func (h *Hub) Changed(node string, key resource.Key) {
 	}
 }
 
-// Disconnect ends a node's session.
+// Disconnect ends a node's session. What is recorded of the node goes if its object is gone, too.
 func (h *Hub) Disconnect(node, reason string) {
 	if s := h.session(node); s != nil {
+		s.dismissed.Store(true)
 		s.end(wire.ClosePolicy, reason)
 	}
-}
-
-// NodeGone ends the session of a node whose object was deleted, and drops what is recorded of it.
-func (h *Hub) NodeGone(node string) {
-	h.Disconnect(node, fmt.Sprintf("the node %s was deleted from the cluster", node))
-	h.opts.Records.Forget(node)
 }
 
 // Connected are the nodes with a session, in no order.

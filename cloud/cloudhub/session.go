@@ -44,6 +44,7 @@ type session struct {
 
 	began     time.Time
 	kept      atomic.Int64 // when the last keepalive came, Unix ns
+	dismissed atomic.Bool  // by Hub.Disconnect
 	stalled   atomic.Bool  // the reader waits for requests to be handled
 	heartbeat time.Time    // for sweep only
 
@@ -107,6 +108,9 @@ func (s *session) run() {
 	s.lanes.wait()
 	s.work.Wait()
 	s.hub.unregister(s)
+	if s.dismissed.Load() && !s.features.Inventory {
+		s.hub.forgetIfGone(s.node)
+	}
 	s.hub.metrics.ended(s)
 }
 

@@ -21,7 +21,7 @@ func TestOurEdge(t *testing.T) {
 	e := newEdge(t, "n1").dialOurs(c)
 	settled(t, c, e)
 	eventually(t, "the answer to the inventory", e.isSynced)
-	want := []string{"insert default/configmap/conf", "insert default/pod/web", "update null/node/n1"}
+	want := []string{"insert default/configmap/conf", "update null/node/n1", "insert default/pod/web"}
 	if diff := cmp.Diff(want, e.lines()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -1,0 +1,97 @@
+// Package v1alpha1 is reliablesyncs.kubeedge.io/v1alpha1: what edges without an inventory have acked, kept in the
+// API so that it outlives cloudcore, and is read by KubeEdge's cloudcore as well (protocol section 5.4).
+package v1alpha1
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The identity of the API.
+const (
+	Group   = "reliablesyncs.kubeedge.io"
+	Version = "v1alpha1"
+
+	KindObjectSync        = "ObjectSync"
+	KindClusterObjectSync = "ClusterObjectSync"
+)
+
+// Group and version, and the two resources.
+var (
+	GroupVersion       = schema.GroupVersion{Group: Group, Version: Version}
+	ObjectSyncs        = GroupVersion.WithResource("objectsyncs")
+	ClusterObjectSyncs = GroupVersion.WithResource("clusterobjectsyncs")
+)
+
+// NeverAcked is the resource version in the status of an object that was sent, and of which no ack came. KubeEdge
+// reads the versions as numbers, and stops at one that is none.
+const NeverAcked = "0"
+
+// ObjectSync says which state of an object of its namespace a node holds. Its name is Name(node, uid).
+type ObjectSync struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              ObjectSyncSpec   `json:"spec"`
+	Status            ObjectSyncStatus `json:"status,omitempty,omitzero"`
+}
+
+// ClusterObjectSync says it of an object without a namespace.
+type ClusterObjectSync struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              ObjectSyncSpec   `json:"spec"`
+	Status            ObjectSyncStatus `json:"status,omitempty,omitzero"`
+}
+
+// ObjectSyncSpec names the object.
+type ObjectSyncSpec struct {
+	ObjectAPIVersion string `json:"objectAPIVersion,omitempty"`
+	ObjectKind       string `json:"objectKind,omitempty"`
+	ObjectName       string `json:"objectName,omitempty"`
+}
+
+// ObjectSyncStatus is what was acked.
+type ObjectSyncStatus struct {
+	// ObjectResourceVersion of the object as it was acked.
+	ObjectResourceVersion string `json:"objectResourceVersion,omitempty"`
+	// ObjectVersion is the short hash of what was acked, without what only the edge itself changes. KubeEdge does not
+	// know it: a status that it wrote has none.
+	ObjectVersion string `json:"objectVersion,omitempty"`
+}
+
+// ObjectSyncList is a list.
+type ObjectSyncList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []ObjectSync `json:"items"`
+}
+
+// ClusterObjectSyncList is a list.
+type ClusterObjectSyncList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []ClusterObjectSync `json:"items"`
+}
+
+// Name is the name of a sync object.
+func Name(node string, uid types.UID) string { return node + "." + string(uid) }
+
+// SplitName reads such a name: the names of nodes may have dots, UIDs have none.
+func SplitName(name string) (node string, uid types.UID, ok bool) {
+	i := strings.LastIndexByte(name, '.')
+	if i <= 0 || i == len(name)-1 {
+		return "", "", false
+	}
+	return name[:i], types.UID(name[i+1:]), true
+}
+
+// AddToScheme makes a scheme know the types.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &ObjectSync{}, &ObjectSyncList{}, &ClusterObjectSync{}, &ClusterObjectSyncList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}
