@@ -71,7 +71,12 @@ func (a *Authority) Handler(nodes Nodes) http.Handler {
 	mux.HandleFunc("GET /ca.crt", s.caCert)
 	mux.HandleFunc("GET /edge.crt", s.edgeCert)
 	mux.HandleFunc("GET /node/{name}", s.node)
-	return newLimiter(a.opts.RequestsPerSecond, a.opts.Burst, a.opts.Now).wrap(mux)
+	limited := newLimiter(a.opts.RequestsPerSecond, a.opts.Burst, a.opts.Now).wrap(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// By this a device can tell that its clock is off.
+		w.Header().Set("Date", a.opts.Now().UTC().Format(http.TimeFormat))
+		limited.ServeHTTP(w, r)
+	})
 }
 
 type endpoints struct {

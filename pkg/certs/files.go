@@ -99,17 +99,21 @@ func signedBy(cert *x509.Certificate, cas []*x509.Certificate) bool {
 }
 
 // Save writes the identity, with modes 0600 and 0700 for folders that it makes. All three are on the disk
-// before the first takes its place, so that Load can always finish.
+// before the first takes its place, so that Load can always finish. Without a CA (nil) that file stays.
 func (f Files) Save(ca, cert []byte, key *ecdsa.PrivateKey) error {
 	keyPEM, err := EncodeKeyPEM(key)
 	if err != nil {
 		return err
 	}
 	// The key is first: while it is the old one, all is old; from then on Load finds what belongs to it.
-	parts := []struct {
+	type part struct {
 		name string
 		data []byte
-	}{{f.Key, keyPEM}, {f.Cert, EncodeCertPEM(cert)}, {f.CA, EncodeCertPEM(ca)}}
+	}
+	parts := []part{{f.Key, keyPEM}, {f.Cert, EncodeCertPEM(cert)}}
+	if ca != nil {
+		parts = append(parts, part{f.CA, EncodeCertPEM(ca)})
+	}
 	for _, p := range parts {
 		if err := writePending(p.name, p.data); err != nil {
 			return err

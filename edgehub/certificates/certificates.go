@@ -1,0 +1,270 @@
+// Package certificates gets this device its certificate for the link, and keeps it fresh.
+//
+// It promises: whom the device trusts is what the token says, and nothing is sent to anybody else; files are
+// changed only when all that belongs together is there; the pods do not depend on any of this; and every
+// failure is a Problem, whose sentence says what to do.
+//
+// What goes over the wire is protocol sections 1.1 to 1.4, so the cloud may be KubeEdge's.
+package certificates
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// Options are what the configuration says (modules.edgeHub).
+type Options struct {
+	// Server is where certificates are given out: https://HOST:10002.
+	Server string
+	// Node is this device's name.
+	Node  string
+	Files certs.Files
+	// Token returns the text of the token to join with; empty if there is none. It is called when one is needed.
+	Token func() (string, error)
+	// Proxy chooses a proxy; nil is the environment's (HTTPS_PROXY).
+	Proxy func(*http.Request) (*url.URL, error)
+	// Now is the clock; nil is the real one. It is never believed to be before the certificates' beginning.
+	Now func() time.Time
+	// Sleep waits, or returns the context's error; nil is the real one.
+	Sleep func(context.Context, time.Duration) error
+	// Report is told of each problem while the certificate is kept fresh, and of nil when all is well again.
+	// It may be nil.
+	Report func(error)
+}
+
+// Keeper keeps one device's certificate. Its methods may be called from any goroutine, but Ensure, Join and
+// Rotate not beside each other.
+type Keeper struct {
+	opts Options
+	client
+}
+
+// New checks nothing and touches nothing.
+func New(opts Options) *Keeper {
+	if opts.Proxy == nil {
+		opts.Proxy = http.ProxyFromEnvironment
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Sleep == nil {
+		opts.Sleep = sleep
+	}
+	if opts.Report == nil {
+		opts.Report = func(error) {}
+	}
+	k := &Keeper{opts: opts}
+	k.client = client{server: opts.Server, proxy: opts.Proxy, now: k.now}
+	return k
+}
+
+// now is the clock, which is not before anything that the device knows to be over.
+func (k *Keeper) now() time.Time { return certs.AtLeast(k.opts.Now, k.opts.Files.ClockBound())() }
+
+// Ensure makes sure that there is a certificate for this node, and gets one with the token if there is none.
+// One that is there and valid is taken without asking anybody.
+func (k *Keeper) Ensure(ctx context.Context) error {
+	bad := k.Check()
+	if bad == nil {
+		return nil
+	}
+	text := ""
+	if k.opts.Token != nil {
+		var err error
+		if text, err = k.opts.Token(); err != nil {
+			return problem(BadToken, err, "the token cannot be read: %v", err)
+		}
+	}
+	if text == "" {
+		return bad
+	}
+	klog.V(1).InfoS("Getting a certificate with the token", "node", k.opts.Node, "server", k.opts.Server, "because", bad.Error())
+	return k.Join(ctx, text)
+}
+
+// Check looks at the files alone: nil if they hold a certificate of this node that is valid now. How a token
+// helps is in the error.
+func (k *Keeper) Check() error {
+	const renew = "get a token in the cloud (cloudcore gettoken, or keadm gettoken) and run edgecore join with it"
+	id, err := k.opts.Files.Load()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return problem(NoToken, err, "this device has no certificate for the cloud yet: %s. Pods of the manifests folder run without", renew)
+	case errors.Is(err, fs.ErrPermission):
+		return problem(BadFiles, err, "the device's certificate cannot be read (%v): run as root", err)
+	case err != nil:
+		return problem(BadFiles, err, "the device's certificate is of no use (%v): %s; no state is lost", err, renew)
+	}
+	cert := id.Cert()
+	if err := certs.CheckNode(cert, k.opts.Node, false); err != nil && !certs.IsLegacy(cert.Subject) {
+		return problem(WrongNode, err, "%v: set hostnameOverride back, or %s", err, renew)
+	}
+	if now := k.now(); now.After(cert.NotAfter) {
+		return problem(Expired, nil, "the device's certificate ended at %s (the clock says %s): %s; no state is lost, and the pods run on",
+			cert.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339), renew)
+	}
+	return nil
+}
+
+// Join gets a certificate with a token, whatever is there already, and writes the files.
+func (k *Keeper) Join(ctx context.Context, text string) error {
+	token, err := certs.ParseToken(text)
+	if err != nil {
+		return problem(BadToken, err, "%v", err)
+	}
+	if n := token.Claims.Node; n != "" && n != k.opts.Node {
+		return problem(WrongNode, nil, "the token is for node %q, and this device is %q: join with --edgenode-name %s, or get a token for this one (cloudcore gettoken --node %s)", n, k.opts.Node, n, k.opts.Node)
+	}
+	ca, date, err := k.trust(ctx, token)
+	if err != nil {
+		return err
+	}
+	if e := token.Claims.Expires; !e.IsZero() && !date.IsZero() && date.After(e) {
+		return problem(TokenExpired, nil, "the token ended at %s, %s ago: get a new one (cloudcore gettoken, or keadm gettoken)", e.UTC().Format(time.RFC3339), date.Sub(e).Round(time.Second))
+	}
+	header := http.Header{"Authorization": {"Bearer " + token.Bearer}}
+	return k.apply(ctx, ca, header, nil)
+}
+
+// trust fetches the CA and checks it, and that the clocks agree.
+func (k *Keeper) trust(ctx context.Context, token *certs.Token) (*x509.Certificate, time.Time, error) {
+	ca, date, err := k.fetchCA(ctx, token)
+	if err != nil {
+		return nil, date, err
+	}
+	return ca, date, k.checkDate(date)
+}
+
+// NameTaken asks the cloud whether it has a node of this name already. Clouds before KubeEdge 1.20 do not
+// know, and say no.
+func (k *Keeper) NameTaken(ctx context.Context, text string) (bool, error) {
+	token, err := certs.ParseToken(text)
+	if err != nil {
+		return false, problem(BadToken, err, "%v", err)
+	}
+	ca, _, err := k.trust(ctx, token)
+	if err != nil {
+		return false, err
+	}
+	a, err := k.get(ctx, "/node/"+url.PathEscape(k.opts.Node), nil, nil, k.tlsTo(certs.Pool(ca)))
+	switch {
+	case err != nil:
+		return false, err
+	case a.status == http.StatusOK:
+		return true, nil
+	case a.status == http.StatusNotFound:
+		return false, nil
+	}
+	return false, k.refusal(a, "word on whether the name is taken")
+}
+
+// tlsTo is a verified connection to the cloud.
+func (k *Keeper) tlsTo(cas *x509.CertPool) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cas, Time: k.now}
+}
+
+// apply asks for a certificate for a new key, checks it, and writes the files. Either ca is whom to trust
+// from now on, or the identity speaks for the device and stays with its CA.
+func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.Header, with *certs.Identity) error {
+	key, err := certs.NewKey()
+	if err != nil {
+		return err
+	}
+	csr, err := certs.NewRequest(k.opts.Node, key)
+	if err != nil {
+		return err
+	}
+	var config *tls.Config
+	var caDER []byte
+	if with != nil {
+		config = k.tlsAs(with)
+	} else {
+		config, caDER = k.tlsTo(certs.Pool(ca)), ca.Raw
+	}
+	if header == nil {
+		header = http.Header{}
+	}
+	header.Set("NodeName", k.opts.Node)
+	a, err := k.get(ctx, "/edge.crt", csr, header, config)
+	if err != nil {
+		return err
+	}
+	if a.status != http.StatusOK {
+		return k.refusal(a, "a certificate for this device")
+	}
+	if err := k.checkIssued(a.body, key, config.RootCAs); err != nil {
+		return err
+	}
+	if err := k.opts.Files.Save(caDER, a.body, key); err != nil {
+		return problem(BadFiles, err, "the new certificate cannot be written (%v): run as root, and make room on the disk", err)
+	}
+	return nil
+}
+
+// tlsAs is a connection on which the device says who it is.
+func (k *Keeper) tlsAs(id *certs.Identity) *tls.Config {
+	config := k.tlsTo(id.Pool())
+	own := id.TLS()
+	// It is shown whichever CAs the cloud says it takes: without it there is nothing to be had.
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &own, nil }
+	return config
+}
+
+// checkIssued makes sure that what the cloud gave is what was asked for: it is going to take the place of
+// what works.
+func (k *Keeper) checkIssued(der []byte, key *ecdsa.PrivateKey, cas *x509.CertPool) error {
+	cert, err := x509.ParseCertificate(der)
+	if err == nil && !certs.Fits(cert, key) {
+		err = errors.New("it is for another key")
+	}
+	if err == nil {
+		err = certs.CheckNode(cert, k.opts.Node, false)
+	}
+	if err == nil {
+		// It may have begun a moment after this device's clock.
+		err = certs.VerifyClient(cert, cas, certs.AtLeast(k.now, cert.NotBefore)())
+	}
+	if err != nil {
+		return problem(Refused, err, "the certificate that the cloud at %s gave is not what was asked for (%v); the files are as they were. Look at cloudcore's log", k.opts.Server, err)
+	}
+	return nil
+}
+
+// TLS is what the hub dials with: the device's certificate as it is now, and the CA that it trusts. It is to
+// be taken anew for each connection.
+func (k *Keeper) TLS() (*tls.Config, error) {
+	if err := k.Check(); err != nil {
+		return nil, err
+	}
+	id, err := k.opts.Files.Load()
+	if err != nil {
+		return nil, fmt.Errorf("device's certificate: %w", err)
+	}
+	return k.tlsAs(id), nil
+}
+
+// Explain turns an error of a connection made with TLS into a Problem.
+func (k *Keeper) Explain(err error) error { return k.explain(err) }
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

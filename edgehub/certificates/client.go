@@ -1,0 +1,204 @@
+package certificates
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+const (
+	dialTimeout    = 30 * time.Second
+	requestTimeout = 30 * time.Second
+	maxAnswer      = 1 << 20
+	// maxSkew is how far the clocks may be apart: certificates begin that much before they are made.
+	maxSkew = 10 * time.Minute
+)
+
+// client talks to the endpoints of protocol section 1.1.
+type client struct {
+	server string // https://host:port
+	proxy  func(*http.Request) (*url.URL, error)
+	now    func() time.Time
+}
+
+// answer is what came back, with the cloud's clock.
+type answer struct {
+	status int
+	body   []byte
+	date   time.Time // zero if the cloud does not say
+}
+
+// get makes one request on a connection of its own.
+func (c *client) get(ctx context.Context, path string, body []byte, header http.Header, config *tls.Config) (*answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	transport := &http.Transport{
+		Proxy: c.proxy, TLSClientConfig: config, DisableKeepAlives: true,
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
+	}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.server, "/")+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, problem(Unreachable, err, "the cloud's address %q (httpServer) is not one: want https://HOST:PORT", c.server)
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	hc := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	defer resp.Body.Close()
+	a := &answer{status: resp.StatusCode}
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		a.date = date
+	}
+	a.body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if len(a.body) > maxAnswer {
+		return nil, problem(Refused, nil, "%s answers with more than %d KiB: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server, maxAnswer>>10)
+	}
+	return a, nil
+}
+
+// explain turns what went wrong on the way into a sentence.
+func (c *client) explain(err error) error {
+	var (
+		host    x509.HostnameError
+		invalid x509.CertificateInvalidError
+		unknown x509.UnknownAuthorityError
+		dns     *net.DNSError
+		alert   tls.AlertError
+	)
+	now := c.now().UTC().Format(time.RFC3339)
+	switch {
+	case errors.As(err, &host):
+		return problem(WrongHost, err, "the cloud at %s has a certificate for %s only: use one of these addresses, or add this one to advertiseAddress or dnsNames in cloudcore's configuration and restart cloudcore", c.server, namesOf(host.Certificate))
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
+		cert := invalid.Cert
+		if c.now().Before(cert.NotBefore) {
+			return problem(Clock, err, "this device's clock says %s, before the cloud's certificate begins (%s): set the clock (timedatectl set-ntp true, or date -s)", now, cert.NotBefore.UTC().Format(time.RFC3339))
+		}
+		return problem(Clock, err, "this device's clock says %s, and the cloud's certificate ended at %s: set the clock if it is wrong; otherwise cloudcore's certificate has to be renewed", now, cert.NotAfter.UTC().Format(time.RFC3339))
+	case errors.As(err, &unknown), errors.As(err, &invalid):
+		return problem(WrongCA, err, "who answers at %s is not the cloud that this device trusts: its certificate is of another CA. If the address is right and the cloud was set up anew, join again with a new token (edgecore join)", c.server)
+	case errors.As(err, &dns):
+		return problem(Unreachable, err, "the cloud's name %s cannot be looked up: check the name, and this device's DNS (%v)", dns.Name, dns.Err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return problem(Unreachable, err, "the cloud at %s refuses connections: check the address and the port (10002, unless --certport says otherwise), and that cloudcore runs", c.server)
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		return problem(Unreachable, err, "the cloud at %s does not answer in time: check the address, this device's network, and the firewalls between", c.server)
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return problem(Refused, err, "who answers at %s does not speak TLS: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server)
+	case errors.As(err, &alert):
+		return problem(Refused, err, "the cloud at %s ends the handshake (%v): is this its port for certificates (10002, unless --certport says otherwise)?", c.server, alert)
+	}
+	return problem(Unreachable, err, "the cloud at %s cannot be reached: %v", c.server, rootOf(err))
+}
+
+func isTimeout(err error) bool {
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// rootOf leaves out what the URL's error repeats.
+func rootOf(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+func namesOf(cert *x509.Certificate) string {
+	var names []string
+	for _, ip := range cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, name := range cert.DNSNames {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "no address at all"
+	}
+	return strings.Join(names, ", ")
+}
+
+// checkDate tells when the two clocks are too far apart for certificates to be of use. The cloud's date is
+// only believed for this message.
+func (c *client) checkDate(date time.Time) error {
+	now := c.now()
+	if date.IsZero() || now.Sub(date).Abs() <= maxSkew {
+		return nil
+	}
+	direction := "behind"
+	if now.After(date) {
+		direction = "ahead of"
+	}
+	return problem(Clock, nil, "this device's clock says %s, %s %s the cloud's, which says %s: set the clock of the one that is wrong (timedatectl set-ntp true, or date -s)",
+		now.UTC().Format(time.RFC3339), now.Sub(date).Abs().Round(time.Second), direction, date.UTC().Format(time.RFC3339))
+}
+
+// fetchCA gets the CA from somebody who is not known yet; the token says whether it is the right one.
+func (c *client) fetchCA(ctx context.Context, token *certs.Token) (*x509.Certificate, time.Time, error) {
+	// The hash in the token takes the place of a verified connection.
+	a, err := c.get(ctx, "/ca.crt", nil, nil, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	if a.status != http.StatusOK {
+		return nil, a.date, c.refusal(a, "its CA")
+	}
+	cert, err := x509.ParseCertificate(a.body)
+	if err != nil {
+		return nil, a.date, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server)
+	}
+	if !token.SignedBy(a.body) {
+		return nil, a.date, problem(WrongCA, nil, "the cloud at %s has another CA than the token names: the address or the token is that of another cloud, or somebody is between. Get a new token (cloudcore gettoken) from the cloud at this address; nothing was sent to it", c.server)
+	}
+	return cert, a.date, nil
+}
+
+// refusal is the sentence for an answer that is not 200.
+func (c *client) refusal(a *answer, what string) error {
+	text := strings.TrimSpace(string(a.body[:min(len(a.body), 500)]))
+	if skew := c.checkDate(a.date); skew != nil && a.status == http.StatusUnauthorized {
+		return skew
+	}
+	switch {
+	case a.status == http.StatusUnauthorized && strings.Contains(text, "expired"):
+		return problem(TokenExpired, errors.New(text), "the cloud says that what this device showed has expired (%s): get a new token (cloudcore gettoken, or keadm gettoken) and run edgecore join with it; no state is lost", text)
+	case a.status == http.StatusUnauthorized && strings.Contains(text, "certificate"):
+		return problem(Refused, errors.New(text), "the cloud does not accept this device's certificate (%s): get a new token (cloudcore gettoken) and run edgecore join with it; no state is lost", text)
+	case a.status == http.StatusUnauthorized:
+		return problem(BadToken, errors.New(text), "the cloud does not accept the token (%s): get a new one (cloudcore gettoken, or keadm gettoken)", text)
+	case a.status == http.StatusConflict:
+		return problem(NameTaken, errors.New(text), "the cloud refuses: %s", text)
+	case a.status == http.StatusTooManyRequests:
+		return problem(Busy, errors.New(text), "the cloud at %s has too many requests from this address: try again in a minute", c.server)
+	case a.status >= http.StatusInternalServerError:
+		return problem(Busy, errors.New(text), "the cloud at %s cannot give %s now (%d: %s): look at cloudcore's log, or try again", c.server, what, a.status, text)
+	case a.status == http.StatusNotFound:
+		return problem(Refused, errors.New(text), "%s does not have %s (404): that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server, what)
+	}
+	return problem(Refused, fmt.Errorf("%d", a.status), "the cloud at %s refuses %s (%d: %s)", c.server, what, a.status, text)
+}

@@ -1,0 +1,416 @@
+package certificates_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+func wantProblem(t *testing.T, err error, reason certificates.Reason, texts ...string) {
+	t.Helper()
+	if got := certificates.ReasonOf(err); err == nil || got != reason {
+		t.Errorf("reason %q (%v), want %s", got, err, reason)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v; want %q in it", reason, err, text)
+		}
+	}
+}
+
+func TestJoin(t *testing.T) {
+	c := newCloud(t, newClock(), nil)
+	opts := c.options(t, c.token(t, ""))
+	k := certificates.New(opts)
+	wantProblem(t, k.Check(), certificates.NoToken, "has no certificate for the cloud yet", "cloudcore gettoken", "edgecore join")
+	if _, err := k.TLS(); certificates.ReasonOf(err) != certificates.NoToken {
+		t.Errorf("TLS: %v", err)
+	}
+	if err := k.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	id, err := opts.Files.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := certs.CheckNode(id.Cert(), "edge1", false); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{opts.Files.CA, opts.Files.Cert, opts.Files.Key} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+	// A second time nobody is asked.
+	opts.Server, opts.Token = "https://127.0.0.1:1", nil
+	if err := certificates.New(opts).Ensure(t.Context()); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	// What it gives the hub is good for the hub.
+	config, err := k.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := handshake(t, c.ServerTLS(tls.RequireAndVerifyClientCert), config)
+	if got := peer.PeerCertificates[0].Subject.CommonName; got != "system:node:edge1" {
+		t.Errorf("the hub sees %s", got)
+	}
+}
+
+// handshake lets a client in and returns what the server knows of it.
+func handshake(t *testing.T, server, client *tls.Config) tls.ConnectionState {
+	t.Helper()
+	a, b := net.Pipe()
+	client = client.Clone()
+	client.ServerName = "cloud.example"
+	errs := make(chan error)
+	go func() { errs <- tls.Client(a, client).HandshakeContext(t.Context()) }()
+	s := tls.Server(b, server)
+	err := s.HandshakeContext(t.Context())
+	b.Close()
+	if clientErr := <-errs; err != nil || clientErr != nil {
+		t.Fatal(err, clientErr)
+	}
+	a.Close()
+	return s.ConnectionState()
+}
+
+// TestJoinFails: each failure is told from the others and says what to do, and no file is written.
+func TestJoinFails(t *testing.T) {
+	clk := newClock()
+	c := newCloud(t, clk, nil)
+	other := newCloud(t, clk, nil)
+	late := newCloud(t, clk, func(o *cloud.Options) { now := o.Now; o.Now = func() time.Time { return now().Add(30 * time.Hour) } })
+	taken := newCloud(t, clk, func(o *cloud.Options) { o.ProtectTaken = true }, "edge1")
+	busy := newCloud(t, clk, func(o *cloud.Options) { o.RequestsPerSecond, o.Burst = 0.001, 1 })
+	forged, err := certs.NewToken(c.CA().Raw, strings.SplitN(other.token(t, ""), ".", 2)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	spent, err := c.NewToken("", -time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shifted := func(d time.Duration) func(*certificates.Options) {
+		return func(o *certificates.Options) { o.Now = func() time.Time { return clk.now().Add(d) } }
+	}
+	server := func(s string) func(*certificates.Options) { return func(o *certificates.Options) { o.Server = s } }
+	for name, tc := range map[string]struct {
+		token  string
+		cloud  *testCloud
+		change func(*certificates.Options)
+		reason certificates.Reason
+		texts  []string
+	}{
+		"no token":          {"", c, nil, certificates.NoToken, []string{"cloudcore gettoken"}},
+		"half a token":      {c.token(t, "")[:90], c, nil, certificates.BadToken, []string{"copy the whole line"}},
+		"wrong token":       {forged.String(), c, nil, certificates.BadToken, []string{"does not accept the token", "signature is invalid", "get a new one (cloudcore gettoken"}},
+		"another cloud's":   {other.token(t, ""), c, nil, certificates.WrongCA, []string{"another CA than the token names", "Get a new token", "nothing was sent"}},
+		"another node's":    {c.token(t, "edge2"), c, nil, certificates.WrongNode, []string{`the token is for node "edge2", and this device is "edge1"`, "--edgenode-name edge2"}},
+		"spent":             {spent.String(), c, nil, certificates.TokenExpired, []string{"the token ended at 2026-11-21T11:00:00Z, 1h0m0s ago", "get a new one"}},
+		"clock behind":      {late.token(t, ""), late, nil, certificates.Clock, []string{"says 2026-11-21T12:00:00Z, 30h0m0s behind the cloud's, which says 2026-11-22T18:00:00Z", "timedatectl"}},
+		"clock in 1970":     {c.token(t, ""), c, func(o *certificates.Options) { o.Now = func() time.Time { return time.Unix(60, 0) } }, certificates.Clock, []string{"1970-01-01T00:01:00Z", "behind", "date -s"}},
+		"clock ahead":       {c.token(t, ""), c, shifted(time.Hour), certificates.Clock, []string{"1h0m0s ahead of the cloud's"}},
+		"other host name":   {c.token(t, ""), c, server("https://localhost:" + portOf(t, c.address)), certificates.WrongHost, []string{"for 127.0.0.1, cloud.example only", "dnsNames"}},
+		"nobody there":      {c.token(t, ""), c, server("https://127.0.0.1:1"), certificates.Unreachable, []string{"refuses connections", "that cloudcore runs"}},
+		"no such name":      {c.token(t, ""), c, server("https://nosuch.invalid:10002"), certificates.Unreachable, []string{"nosuch.invalid cannot be looked up", "DNS"}},
+		"no address":        {c.token(t, ""), c, server("https://[:1"), certificates.Unreachable, []string{"is not one: want https://HOST:PORT"}},
+		"name taken":        {taken.token(t, ""), taken, nil, certificates.NameTaken, []string{"the name edge1 is taken", "gettoken --node edge1"}},
+		"too many requests": {busy.token(t, ""), busy, nil, certificates.Busy, []string{"try again in a minute"}},
+		"no permission": {c.token(t, ""), c, func(o *certificates.Options) {
+			o.Files = certs.Files{CA: "/proc/x/a", Cert: "/proc/x/b", Key: "/proc/x/c"}
+		},
+			certificates.BadFiles, []string{"cannot be written", "make room"}},
+		"token unreadable": {"", c, func(o *certificates.Options) { o.Token = func() (string, error) { return "", errors.New("no disk") } },
+			certificates.BadToken, []string{"the token cannot be read: no disk"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := tc.cloud.options(t, tc.token)
+			if tc.change != nil {
+				tc.change(&opts)
+			}
+			wantProblem(t, certificates.New(opts).Ensure(t.Context()), tc.reason, tc.texts...)
+			for _, name := range []string{opts.Files.CA, opts.Files.Cert, opts.Files.Key} {
+				if _, err := os.Stat(name); err == nil {
+					t.Errorf("%s is there", name)
+				}
+			}
+		})
+	}
+}
+
+func portOf(t *testing.T, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// TestSilentCloud: somebody takes the connection and says nothing.
+func TestSilentCloud(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	c := newCloud(t, newClock(), nil)
+	opts := c.options(t, c.token(t, ""))
+	opts.Server = "https://" + listener.Addr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	wantProblem(t, certificates.New(opts).Ensure(ctx), certificates.Unreachable, "does not answer in time", "firewalls")
+}
+
+// TestStrangers: what answers is something else, or a cloud that does what it should not.
+func TestStrangers(t *testing.T) {
+	clk := newClock()
+	c, other := newCloud(t, clk, nil), newCloud(t, clk, nil)
+	text := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status); io.WriteString(w, body) }
+	}
+	// issued answers with a certificate of the wrong kind, for the request's own key or for another.
+	issued := func(node string, a *testCloud, ownKey bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			if !ownKey {
+				key, err := certs.NewKey()
+				if err != nil {
+					t.Error(err)
+				}
+				if body, err = certs.NewRequest("edge1", key); err != nil {
+					t.Error(err)
+				}
+			}
+			req, err := certs.ParseRequest(body)
+			if err != nil {
+				t.Error(err)
+			}
+			der, err := a.SignNode(node, req)
+			if err != nil {
+				t.Error(err)
+			}
+			w.Write(der)
+		}
+	}
+	for name, tc := range map[string]struct {
+		path    string
+		handler http.HandlerFunc
+		reason  certificates.Reason
+		text    string
+	}{
+		"a web server":         {"/ca.crt", text(404, "no"), certificates.Refused, "does not have its CA (404): that is not the cloud's port for certificates"},
+		"a web page":           {"/ca.crt", text(200, "<html>"), certificates.Refused, "does not answer with a CA certificate"},
+		"a flood":              {"/ca.crt", text(200, strings.Repeat("x", 2<<20)), certificates.Refused, "more than 1024 KiB"},
+		"a cloud that is ill":  {"/edge.crt", text(500, "failed to sign certs"), certificates.Busy, "cannot give a certificate for this device now (500: failed to sign certs): look at cloudcore's log"},
+		"a redirect":           {"/edge.crt", text(302, ""), certificates.Refused, "refuses a certificate for this device (302"},
+		"KubeEdge, no token":   {"/edge.crt", text(401, "token validation failure, token cannot be split"), certificates.BadToken, "token cannot be split): get a new one"},
+		"KubeEdge, old token":  {"/edge.crt", text(401, "token validation failure, err: token has invalid claims: token is expired"), certificates.TokenExpired, "get a new token"},
+		"no certificate":       {"/edge.crt", text(200, "yes"), certificates.Refused, "is not what was asked for"},
+		"another's name":       {"/edge.crt", issued("edge2", c, true), certificates.Refused, `is that of node "edge2"`},
+		"another's key":        {"/edge.crt", issued("edge1", c, false), certificates.Refused, "it is for another key"},
+		"another CA's":         {"/edge.crt", issued("edge1", other, true), certificates.Refused, "unknown authority"},
+		"a CA that is not his": {"/ca.crt", func(w http.ResponseWriter, _ *http.Request) { w.Write(other.CA().Raw) }, certificates.WrongCA, "another CA than the token names"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &oldCloud{t: t, ca: c.Authority, now: clk.now, answer: func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path != tc.path {
+					return false
+				}
+				tc.handler(w, r)
+				return true
+			}}
+			opts := c.options(t, c.token(t, ""))
+			opts.Server = o.start(t)
+			wantProblem(t, certificates.New(opts).Ensure(t.Context()), tc.reason, tc.text)
+			if _, err := os.Stat(opts.Files.Key); err == nil {
+				t.Error("files were written")
+			}
+			for _, r := range o.all() {
+				if tc.reason == certificates.WrongCA && r.auth != "" {
+					t.Error("a stranger got the token")
+				}
+			}
+		})
+	}
+	t.Run("who has the CA's certificate but not its key", func(t *testing.T) {
+		thief := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Date", clk.now().UTC().Format(http.TimeFormat))
+			if r.Header.Get("Authorization") != "" {
+				t.Error("the thief got the token")
+			}
+			w.Write(c.CA().Raw)
+		}))
+		thief.TLS = serverTLS(t, other.Authority)
+		thief.Config.ErrorLog = quiet()
+		thief.StartTLS()
+		defer thief.Close()
+		opts := c.options(t, c.token(t, ""))
+		opts.Server = thief.URL
+		wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.WrongCA, "is not the cloud that this device trusts")
+	})
+	t.Run("no TLS", func(t *testing.T) {
+		plain := httptest.NewServer(text(200, ""))
+		defer plain.Close()
+		opts := c.options(t, c.token(t, ""))
+		opts.Server = strings.Replace(plain.URL, "http:", "https:", 1)
+		wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.Refused, "does not speak TLS")
+	})
+}
+
+// TestWithKubeEdgesCloud: what goes over the wire is what KubeEdge's edge sends, at the first time and at a
+// renewal.
+func TestWithKubeEdgesCloud(t *testing.T) {
+	clk := newClock()
+	c := newCloud(t, clk, nil)
+	o := &oldCloud{t: t, ca: c.Authority, now: clk.now}
+	token := c.token(t, "")
+	opts := c.options(t, token)
+	opts.Server = o.start(t)
+	k := certificates.New(opts)
+	if taken, err := k.NameTaken(t.Context(), token); taken || err != nil { // it does not have that path
+		t.Errorf("taken %v, %v", taken, err)
+	}
+	if err := k.Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first, err := opts.Files.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	k.Rotate(ctx, cancel)
+	second, err := opts.Files.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second.Cert().Equal(first.Cert()) || second.Key.Equal(first.Key) || !second.CAs[0].Equal(c.CA()) {
+		t.Error("not renewed with a new key, or the CA is gone")
+	}
+	type wire struct{ Method, Path, Auth, Node, Usages, Peer string }
+	bearer := "Bearer " + strings.SplitN(token, ".", 2)[1]
+	want := []wire{
+		{"GET", "/ca.crt", "", "", "", ""},
+		{"GET", "/node/edge1", "", "", "", ""},
+		{"GET", "/ca.crt", "", "", "", ""},
+		{"GET", "/edge.crt", bearer, "edge1", "", ""},
+		{"GET", "/edge.crt", "", "edge1", "", "CN=system:node:edge1,O=system:nodes"},
+	}
+	var got []wire
+	for _, r := range o.all() {
+		got = append(got, wire{r.method, r.path, r.auth, r.node, r.usages, r.peer})
+		if r.path != "/edge.crt" {
+			continue
+		}
+		if req, err := certs.ParseRequest(r.csr); err != nil || req.Subject.String() != "CN=system:node:edge1,O=system:nodes" {
+			t.Errorf("the request: %v", err)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestNameTaken(t *testing.T) {
+	clk := newClock()
+	c := newCloud(t, clk, nil, "edge1")
+	token := c.token(t, "")
+	opts := c.options(t, token)
+	if taken, err := certificates.New(opts).NameTaken(t.Context(), token); !taken || err != nil {
+		t.Errorf("taken %v, %v", taken, err)
+	}
+	opts.Node = "edge2"
+	if taken, err := certificates.New(opts).NameTaken(t.Context(), token); taken || err != nil {
+		t.Errorf("free: taken %v, %v", taken, err)
+	}
+	_, err := certificates.New(opts).NameTaken(t.Context(), "x")
+	wantProblem(t, err, certificates.BadToken)
+	o := &oldCloud{t: t, ca: c.Authority, now: clk.now, answer: func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/ca.crt" {
+			http.Error(w, "no API server", http.StatusInternalServerError)
+			return true
+		}
+		return false
+	}}
+	opts.Server = o.start(t)
+	_, err = certificates.New(opts).NameTaken(t.Context(), token)
+	wantProblem(t, err, certificates.Busy, "no API server")
+}
+
+// TestProxy: the way to the cloud may lead through an HTTP proxy, which sees nothing of it.
+func TestProxy(t *testing.T) {
+	c := newCloud(t, newClock(), nil)
+	var asked []string
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Method+" "+r.Host)
+		to, err := net.Dial("tcp", c.address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer to.Close()
+		w.WriteHeader(http.StatusOK)
+		from, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer from.Close()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			io.Copy(to, from)
+			to.Close()
+		}()
+		io.Copy(from, to)
+		from.Close()
+		<-done
+	}))
+	defer proxy.Close()
+	opts := c.options(t, c.token(t, ""))
+	opts.Server = "https://cloud.example:10002"
+	opts.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy.URL) }
+	if err := certificates.New(opts).Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"CONNECT cloud.example:10002", "CONNECT cloud.example:10002"}; !cmp.Equal(asked, want) {
+		t.Errorf("the proxy was asked for %v", asked)
+	}
+}
+
+func TestTokenFrom(t *testing.T) {
+	file := t.TempDir() + "/token"
+	from := certificates.TokenFrom(file, "configured")
+	if got, err := from(); got != "configured" || err != nil {
+		t.Errorf("no file: %q, %v", got, err)
+	}
+	if err := os.WriteFile(file, []byte("token\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := from(); got != "token" || err != nil {
+		t.Errorf("a file: %q, %v", got, err)
+	}
+	if _, err := certificates.TokenFrom(t.TempDir(), "configured")(); err == nil {
+		t.Error("a folder gives no error")
+	}
+}

@@ -1,0 +1,72 @@
+package certificates
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Reason says in one word why a device has no good certificate.
+type Reason string
+
+// The reasons.
+const (
+	// NoToken: there is no certificate yet, and nothing to get one with.
+	NoToken Reason = "NoToken"
+	// BadToken: the token is damaged, or the cloud does not accept it.
+	BadToken Reason = "BadToken"
+	// TokenExpired: the token's time is over.
+	TokenExpired Reason = "TokenExpired"
+	// WrongNode: the token is for another node.
+	WrongNode Reason = "WrongNode"
+	// WrongCA: who answers is not the cloud that the token is from.
+	WrongCA Reason = "WrongCA"
+	// WrongHost: the cloud's certificate is not for the address that it is reached by.
+	WrongHost Reason = "WrongHost"
+	// Clock: this device's clock, or the cloud's, is far off.
+	Clock Reason = "Clock"
+	// Unreachable: nobody answers.
+	Unreachable Reason = "Unreachable"
+	// NameTaken: the cloud has a node of this name.
+	NameTaken Reason = "NameTaken"
+	// Busy: the cloud has no time now.
+	Busy Reason = "Busy"
+	// Refused: the cloud says no, for another reason.
+	Refused Reason = "Refused"
+	// Expired: the certificate's time is over.
+	Expired Reason = "Expired"
+	// BadFiles: the files are damaged or cannot be written.
+	BadFiles Reason = "BadFiles"
+)
+
+// Problem is why a device has no good certificate, in a sentence that says what to do.
+type Problem struct {
+	Reason Reason
+	Text   string
+	Err    error // the cause; may be nil
+}
+
+func (p *Problem) Error() string { return p.Text }
+
+func (p *Problem) Unwrap() error { return p.Err }
+
+// Passing tells whether the problem may pass without anybody doing something on this device.
+func (p *Problem) Passing() bool {
+	switch p.Reason {
+	case Unreachable, Busy, Clock, WrongHost, Refused:
+		return true
+	}
+	return false
+}
+
+func problem(reason Reason, err error, format string, args ...any) *Problem {
+	return &Problem{Reason: reason, Text: fmt.Sprintf(format, args...), Err: err}
+}
+
+// ReasonOf returns the reason of an error of this package; empty if it is another's.
+func ReasonOf(err error) Reason {
+	var p *Problem
+	if errors.As(err, &p) {
+		return p.Reason
+	}
+	return ""
+}

@@ -1,0 +1,118 @@
+package certificates
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+const (
+	// A certificate is renewed when between these shares of its life are over, so that a fleet that joined on
+	// one day does not come on one day.
+	renewFrom, renewTo = 0.7, 0.9
+	// lookAgain bounds how long Rotate waits at a time: clocks jump, and devices sleep.
+	lookAgain = time.Hour
+	// The waits after failures: KubeEdge's, but growing on beyond its 32 s, since there are weeks left and
+	// each try costs some kilobytes.
+	firstRetry, lastRetry = 2 * time.Second, 10 * time.Minute
+)
+
+// DefaultTokenFile is where KubeEdge's installer puts the token.
+const DefaultTokenFile = "/etc/kubeedge/bootstrap-edgecore.conf"
+
+// TokenFrom returns the token of a file if the file is there, else the one of the configuration.
+func TokenFrom(file, configured string) func() (string, error) {
+	return func() (string, error) {
+		data, err := os.ReadFile(file)
+		switch {
+		case os.IsNotExist(err):
+			return configured, nil
+		case err != nil:
+			return "", err
+		}
+		return strings.TrimSpace(string(data)), nil
+	}
+}
+
+// Await calls Ensure until it succeeds, with growing waits between; each problem is reported. It ends with
+// the context's error alone.
+func (k *Keeper) Await(ctx context.Context) error {
+	for wait := firstRetry; ; wait = longer(wait) {
+		err := k.Ensure(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		k.opts.Report(err)
+		if err == nil {
+			return nil
+		}
+		if err := k.opts.Sleep(ctx, jitter(wait)); err != nil {
+			return err
+		}
+	}
+}
+
+// Rotate renews the certificate when its time has come, until ctx ends. After each renewal it calls renewed,
+// for the link to be made anew; connections that there are go on meanwhile.
+func (k *Keeper) Rotate(ctx context.Context, renewed func()) {
+	share, wait, ill := renewShare(), firstRetry, false
+	for ctx.Err() == nil {
+		pause, changed, err := k.step(ctx, share)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			k.opts.Report(err)
+			klog.V(1).InfoS("Certificate not renewed", "node", k.opts.Node, "err", err, "again", wait)
+			pause, wait, ill = jitter(wait), longer(wait), true
+		case changed:
+			klog.InfoS("Certificate renewed", "node", k.opts.Node)
+			renewed()
+			share, wait = renewShare(), firstRetry
+		}
+		if ill && err == nil {
+			ill = false
+			k.opts.Report(nil)
+		}
+		if k.opts.Sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// step does what is due now, and says how long there is nothing to do then.
+func (k *Keeper) step(ctx context.Context, share float64) (pause time.Duration, changed bool, _ error) {
+	if err := k.Check(); err != nil {
+		// Only a token helps now, and somebody may have put one there.
+		err = k.Ensure(ctx)
+		return 0, err == nil, err
+	}
+	id, err := k.opts.Files.Load()
+	if err != nil {
+		return 0, false, problem(BadFiles, err, "the device's certificate cannot be read: %v", err)
+	}
+	if left := certs.RenewAt(id.Cert(), share).Sub(k.now()); left > 0 {
+		return min(left, lookAgain), false, nil
+	}
+	return 0, true, k.renew(ctx, id)
+}
+
+// renew gets a new certificate for the one there is.
+func (k *Keeper) renew(ctx context.Context, id *certs.Identity) error {
+	return k.apply(ctx, nil, nil, id)
+}
+
+func renewShare() float64 { return renewFrom + (renewTo-renewFrom)*rand.Float64() }
+
+func longer(wait time.Duration) time.Duration { return min(2*wait, lastRetry) }
+
+// jitter is a wait between 0.8 and 1.2 of d.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
