@@ -4,7 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
@@ -18,6 +23,15 @@ type Clients struct {
 	Own kubernetes.Interface
 	// AsNode acts as the node of the context (see withNode), and as nobody when the context has none.
 	AsNode kubernetes.Interface
+
+	connections *http.Client
+}
+
+// Close closes the idle connections. The clients may be used after it.
+func (c Clients) Close() {
+	if c.connections != nil {
+		utilnet.CloseIdleConnectionsFor(c.connections.Transport)
+	}
 }
 
 // Impersonation says how cloudcore asks to act as a node.
@@ -37,6 +51,9 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	if own.ContentType == "" {
 		own.ContentType, own.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	}
+	if own.WarningHandler == nil && own.WarningHandlerWithContext == nil {
+		own.WarningHandler = rest.NoWarnings{} // of what edges ask for, nobody here can change anything
+	}
 	if own.RateLimiter == nil && own.QPS > 0 {
 		own.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(own.QPS, max(own.Burst, 1))
 	}
@@ -54,8 +71,11 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	if err != nil {
 		return Clients{}, fmt.Errorf("make the client that acts for nodes at the API server %s: %w", config.Host, err)
 	}
-	return Clients{Own: ours, AsNode: nodes}, nil
+	return Clients{Own: ours, AsNode: nodes, connections: client}, nil
 }
+
+// nodesGroup is the group of every node's user.
+const nodesGroup = "system:nodes"
 
 type nodeKey struct{}
 
@@ -79,10 +99,34 @@ func (t *impersonating) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.Header.Set(transport.ImpersonateUserHeader, "system:node:"+node)
 	r.Header.Del(transport.ImpersonateGroupHeader)
 	if t.group {
-		r.Header.Set(transport.ImpersonateGroupHeader, "system:nodes")
+		r.Header.Set(transport.ImpersonateGroupHeader, nodesGroup)
 	}
 	return t.base.RoundTrip(r)
 }
 
 // WrappedRoundTripper lets client-go reach the transport below.
 func (t *impersonating) WrappedRoundTripper() http.RoundTripper { return t.base }
+
+// probeNode is a node that does not exist.
+const probeNode = "cloudcore-probe"
+
+// ChooseImpersonation finds out which way the API server and its rules allow: the narrow one if it works.
+func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonation, error) {
+	for _, how := range []Impersonation{UserOnly, UserAndGroup} {
+		clients, err := NewClients(config, how)
+		if err != nil {
+			return how, err
+		}
+		defer clients.Close()
+		review, err := clients.AsNode.AuthenticationV1().SelfSubjectReviews().Create(withNode(ctx, probeNode),
+			&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		switch {
+		case err == nil && slices.Contains(review.Status.UserInfo.Groups, nodesGroup):
+			return how, nil
+		case err != nil && !apierrors.IsForbidden(err):
+			return how, fmt.Errorf("ask the API server %s whether cloudcore may act for nodes: %w", config.Host, err)
+		}
+	}
+	return UserAndGroup, fmt.Errorf("cloudcore may not act for nodes at the API server %s: "+
+		"apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml", config.Host)
+}

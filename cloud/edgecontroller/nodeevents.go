@@ -51,12 +51,12 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 	return forbidden(r.key, "it is about a %s; nodes may only tell of themselves and their pods", about.Kind)
 }
 
-// eventResult is the answer to edges of ours; for those of upstream, it is only logged.
-func eventResult(r *request, err error) result {
+// told is the end of an event: nobody awaits an answer, so what went wrong is only logged.
+func told(r *request, err error) result {
 	if err != nil {
 		klog.V(1).InfoS("Event of a node not recorded", "node", r.node, "event", r.key.String(), "err", err)
 	}
-	return okOr(err)
+	return result{none: true}
 }
 
 func (c *Controller) createEvent(ctx context.Context, r *request) result {
@@ -67,7 +67,7 @@ func (c *Controller) createEvent(ctx context.Context, r *request) result {
 	if err == nil {
 		err = c.recordEvent(ctx, e)
 	}
-	return eventResult(r, err)
+	return told(r, err)
 }
 
 // updateEvent is as createEvent: both leave the event as it was told, whether it was there (a request that came twice)
@@ -107,7 +107,7 @@ func (c *Controller) patchEvent(ctx context.Context, r *request) result {
 	if err == nil {
 		err = c.applyEventPatch(ctx, r, p)
 	}
-	return eventResult(r, err)
+	return told(r, err)
 }
 
 func (c *Controller) applyEventPatch(ctx context.Context, r *request, p *eventPatch) error {

@@ -81,9 +81,6 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 		return nil, badRequest(r.key, "the content is node %q", node.Name)
 	}
 	own, granted, refused := splitLabels(node.Labels)
-	if len(refused) > 0 {
-		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label", "node", r.node, "labels", refused)
-	}
 	granted[EdgeLabel] = ""
 	node.Labels = own
 	node.ResourceVersion, node.UID = "", ""
@@ -100,6 +97,10 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 		return nil, err
 	case err != nil:
 		return nil, err
+	}
+	klog.InfoS("Node registered", "node", r.node)
+	if len(refused) > 0 {
+		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label", "node", r.node, "labels", refused)
 	}
 	return c.grantLabels(ctx, r.node, created.UID, granted)
 }

@@ -132,7 +132,7 @@ func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result 
 func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *oldPodStatus) error {
 	key := resource.Key{Namespace: r.key.Namespace, Type: resource.TypePod, Name: told.Name}
 	pods := c.clients.AsNode.CoreV1().Pods(r.key.Namespace)
-	pod, err := pods.Get(ctx, told.Name, metav1.GetOptions{})
+	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, told.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && pod.UID != told.UID {
 		// The edge is told that it is gone, or is another.
 		c.hub.Changed(r.node, key)

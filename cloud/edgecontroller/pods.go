@@ -108,7 +108,7 @@ func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
 	}
 	pod, err := c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType, r.content,
 		metav1.PatchOptions{}, "status")
-	if apierrors.IsForbidden(err) && c.isAnother(ctx, r, uid) {
+	if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && c.isAnother(ctx, r, uid) {
 		err = apierrors.NewConflict(gr("pod"), r.key.Name, err)
 	}
 	return written(pod, err, true)

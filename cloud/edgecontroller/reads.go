@@ -2,33 +2,66 @@ package edgecontroller
 
 import (
 	"context"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// patience is how long the API server's node authorizer may be behind the pods that are known here.
+const patience = time.Second
+
+// patiently repeats what the API server forbids although the node should be allowed to: its authorizer learns of a pod
+// a moment after the pod is bound.
+func patiently[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	until := time.Now().Add(patience)
+	for wait := 50 * time.Millisecond; ; wait *= 2 {
+		out, err := do()
+		if !apierrors.IsForbidden(err) || time.Now().Add(wait).After(until) {
+			return out, err
+		}
+		select {
+		case <-ctx.Done():
+			return out, err
+		case <-time.After(wait):
+		}
+	}
+}
 
 // queryConfigMap answers from the cache when a pod on the node names the configmap. Otherwise, and when the cache does
 // not have it, the API server is asked in the node's name: what no pod names it forbids.
 func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
-	if c.caches.names(r.node, r.key) {
-		if o := c.caches.configMap(r.key.Namespace, r.key.Name); o != nil {
-			return found(o, nil)
-		}
+	get := func() (*v1.ConfigMap, error) {
+		return c.clients.AsNode.CoreV1().ConfigMaps(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
-	o, err := c.clients.AsNode.CoreV1().ConfigMaps(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	if !c.caches.names(r.node, r.key) {
+		o, err := get()
+		return found(o, err)
+	}
+	if o := c.caches.configMap(r.key.Namespace, r.key.Name); o != nil {
+		return found(o, nil)
+	}
+	o, err := patiently(ctx, get)
 	return found(o, err)
 }
 
 // querySecret is as queryConfigMap. A secret of a persistent volume, which no pod names, is one of those for which the
 // API server is asked.
 func (c *Controller) querySecret(ctx context.Context, r *request) result {
-	if c.caches.names(r.node, r.key) {
-		if o := c.caches.secret(r.key.Namespace, r.key.Name); o != nil {
-			return found(o, nil)
-		}
+	get := func() (*v1.Secret, error) {
+		return c.clients.AsNode.CoreV1().Secrets(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
-	o, err := c.clients.AsNode.CoreV1().Secrets(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	if !c.caches.names(r.node, r.key) {
+		o, err := get()
+		return found(o, err)
+	}
+	if o := c.caches.secret(r.key.Namespace, r.key.Name); o != nil {
+		return found(o, nil)
+	}
+	o, err := patiently(ctx, get)
 	return found(o, err)
 }
 
@@ -103,8 +136,10 @@ func (c *Controller) requestToken(ctx context.Context, r *request) result {
 	if err := c.mayHaveToken(ctx, r, wanted.Spec.BoundObjectRef); err != nil {
 		return failed(err)
 	}
-	got, err := c.clients.AsNode.CoreV1().ServiceAccounts(r.key.Namespace).CreateToken(ctx, r.key.Name,
-		&authenticationv1.TokenRequest{Spec: wanted.Spec}, metav1.CreateOptions{})
+	got, err := patiently(ctx, func() (*authenticationv1.TokenRequest, error) {
+		return c.clients.AsNode.CoreV1().ServiceAccounts(r.key.Namespace).CreateToken(ctx, r.key.Name,
+			&authenticationv1.TokenRequest{Spec: wanted.Spec}, metav1.CreateOptions{})
+	})
 	res := found(got, err)
 	res.version = ""
 	return res

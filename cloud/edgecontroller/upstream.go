@@ -34,7 +34,7 @@ type flow struct {
 	objectResp bool
 	// unnamed: the key may have no name.
 	unnamed bool
-	// silent: upstream edges await no answer.
+	// silent: nobody awaits an answer.
 	silent bool
 }
 
@@ -73,8 +73,7 @@ func (c *Controller) flows() map[flowName]flow {
 	}
 }
 
-// Handle implements cloudhub.Upstream. What an upstream edge does not await an answer to (events) is answered to edges of
-// ours, which keep it until then.
+// Handle implements cloudhub.Upstream.
 func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	r := request{node: node, op: m.Route.Operation, content: m.ContentData(), capable: c.sessions.capable(node)}
 	res := c.handle(ctx, &r, m.Route.Resource)
@@ -102,7 +101,7 @@ func (c *Controller) handle(ctx context.Context, r *request, text string) (res r
 	}
 	fail := func(err error) result {
 		switch {
-		case f.silent && !r.capable:
+		case f.silent:
 			return result{none: true}
 		case f.objectResp:
 			return written(nil, err, false)
@@ -115,7 +114,7 @@ func (c *Controller) handle(ctx context.Context, r *request, text string) (res r
 				"operation", r.op, "resource", text, "stack", string(debug.Stack()))
 			res = fail(apierrors.NewInternalError(fmt.Errorf("%s %s: cloudcore failed: %v", r.op, text, cause)))
 		}
-		if f.silent && !r.capable {
+		if f.silent {
 			res = result{none: true}
 		}
 	}()

@@ -1,0 +1,311 @@
+// Package cloud tests the cloud's parts against a real Kubernetes: kube-apiserver with the node authorizer and the
+// NodeRestriction admission, and kube-controller-manager.
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cloud is a cluster with a controller that has the rights that deploy/cloudcore gives it.
+type cloud struct {
+	t       *testing.T
+	cluster *kube.Cluster
+	admin   kubernetes.Interface
+	config  *rest.Config
+	how     edgecontroller.Impersonation
+	ctl     *edgecontroller.Controller
+	hub     *hub
+}
+
+// hub notes what the controller tells it.
+type hub struct {
+	mu           sync.Mutex
+	changed      map[string]int
+	disconnected map[string]string
+}
+
+func newHub() *hub { return &hub{changed: map[string]int{}, disconnected: map[string]string{}} }
+
+func (h *hub) Changed(node string, key resource.Key) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changed[node+" "+key.String()]++
+}
+
+func (h *hub) Disconnect(node, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.disconnected[node] = reason
+}
+
+func (h *hub) count(node, key string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed[node+" "+key]
+}
+
+func (h *hub) reason(node string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.disconnected[node]
+}
+
+func manifest(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "deploy", "cloudcore", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// start starts a cluster and applies the manifests; the controller is not there yet.
+func start(t *testing.T, opts kube.Options, manifests ...string) *cloud {
+	t.Helper()
+	cluster := kube.Start(t, opts)
+	c := &cloud{t: t, cluster: cluster, admin: cluster.Client(), hub: newHub()}
+	for _, name := range append([]string{"namespace.yaml"}, manifests...) {
+		if err := cluster.Apply(t.Context(), manifest(t, name)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	c.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {name: cloudcore, namespace: kubeedge}}")
+	path, err := cluster.AddServiceAccount(t.Context(), "kubeedge", "cloudcore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.config, err = clientcmd.BuildConfigFromFlags("", path); err != nil {
+		t.Fatal(err)
+	}
+	c.config.QPS = -1
+	return c
+}
+
+// control starts the controller.
+func (c *cloud) control() {
+	c.t.Helper()
+	var err error
+	c.eventually("cloudcore may act for nodes", func() error {
+		c.how, err = edgecontroller.ChooseImpersonation(c.t.Context(), c.config)
+		return err
+	})
+	clients, err := edgecontroller.NewClients(c.config, c.how)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if c.ctl, err = edgecontroller.New(edgecontroller.Options{Clients: clients, LocalIP: "192.0.2.2"}); err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.t.Cleanup(func() {
+		cancel()
+		c.ctl.Wait()
+		clients.Close()
+	})
+	if err := c.ctl.Start(ctx, c.hub); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cloud) eventually(what string, check func() error) {
+	c.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("%s: not within %v: %v", what, patience, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (c *cloud) apply(text string) {
+	c.t.Helper()
+	if err := c.cluster.Apply(c.t.Context(), text); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// reply is what an answer can hold.
+type reply struct {
+	Object    json.RawMessage
+	Err       *struct{ ErrStatus metav1.Status }
+	ErrStatus *metav1.Status
+}
+
+// failure is the Status in an answer, on top or under Err; nil for a success.
+func (r *reply) failure() *metav1.Status {
+	if r.Err != nil {
+		return &r.Err.ErrStatus
+	}
+	return r.ErrStatus
+}
+
+// ask is what the hub does with a message of a node. The answer's route is checked; the answer is returned.
+func (c *cloud) ask(node, op, res string, content any) *model.Message {
+	c.t.Helper()
+	data, err := json.Marshal(content)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	m := model.New(model.ModuleEdged, model.GroupMeta, op, res, data)
+	answer := c.ctl.Handle(c.t.Context(), node, m)
+	if answer == nil {
+		return nil
+	}
+	if answer.Header.ParentID != m.Header.ID || answer.Route.Source != "edgecontroller" || answer.Route.Group != "resource" ||
+		answer.Route.Operation != "response" || answer.Route.Resource != res {
+		c.t.Errorf("%s %s: the answer's header is %+v %+v", op, res, answer.Header, answer.Route)
+	}
+	return answer
+}
+
+// oldAsk is ask for messages whose answer has another resource.
+func (c *cloud) oldAsk(node, op, res string, content any) *model.Message {
+	c.t.Helper()
+	data, err := json.Marshal(content)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	answer := c.ctl.Handle(c.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res, data))
+	if answer == nil {
+		c.t.Fatal("no answer")
+	}
+	return answer
+}
+
+func isService(ref cloudhub.Ref) bool { return ref.Key.Type == resource.TypeService }
+
+func (c *cloud) parse(m *model.Message) *reply {
+	c.t.Helper()
+	out := &reply{}
+	if m == nil {
+		c.t.Fatal("no answer")
+	}
+	if string(m.Content) == `"OK"` {
+		return out
+	}
+	if err := json.Unmarshal(m.Content, out); err != nil {
+		c.t.Fatalf("answer %s: %v", m.Content, err)
+	}
+	return out
+}
+
+// must asks for what must succeed.
+func (c *cloud) must(node, op, res string, content any) *model.Message {
+	c.t.Helper()
+	m := c.ask(node, op, res, content)
+	if f := c.parse(m).failure(); f != nil {
+		c.t.Fatalf("%s %s by %s: %s: %s", op, res, node, f.Reason, f.Message)
+	}
+	return m
+}
+
+// refused asks for what must fail, and how.
+func (c *cloud) refused(node, op, res string, content any, reason metav1.StatusReason) {
+	c.t.Helper()
+	m := c.ask(node, op, res, content)
+	f := c.parse(m).failure()
+	if f == nil {
+		c.t.Fatalf("%s %s by %s is not refused: %s", op, res, node, m.Content)
+	}
+	if f.Reason != reason {
+		c.t.Fatalf("%s %s by %s: %s (%s), want %s", op, res, node, f.Reason, f.Message, reason)
+	}
+}
+
+func object[T any](c *cloud, m *model.Message) *T {
+	c.t.Helper()
+	data := []byte(m.Content)
+	if r := c.parse(m); r.Object != nil {
+		data = r.Object
+	}
+	out := new(T)
+	if err := json.Unmarshal(data, out); err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+func edgeNode(name string) *v1.Node {
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "site": "pump-7",
+			"node-role.kubernetes.io/edge": "", "node-role.kubernetes.io/agent": "",
+			"node-role.kubernetes.io/control-plane": "", "node-restriction.kubernetes.io/vault": "yes",
+		}},
+		Status: v1.NodeStatus{Capacity: v1.ResourceList{}},
+	}
+}
+
+// register makes a node of an edge that is connected.
+func (c *cloud) register(name string) *v1.Node {
+	c.t.Helper()
+	c.ctl.Connected(c.t.Context(), name, "edgecore/websocket")
+	c.t.Cleanup(func() { c.ctl.Disconnected(name, "the test ended") })
+	return object[v1.Node](c, c.must(name, "insert", "null/node/"+name, edgeNode(name)))
+}
+
+// pod makes a pod that is bound to a node, and waits until the controller wants it there.
+func (c *cloud) pod(node, name, extra string) *v1.Pod {
+	c.t.Helper()
+	c.apply(fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {nodeName: %s, containers: [{name: c, image: example.com/c:1}]%s}}", name, node, extra))
+	pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.wants(node, "default/pod/"+name)
+	return pod
+}
+
+// wants waits until a node is to have an object.
+func (c *cloud) wants(node, key string) cloudhub.Ref {
+	c.t.Helper()
+	var found cloudhub.Ref
+	c.eventually(node+" is to have "+key, func() error {
+		for _, ref := range c.ctl.Desired(node) {
+			if ref.Key.String() == key {
+				found = ref
+				return nil
+			}
+		}
+		return errors.New("it is not in the list")
+	})
+	return found
+}
+
+func (c *cloud) defaultAccount() {
+	c.t.Helper()
+	c.eventually("the default service account", func() error {
+		_, err := c.admin.CoreV1().ServiceAccounts("default").Get(c.t.Context(), "default", metav1.GetOptions{})
+		return err
+	})
+}
