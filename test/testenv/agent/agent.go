@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -38,6 +39,8 @@ type Options struct {
 	Port int
 	// Kubelet are more keys of tailoredKubeletConfig.
 	Kubelet map[string]any
+	// EdgeHub are keys of modules.edgeHub; nil is no link.
+	EdgeHub map[string]any
 	// Env is the environment; nil is that of this process.
 	Env []string
 }
@@ -105,10 +108,15 @@ func (a *Agent) writeConfig() error {
 	for k, v := range a.Kubelet {
 		kubelet[k] = v
 	}
+	hub := map[string]any{"enable": false}
+	if a.EdgeHub != nil {
+		hub = map[string]any{"tlsCaFile": a.file("ca.crt"), "tlsCertFile": a.file("edge.crt"), "tlsPrivateKeyFile": a.file("edge.key")}
+		maps.Copy(hub, a.EdgeHub)
+	}
 	data, err := yaml.Marshal(map[string]any{
 		"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "kind": "EdgeCore",
 		"database": map[string]any{"dataSource": a.Store()},
-		"modules": map[string]any{"edged": map[string]any{
+		"modules": map[string]any{"edgeHub": hub, "edged": map[string]any{
 			"hostnameOverride": a.NodeName, "rootDirectory": filepath.Join(a.Dir, "root"), "tailoredKubeletConfig": kubelet,
 		}},
 	})
@@ -119,6 +127,8 @@ func (a *Agent) writeConfig() error {
 }
 
 // Where the files are.
+
+func (a *Agent) file(name string) string { return filepath.Join(a.Dir, name) }
 
 // Config is the configuration file.
 func (a *Agent) Config() string { return filepath.Join(a.Dir, "edgecore.yaml") }

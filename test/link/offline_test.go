@@ -1,0 +1,262 @@
+package link
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+)
+
+// local waits for the pods as the device itself has them.
+func (s *site) local(what string, check func(map[string]*v1.Pod) error) {
+	s.t.Helper()
+	s.until(what, func() error {
+		pods, err := s.edge.Pods(s.t.Context())
+		if err != nil {
+			return err
+		}
+		return check(pods)
+	})
+}
+
+// runsHere checks that pods are Ready on the device.
+func runsHere(names ...string) func(map[string]*v1.Pod) error {
+	return func(pods map[string]*v1.Pod) error {
+		for _, name := range names {
+			if p := pods[name]; p == nil || !ready(p) {
+				return fmt.Errorf("pod %s is not ready here", name)
+			}
+		}
+		return nil
+	}
+}
+
+// full is a pod with a configmap, a secret and a token, which it needs at each start.
+func full(name string) string {
+	return podOn(name, "test -s /var/run/secrets/kubernetes.io/serviceaccount/token && test -s /conf/a && test -s /key/k || exit 1; "+forever, `
+  volumes:
+  - {name: conf, configMap: {name: conf}}
+  - {name: key, secret: {secretName: key}}
+`) + `    volumeMounts: [{name: conf, mountPath: /conf}, {name: key, mountPath: /key}]
+`
+}
+
+const confAndKey = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: conf}
+data: {a: one}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: key}
+stringData: {k: hush}
+`
+
+// removeAll takes every sandbox and container away behind the agent's back.
+func (s *site) removeAll() {
+	s.t.Helper()
+	boxes, err := s.cri.ListPodSandbox(s.t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	s.must(err)
+	for _, box := range boxes.Items {
+		_, err := s.cri.StopPodSandbox(s.t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id})
+		s.must(err)
+		_, err = s.cri.RemovePodSandbox(s.t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: box.Id})
+		s.must(err)
+	}
+}
+
+// TestOffline: the link is pulled, the agent killed, every container removed, and all pods are back with what they
+// need. When the link returns nothing restarts, and what happened meanwhile is told both ways.
+func TestOffline(t *testing.T) {
+	for name, state := range map[string]proxy.State{"cut": proxy.Cut, "silent": proxy.Silent} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, siteOptions{})
+			s.apply(confAndKey)
+			names := []string{"one", "two", "three", "four"}
+			for _, n := range names {
+				s.apply(full(n))
+			}
+			s.until("all run", s.running(names...))
+			s.cable.Set(state)
+			s.must(s.edge.Kill9(t.Context()))
+			s.removeAll()
+			s.must(s.edge.Start(t.Context()))
+			s.local("all are back without a cloud", runsHere(names...))
+			before := s.lives()
+			if len(before) != len(names) {
+				t.Fatalf("%d containers run", len(before))
+			}
+			s.changeMeanwhile(t)
+			if out, err := s.edge.Run(t.Context(), "status"); !strings.Contains(out, "CloudUnreachable") && name == "cut" {
+				t.Logf("status (shown after 10 s): %v\n%s", err, out)
+			}
+			s.cable.Set(proxy.Passing)
+			s.checkReconnected(t, names, before)
+		})
+	}
+}
+
+// changeMeanwhile changes things in the cluster, and on the device, that the other side cannot know of.
+func (s *site) changeMeanwhile(t *testing.T) {
+	s.apply(strings.Replace(confAndKey, "a: one", "a: two", 1))
+	s.must(s.api.CoreV1().Pods("default").Delete(t.Context(), "four", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+	s.must(s.api.CoreV1().Pods("default").Delete(t.Context(), "three", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	s.apply(full("five"))
+	if out, err := s.exec("two", "cat", "/conf/a"); err != nil || out != "one" {
+		t.Errorf("the configmap without a link: %q, %v", out, err)
+	}
+}
+
+func (s *site) checkReconnected(t *testing.T, names []string, before map[string]int64) {
+	linked := time.Now()
+	s.until("there is a link", func() error {
+		if s.cable.Conns() == 0 {
+			return fmt.Errorf("there is none")
+		}
+		linked = time.Now()
+		return nil
+	})
+	s.until("the status is current", func() error {
+		for _, name := range names[:2] {
+			p, err := s.pod(name)
+			if err != nil {
+				return err
+			}
+			if id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://"); before[id] == 0 {
+				return fmt.Errorf("pod %s still has container %s", name, id)
+			}
+		}
+		return nil
+	})
+	took := time.Since(linked)
+	t.Logf("status is current %v after the link", took)
+	if took > 2*time.Second {
+		t.Errorf("the status was current after %v, want 2 s", took)
+	}
+	s.until("what was made meanwhile runs", s.running("five"))
+	s.until("what was deleted meanwhile is gone", s.gone("three", "four"))
+	s.until("the configmap has arrived", func() error {
+		out, err := s.exec("two", "cat", "/conf/a")
+		if err == nil && out != "two" {
+			err = fmt.Errorf("it is %q", out)
+		}
+		return err
+	})
+	s.until("their containers are gone", func() error {
+		for _, name := range []string{"three", "four"} {
+			if _, err := s.exec(name, "true"); err == nil {
+				return fmt.Errorf("%s still runs", name)
+			}
+		}
+		return nil
+	})
+	after := s.lives()
+	for _, name := range names[:2] {
+		p, err := s.pod(name)
+		s.must(err)
+		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+		if after[id] == 0 || after[id] != before[id] {
+			t.Errorf("reconnecting restarted %s", name)
+		}
+	}
+}
+
+// TestReconnectsRestartNothing: 20 cuts, a killed cloudcore, a restarted API server; no container notices.
+func TestReconnectsRestartNothing(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.apply(confAndKey)
+	s.apply(full("one"))
+	s.apply(full("two"))
+	s.until("both run", s.running("one", "two"))
+	before := s.lives()
+	for range 20 {
+		s.cable.CutAfter(0)
+		s.until("there is a link", func() error {
+			if s.cable.Conns() == 0 {
+				return fmt.Errorf("there is none")
+			}
+			return nil
+		})
+	}
+	s.must(s.cloud.Kill9(t.Context()))
+	s.must(s.cloud.Start(t.Context()))
+	s.must(s.kube.APIServer.Restart(t.Context()))
+	s.until("a new pod runs", func() error {
+		return s.kube.Apply(t.Context(), full("three"))
+	})
+	s.until("and it is Ready", s.running("three"))
+	after := s.lives()
+	for id, at := range before {
+		if after[id] != at {
+			t.Error("a container was restarted")
+		}
+	}
+	if ids := slices.Collect(maps.Keys(after)); len(ids) != 3 {
+		t.Errorf("%d containers run, want 3", len(ids))
+	}
+}
+
+// TestLongOutage: pods of an edge that is away stay, also with short times of eviction; one that opts out goes.
+func TestLongOutage(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.apply(podOn("stays", forever, ""))
+	s.until("it runs", s.running("stays"))
+	s.until("its tolerations have no limit", func() error {
+		p, err := s.pod("stays")
+		if err != nil {
+			return err
+		}
+		for _, key := range []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable} {
+			if !slices.ContainsFunc(p.Spec.Tolerations, func(tol v1.Toleration) bool {
+				return tol.Key == key && tol.Effect == v1.TaintEffectNoExecute && tol.TolerationSeconds == nil
+			}) {
+				return fmt.Errorf("it has %v", p.Spec.Tolerations)
+			}
+		}
+		return nil
+	})
+	before := s.lives()
+	p, err := s.pod("stays")
+	s.must(err)
+	uid := p.UID
+	s.cable.Set(proxy.Cut)
+	// What the controller-manager does after its times, done at once: the taint by which it evicts.
+	patch := `{"spec":{"taints":[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute"}]}}`
+	_, err = s.api.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	s.must(err)
+	s.apply(strings.Replace(podOn("leaves", forever, "  tolerations: [{key: node.kubernetes.io/unreachable, effect: NoExecute, operator: Exists, tolerationSeconds: 1}]"),
+		"metadata: {name: leaves}", `metadata: {name: leaves, annotations: {edgecore.io/keep-evictions: "true"}}`, 1))
+	s.until("one that wants to be evicted is", func() error {
+		p, err := s.pod("leaves")
+		if err == nil && p.DeletionTimestamp == nil {
+			err = fmt.Errorf("it is there, and not being deleted")
+		} else if err != nil && strings.Contains(err.Error(), "not found") {
+			err = nil
+		}
+		return err
+	})
+	if p, err := s.pod("stays"); err != nil || p.UID != uid || p.DeletionTimestamp != nil {
+		t.Errorf("the pod of an edge that is away was evicted: %v, %v", p, err)
+	}
+	s.cable.Set(proxy.Passing)
+	s.until("the node is Ready again", s.nodeReady)
+	testenv.Poll(t, patience, func() error {
+		for id, at := range before {
+			if s.lives()[id] != at {
+				return fmt.Errorf("a container was restarted")
+			}
+		}
+		return nil
+	})
+}

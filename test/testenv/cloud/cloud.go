@@ -1,0 +1,198 @@
+// Package cloud runs a cloudcore of its own beside a private cluster: its own folder and ports of 127.0.0.1. The
+// tests of the link, the load program and the demonstration share it.
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+)
+
+// Options say which cloudcore to run.
+type Options struct {
+	// Binary is the cloudcore to run; see Build.
+	Binary string
+	// Dir is where everything of it lies.
+	Dir string
+	// Kubeconfig is the way to the cluster.
+	Kubeconfig string
+	// Hub are more keys of modules.cloudHub.
+	Hub map[string]any
+	// Modules are more keys of modules.
+	Modules map[string]any
+}
+
+// Cloud is a cloudcore with its files. Its methods must not be called at the same time.
+type Cloud struct {
+	Options
+	// Link, Bootstrap, QUIC and Monitor are its ports: of WebSockets, of certificates, of QUIC and of metrics.
+	Link, Bootstrap, QUIC, Monitor int
+
+	proc *daemon.Process
+}
+
+// Build builds cloudcore into a folder and returns its path.
+func Build(ctx context.Context, dir string) (string, error) {
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	out := filepath.Join(dir, "cloudcore")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, "./cmd/cloudcore")
+	cmd.Dir = filepath.Dir(strings.TrimSpace(string(mod)))
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build cloudcore: %w\n%s", err, text)
+	}
+	return out, nil
+}
+
+// New makes the files of a cloudcore.
+func New(opts Options) (*Cloud, error) {
+	c := &Cloud{Options: opts}
+	for _, port := range []*int{&c.Link, &c.Bootstrap, &c.QUIC, &c.Monitor} {
+		var err error
+		if *port, err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	return c, c.writeConfig()
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return 0, errors.New("no TCP address")
+	}
+	return addr.Port, nil
+}
+
+func (c *Cloud) writeConfig() error {
+	listen := func(port int) map[string]any {
+		return map[string]any{"enable": true, "address": "127.0.0.1", "port": port}
+	}
+	file := func(name string) string { return filepath.Join(c.Dir, name) }
+	hub := map[string]any{
+		"advertiseAddress": []string{"127.0.0.1"}, "dnsNames": []string{"localhost"},
+		"websocket": listen(c.Link), "https": listen(c.Bootstrap), "quic": listen(c.QUIC),
+		"unixsocket": map[string]any{"enable": true, "address": "unix://" + file("csi.sock")},
+		"tlsCAFile":  file("ca.crt"), "tlsCAKeyFile": file("ca.key"), "tlsCertFile": file("server.crt"), "tlsPrivateKeyFile": file("server.key"),
+	}
+	for k, v := range c.Hub {
+		hub[k] = v
+	}
+	modules := map[string]any{"cloudHub": hub}
+	for k, v := range c.Modules {
+		modules[k] = v
+	}
+	data, err := yaml.Marshal(map[string]any{
+		"apiVersion": "cloudcore.config.kubeedge.io/v1alpha1", "kind": "CloudCore",
+		"kubeAPIConfig": map[string]any{"kubeConfig": c.Kubeconfig},
+		"commonConfig":  map[string]any{"monitorServer": map[string]any{"bindAddress": "127.0.0.1:" + strconv.Itoa(c.Monitor)}},
+		"modules":       modules,
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.Config(), data, 0o600)
+}
+
+// Config is the configuration file.
+func (c *Cloud) Config() string { return filepath.Join(c.Dir, "cloudcore.yaml") }
+
+// Log is what cloudcore writes.
+func (c *Cloud) Log() string { return filepath.Join(c.Dir, "cloudcore.log") }
+
+// Start starts cloudcore and waits until it is ready.
+func (c *Cloud) Start(ctx context.Context) error {
+	proc, err := daemon.Start(c.Log(), nil, c.Binary, "--config", c.Config(), "-v", "2")
+	if err != nil {
+		return err
+	}
+	c.proc = proc
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err = daemon.Poll(ctx, func() error {
+		if !proc.Running() {
+			return daemon.Fatal(errors.New("cloudcore has ended"))
+		}
+		_, err := c.Get(ctx, "/readyz")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("start cloudcore: %w\n%s", err, daemon.Tail(c.Log(), 20))
+	}
+	return nil
+}
+
+// PID is cloudcore's process, 0 when there is none.
+func (c *Cloud) PID() int {
+	if c.proc == nil || !c.proc.Running() {
+		return 0
+	}
+	return c.proc.PID
+}
+
+// Kill9 kills cloudcore the hard way.
+func (c *Cloud) Kill9(ctx context.Context) error { return c.end(ctx, syscall.SIGKILL) }
+
+// Stop ends cloudcore in its own way.
+func (c *Cloud) Stop(ctx context.Context) error { return c.end(ctx, syscall.SIGTERM) }
+
+func (c *Cloud) end(ctx context.Context, sig syscall.Signal) error {
+	if c.PID() == 0 {
+		return nil
+	}
+	return c.proc.End(ctx, sig)
+}
+
+// Get asks cloudcore's monitor for a path.
+func (c *Cloud) Get(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(c.Monitor)+path, nil)
+	if err != nil {
+		return "", err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", path, resp.Status, body)
+	}
+	return string(body), err
+}
+
+// Token asks cloudcore for a token to join with, as an administrator does.
+func (c *Cloud) Token(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, c.Binary, "gettoken", "--config", c.Config()).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("cloudcore gettoken: %w\n%s", err, out)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
