@@ -255,8 +255,12 @@ func (k *Keeper) TLS() (*tls.Config, error) {
 	return k.tlsAs(id), nil
 }
 
-// Explain turns an error of a connection made with TLS into a Problem.
-func (k *Keeper) Explain(err error) error { return k.explain(err) }
+// Explain turns an error of a connection to another port of the cloud, made with TLS, into a Problem.
+func (k *Keeper) Explain(server string, err error) error {
+	c := k.client
+	c.server = server
+	return c.explain(err)
+}
 
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

@@ -100,15 +100,15 @@ func (c *client) explain(err error) error {
 	case errors.As(err, &dns):
 		return problem(Unreachable, err, "the cloud's name %s cannot be looked up: check the name, and this device's DNS (%v)", dns.Name, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return problem(Unreachable, err, "the cloud at %s refuses connections: check the address and the port (10002, unless --certport says otherwise), and that cloudcore runs", c.server)
+		return problem(Unreachable, err, "the cloud at %s refuses connections: check the address and the port, and that cloudcore runs", c.server)
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		return problem(Unreachable, err, "the cloud at %s does not answer in time: check the address, this device's network, and the firewalls between", c.server)
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return problem(Refused, err, "who answers at %s does not speak TLS: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server)
+		return problem(Refused, err, "who answers at %s does not speak TLS: that is another port than the cloud's (certificates: 10002, or what --certport says)", c.server)
 	case errors.As(err, &alert):
-		return problem(Refused, err, "the cloud at %s ends the handshake (%v): is this its port for certificates (10002, unless --certport says otherwise)?", c.server, alert)
+		return problem(Refused, err, "the cloud at %s ends the handshake (%v): it does not take this device's certificate, or that is another port than the cloud's. If the port is right, join again with a new token (edgecore join); no state is lost", c.server, alert)
 	}
 	return problem(Unreachable, err, "the cloud at %s cannot be reached: %v", c.server, rootOf(err))
 }
