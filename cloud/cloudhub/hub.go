@@ -139,17 +139,14 @@ func New(opts Options) (*Hub, error) {
 func (h *Hub) Run(ctx context.Context) error {
 	tick := time.NewTicker(min(max(h.opts.KeepaliveInterval/20, 20*time.Millisecond), time.Second))
 	defer tick.Stop()
-	recorded := time.NewTicker(time.Second) // often until there is something to look at
-	defer recorded.Stop()
+	var records sync.WaitGroup
+	records.Go(func() { h.forgetGone(ctx) })
+	defer records.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			h.shutdown()
 			return ctx.Err()
-		case <-recorded.C:
-			if h.forgetGone() {
-				recorded.Reset(recordsPeriod)
-			}
 		case now := <-tick.C:
 			for _, s := range h.all() {
 				s.sweep(now)
@@ -161,13 +158,26 @@ func (h *Hub) Run(ctx context.Context) error {
 // recordsPeriod is how often records of nodes that are gone are looked for.
 const recordsPeriod = 10 * time.Minute
 
-// forgetGone drops what is recorded of nodes that are no more. It tells whether there was anything to look at.
-func (h *Hub) forgetGone() bool {
-	nodes := h.opts.Records.Nodes()
-	for _, node := range nodes {
-		h.forgetIfGone(node)
+// forgetGone drops what is recorded of nodes that are no more, until the context ends.
+func (h *Hub) forgetGone(ctx context.Context) {
+	tick := time.NewTicker(time.Second) // often until there is something to look at
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		nodes := h.opts.Records.Nodes()
+		for _, node := range nodes {
+			if ctx.Err() == nil {
+				h.forgetIfGone(node)
+			}
+		}
+		if len(nodes) > 0 {
+			tick.Reset(recordsPeriod)
+		}
 	}
-	return len(nodes) > 0
 }
 
 // forgetIfGone drops what is recorded of a node that has no object.

@@ -1,0 +1,301 @@
+// Package objectsync keeps what upstream edges have acked in the API, as KubeEdge does (protocol section 5.4): an
+// ObjectSync or ClusterObjectSync a node and object, named <node>.<uid>.
+//
+// It promises: what it is told is written soon, and off the path of who tells; what changes often is written once;
+// failures are tried again for ever. It never takes a node to hold more than it acked. Several cloudcores may write:
+// each writes only of the nodes that are connected to it, and never an older version over a newer one.
+package objectsync
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
+	"github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Delays of writing, by what is written.
+const (
+	// ackDelay gathers the acks of an object.
+	ackDelay = 200 * time.Millisecond
+	// moveDelay is for objects of which only the resource version changed, as with each status of a pod.
+	moveDelay = time.Minute
+	// repairDelay is for objects without a status that this process did not make.
+	repairDelay = 5 * time.Second
+)
+
+const (
+	workers    = 4
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = time.Minute
+)
+
+// intent is what a sync object is to become.
+type intent struct {
+	ref     cloudhub.Ref // of the object that it is about
+	rv      string
+	version string
+	deleted bool
+	made    bool      // the sync object was created
+	again   bool      // it was deleted, though the watch may not say so yet
+	at      time.Time // when the status is due
+	change  int       // counts changes of the intent
+}
+
+// Store reads and writes the sync objects.
+type Store struct {
+	client    dynamic.Interface
+	informers [2]cache.SharedIndexInformer // of namespaces, of the cluster
+	work      workqueue.TypedRateLimitingInterface[id]
+
+	mu      sync.Mutex
+	pending map[id]*intent
+}
+
+var _ cloudhub.Records = (*Store)(nil)
+
+// New makes a store; Run starts it.
+func New(client dynamic.Interface) (*Store, error) {
+	s := &Store{
+		client:  client,
+		pending: map[id]*intent{},
+		work:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[id](firstRetry, lastRetry)),
+	}
+	for i, gvr := range []schema.GroupVersionResource{v1alpha1.ObjectSyncs, v1alpha1.ClusterObjectSyncs} {
+		informer := dynamicinformer.NewFilteredDynamicInformer(client, gvr, "", 0, indexers, nil).Informer()
+		if err := informer.SetTransform(trim); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", gvr.Resource, err)
+		}
+		if err := informer.SetWatchErrorHandlerWithContext(watchFailed(gvr.Resource)); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", gvr.Resource, err)
+		}
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: s.repair}); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", gvr.Resource, err)
+		}
+		s.informers[i] = informer
+	}
+	return s, nil
+}
+
+// watchFailed says once a minute at most why sync objects cannot be read.
+func watchFailed(what string) cache.WatchErrorHandlerWithContext {
+	var mu sync.Mutex
+	var said time.Time
+	return func(ctx context.Context, r *cache.Reflector, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() != nil || time.Since(said) < time.Minute {
+			return
+		}
+		said = time.Now()
+		klog.InfoS("Sync objects cannot be watched; KubeEdge's edges get nothing until they can: apply deploy/cloudcore/crds and check cloudcore's role", "resource", what, "err", err)
+	}
+}
+
+// Run keeps the store going until the context ends, and writes then what it was told last. What cannot be written is
+// lost: its objects are sent again after the next start.
+func (s *Store) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, informer := range s.informers {
+		wg.Go(func() { informer.RunWithContext(ctx) })
+	}
+	for range workers {
+		wg.Go(func() { s.worker(ctx) })
+	}
+	<-ctx.Done()
+	s.work.ShutDown()
+	wg.Wait()
+	s.flush()
+	return ctx.Err()
+}
+
+// Synced tells whether everything that the API has is known.
+func (s *Store) Synced() bool { return s.informers[0].HasSynced() && s.informers[1].HasSynced() }
+
+// Held implements cloudhub.Records.
+func (s *Store) Held(ctx context.Context, node string) (map[resource.Key]queue.State, error) {
+	if !cache.WaitForCacheSync(ctx.Done(), s.informers[0].HasSynced, s.informers[1].HasSynced) {
+		return nil, fmt.Errorf("read the sync objects of node %s: %w", node, ctx.Err())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := map[resource.Key]queue.State{}
+	for _, r := range s.records(node) {
+		if s.pending[r.id] == nil && r.object != "" && r.kind != "" {
+			put(held, r.key(), r.state())
+		}
+	}
+	for i, in := range s.pending {
+		if owner, uid, ok := v1alpha1.SplitName(i.name); ok && owner == node && !in.deleted {
+			put(held, in.ref.Key, queue.State{UID: uid, Version: in.version, ResourceVersion: in.rv})
+		}
+	}
+	return held, nil
+}
+
+// put keeps the newest of several objects that had the same name.
+func put(held map[resource.Key]queue.State, key resource.Key, state queue.State) {
+	if other, ok := held[key]; !ok || older(other.ResourceVersion, state.ResourceVersion) {
+		held[key] = state
+	}
+}
+
+// records are those of a node, as the API has them.
+func (s *Store) records(node string) []*record {
+	var all []*record
+	for _, informer := range s.informers {
+		found, err := informer.GetIndexer().ByIndex(byNode, node)
+		if err != nil { // the index exists
+			panic(err)
+		}
+		for _, o := range found {
+			all = append(all, o.(*record))
+		}
+	}
+	return all
+}
+
+// known is what the API has of a sync object; nil is nothing.
+func (s *Store) known(i id) *record {
+	informer := s.informers[0]
+	if i.namespace == "" {
+		informer = s.informers[1]
+	}
+	o, ok, err := informer.GetIndexer().GetByKey(i.String())
+	if err != nil || !ok {
+		return nil
+	}
+	return o.(*record)
+}
+
+// Nodes implements cloudhub.Records.
+func (s *Store) Nodes() []string {
+	if !s.Synced() {
+		return nil
+	}
+	seen := map[string]struct{}{}
+	var all []string
+	for _, informer := range s.informers {
+		for _, node := range informer.GetIndexer().ListIndexFuncValues(byNode) {
+			if _, ok := seen[node]; !ok {
+				seen[node] = struct{}{}
+				all = append(all, node)
+			}
+		}
+	}
+	return all
+}
+
+func idOf(node string, ref cloudhub.Ref) id {
+	i := id{ref.Key.Namespace, v1alpha1.Name(node, ref.UID)}
+	if i.namespace == resource.NullNamespace {
+		i.namespace = ""
+	}
+	return i
+}
+
+// Sent implements cloudhub.Records.
+func (s *Store) Sent(node string, ref cloudhub.Ref) {
+	i := idOf(node, ref)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in := s.pending[i]; (in != nil && !in.deleted) || ref.Kind == "" || ref.UID == "" {
+		return
+	}
+	s.intend(i, intent{ref: ref, rv: v1alpha1.NeverAcked, at: time.Now().Add(ackDelay)})
+	s.work.Add(i)
+}
+
+// Acked implements cloudhub.Records.
+func (s *Store) Acked(node string, ref cloudhub.Ref, version string) {
+	i := idOf(node, ref)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ref.Kind == "" || ref.UID == "" {
+		return
+	}
+	in, r := s.pending[i], s.known(i)
+	next := intent{ref: ref, rv: ref.ResourceVersion, version: version, at: time.Now().Add(ackDelay)}
+	switch {
+	case in != nil && !in.deleted:
+		next.made, next.again = in.made, in.again
+		if in.at.Before(next.at) || in.version == version {
+			next.at = in.at
+		}
+	case r != nil && r.rv == next.rv && r.version == version:
+		return
+	case r != nil && r.version == version && version != "":
+		next.at = time.Now().Add(moveDelay)
+	}
+	s.intend(i, next)
+	s.work.AddAfter(i, time.Until(next.at))
+}
+
+// Deleted implements cloudhub.Records.
+func (s *Store) Deleted(node string, ref cloudhub.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.remove(idOf(node, ref), ref)
+}
+
+// Forget implements cloudhub.Records.
+func (s *Store) Forget(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.records(node) {
+		s.remove(r.id, cloudhub.Ref{Key: r.key(), UID: r.state().UID})
+	}
+	for i, in := range s.pending {
+		if owner, _, ok := v1alpha1.SplitName(i.name); ok && owner == node {
+			s.remove(i, in.ref)
+		}
+	}
+}
+
+// remove is called with the lock held, as is intend.
+func (s *Store) remove(i id, ref cloudhub.Ref) {
+	s.intend(i, intent{ref: ref, deleted: true})
+	s.work.Add(i)
+}
+
+func (s *Store) intend(i id, next intent) {
+	if in := s.pending[i]; in != nil {
+		next.change = in.change + 1
+	}
+	s.pending[i] = &next
+}
+
+// repair gives a sync object that has no status one: a process may have ended between making the two.
+func (s *Store) repair(o any) {
+	r, ok := o.(*record)
+	if !ok || r.rv != "" || r.object == "" || r.kind == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending[r.id] != nil {
+		return
+	}
+	_, uid, ok := v1alpha1.SplitName(r.name)
+	if !ok {
+		return
+	}
+	s.intend(r.id, intent{ref: refOf(r, uid), rv: v1alpha1.NeverAcked, made: true, at: time.Now().Add(repairDelay)})
+	s.work.AddAfter(r.id, repairDelay)
+}
+
+func refOf(r *record, uid types.UID) cloudhub.Ref {
+	return cloudhub.Ref{Key: r.key(), UID: uid}
+}
