@@ -24,13 +24,13 @@ type Clients struct {
 	// AsNode acts as the node of the context (see withNode), and as nobody when the context has none.
 	AsNode kubernetes.Interface
 
-	connections *http.Client
+	connections http.RoundTripper
 }
 
 // Close closes the idle connections. The clients may be used after it.
 func (c Clients) Close() {
 	if c.connections != nil {
-		utilnet.CloseIdleConnectionsFor(c.connections.Transport)
+		utilnet.CloseIdleConnectionsFor(c.connections)
 	}
 }
 
@@ -65,13 +65,17 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	if err != nil {
 		return Clients{}, fmt.Errorf("make the client of the API server %s: %w", config.Host, err)
 	}
+	base := client.Transport
+	if base == nil {
+		base = http.DefaultTransport // as net/http has it
+	}
 	asNode := *client
-	asNode.Transport = &impersonating{base: client.Transport, group: how == UserAndGroup}
+	asNode.Transport = &impersonating{base: base, group: how == UserAndGroup}
 	nodes, err := kubernetes.NewForConfigAndClient(own, &asNode)
 	if err != nil {
 		return Clients{}, fmt.Errorf("make the client that acts for nodes at the API server %s: %w", config.Host, err)
 	}
-	return Clients{Own: ours, AsNode: nodes, connections: client}, nil
+	return Clients{Own: ours, AsNode: nodes, connections: base}, nil
 }
 
 // nodesGroup is the group of every node's user.

@@ -1,0 +1,200 @@
+package edgecontroller
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// api is an API server that says what a test tells it to.
+type api struct {
+	mu sync.Mutex
+	// reply answers a request; by default nothing exists.
+	reply func(r call) (code int, body any)
+	calls []call
+}
+
+// call is a request as the API server saw it.
+type call struct {
+	Method, Path, User, Group, Type, Body string
+}
+
+func (c call) String() string {
+	as := c.User
+	if as == "" {
+		as = "cloudcore"
+	}
+	return c.Method + " " + c.Path + " as " + as
+}
+
+func notFound(path string) (int, any) {
+	return http.StatusNotFound, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: path + " not found"}
+}
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err)
+	}
+	c := call{Method: r.Method, Path: r.URL.Path, User: r.Header.Get("Impersonate-User"), Group: r.Header.Get("Impersonate-Group"),
+		Type: r.Header.Get("Content-Type"), Body: string(body)}
+	a.mu.Lock()
+	a.calls = append(a.calls, c)
+	reply := a.reply
+	a.mu.Unlock()
+	code, out := notFound(c.Path)
+	if reply != nil {
+		code, out = reply(c)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	if err := json.NewEncoder(w).Encode(out); err != nil {
+		panic(err)
+	}
+}
+
+func (a *api) answer(f func(r call) (int, any)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reply, a.calls = f, nil
+}
+
+func (a *api) seen() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []string
+	for _, c := range a.calls {
+		out = append(out, c.String())
+	}
+	return out
+}
+
+// notes is a hub that notes what it is told.
+type notes struct {
+	mu           sync.Mutex
+	changed      []string
+	disconnected []string
+}
+
+func (n *notes) Changed(node string, key resource.Key) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.changed = append(n.changed, node+" "+key.String())
+}
+
+func (n *notes) Disconnect(node, reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.disconnected = append(n.disconnected, node+": "+reason)
+}
+
+// take returns what was noted since the last call.
+func (n *notes) take() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := append(n.changed, n.disconnected...)
+	n.changed, n.disconnected = nil, nil
+	return out
+}
+
+// world is a controller whose caches the test fills itself.
+type world struct {
+	*Controller
+	t   testing.TB
+	api *api
+	hub *notes
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	a := &api{}
+	server := httptest.NewServer(a)
+	t.Cleanup(server.Close)
+	clients, err := NewClients(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, UserAndGroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(clients.Close)
+	c, err := New(Options{Clients: clients, LocalIP: "192.0.2.2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.tolerations.queue.ShutDown)
+	n := &notes{}
+	c.hub, c.ctx = n, t.Context()
+	c.filled.Store(true)
+	return &world{Controller: c, t: t, api: a, hub: n}
+}
+
+// add puts objects into the caches.
+func (w *world) add(objs ...object) {
+	w.t.Helper()
+	for _, o := range objs {
+		var err error
+		switch o := o.(type) {
+		case *v1.Pod:
+			err = w.caches.pods.GetIndexer().Add(o)
+		case *v1.Node:
+			err = w.caches.nodes.GetIndexer().Add(o)
+		case *v1.ConfigMap:
+			err = w.caches.configMaps.GetIndexer().Add(o)
+		case *v1.Secret:
+			err = w.caches.secrets.GetIndexer().Add(o)
+		case *v1.Service:
+			err = w.caches.services.GetIndexer().Add(o)
+		default:
+			err = fmt.Errorf("%T", o)
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) remove(pod *v1.Pod) {
+	w.t.Helper()
+	if err := w.caches.pods.GetIndexer().Delete(pod); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// ask handles a message of a node.
+func (w *world) ask(node, op, res, content string) *model.Message {
+	w.t.Helper()
+	return w.Handle(w.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res, json.RawMessage(content)))
+}
+
+func objectMeta(namespace, name, rv string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + name), ResourceVersion: rv}
+}
+
+// testPod names configmap cm-<name> and secret shared.
+func testPod(node, namespace, name string) *v1.Pod {
+	return &v1.Pod{ObjectMeta: objectMeta(namespace, name, "1"), Spec: v1.PodSpec{
+		NodeName: node, ImagePullSecrets: []v1.LocalObjectReference{{Name: "shared"}},
+		Containers: []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{
+			LocalObjectReference: v1.LocalObjectReference{Name: "cm-" + name}}}}}},
+	}}
+}
+
+func edgeNode(name string) *v1.Node {
+	n := &v1.Node{ObjectMeta: objectMeta("", name, "1")}
+	n.Labels = map[string]string{EdgeLabel: ""}
+	return n
+}
