@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -53,6 +56,51 @@ func baseConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, err
 	return rc, nil
 }
 
+// apiServer is what the parts need of kube-apiserver.
+type apiServer struct {
+	// client acts as cloudcore itself.
+	client kubernetes.Interface
+	// connect makes the clients of edgecontroller.
+	connect func(edgecontroller.Impersonation) (edgecontroller.Clients, error)
+	// ca is the CA of kube-apiserver in PEM; none when the system's are trusted.
+	ca []byte
+}
+
+func newAPIServer(rc *rest.Config) (*apiServer, error) {
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		return nil, fmt.Errorf("client of kube-apiserver %s: %w", rc.Host, err)
+	}
+	ca := rc.CAData
+	if len(ca) == 0 && rc.CAFile != "" {
+		if ca, err = os.ReadFile(rc.CAFile); err != nil {
+			return nil, fmt.Errorf("CA of kube-apiserver %s: %w", rc.Host, err)
+		}
+	}
+	connect := func(how edgecontroller.Impersonation) (edgecontroller.Clients, error) {
+		return edgecontroller.NewClients(rc, how)
+	}
+	return &apiServer{client, connect, ca}, nil
+}
+
+// impersonation finds how cloudcore may act for a node: whoever may name the group of nodes does it in the way that every
+// Kubernetes knows; else the API server knows the rule that lets cloudcore act as nodes alone.
+func impersonation(ctx context.Context, client kubernetes.Interface) edgecontroller.Impersonation {
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "groups", Name: "system:nodes"},
+		},
+	}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		klog.ErrorS(err, "Rights to act for nodes not found out; acting as user and group")
+		return edgecontroller.UserAndGroup
+	case review.Status.Allowed:
+		return edgecontroller.UserAndGroup
+	}
+	return edgecontroller.UserOnly
+}
+
 const (
 	// firstRetry and lastRetry bound the time between two questions to an API server that does not answer.
 	firstRetry = time.Second
@@ -71,7 +119,7 @@ func awaitAPI(ctx context.Context, client kubernetes.Interface, waiting func(err
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 			return nil // it has answered
 		case ctx.Err() != nil:
-			return nil // whoever asked for the end gets it
+			return ctx.Err()
 		case apierrors.IsUnauthorized(err):
 			return fmt.Errorf("kube-apiserver refuses our credentials: %w; look at those in kubeAPIConfig.kubeConfig, or at the pod's service account", err)
 		}
@@ -82,7 +130,7 @@ func awaitAPI(ctx context.Context, client kubernetes.Interface, waiting func(err
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return ctx.Err()
 		case <-time.After(wait):
 		}
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,7 +22,9 @@ import (
 	"k8s.io/client-go/rest"
 	clientgotesting "k8s.io/client-go/testing"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
@@ -122,7 +127,7 @@ func TestAwaitAPI(t *testing.T) {
 	}
 }
 
-// TestAwaitAPIEnds: the wait ends with its context, which is no error.
+// TestAwaitAPIEnds: the wait ends with its context.
 func TestAwaitAPIEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -132,11 +137,76 @@ func TestAwaitAPIEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		asked := 0
-		if err := awaitAPI(ctx, client, func(error) { asked++ }); err != nil || ctx.Err() == nil {
-			t.Errorf("%v, %v", err, ctx.Err())
+		if err := awaitAPI(ctx, client, func(error) { asked++ }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("ended with %v", err)
 		}
 		if asked != 9 { // after 0, 1, 3, 7, 15, 25 ... 55 s
 			t.Errorf("asked %d times", asked)
 		}
 	})
+}
+
+// TestImpersonation: who may name the group of nodes does; who may not acts by the rule for nodes alone.
+func TestImpersonation(t *testing.T) {
+	for name, tc := range map[string]struct {
+		allowed bool
+		err     error
+		want    edgecontroller.Impersonation
+	}{
+		"allowed":   {true, nil, edgecontroller.UserAndGroup},
+		"denied":    {false, nil, edgecontroller.UserOnly},
+		"not known": {false, errors.New("no"), edgecontroller.UserAndGroup},
+	} {
+		client := fake.NewClientset()
+		client.PrependReactor("create", "selfsubjectaccessreviews", func(a clientgotesting.Action) (bool, runtime.Object, error) {
+			review := a.(clientgotesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+			want := authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "groups", Name: "system:nodes"}
+			if diff := cmp.Diff(&want, review.Spec.ResourceAttributes); diff != "" {
+				t.Errorf("asked for (-want +got):\n%s", diff)
+			}
+			review.Status.Allowed = tc.allowed
+			return true, review, tc.err
+		})
+		if got := impersonation(t.Context(), client); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// TestCAOfTheAPI: edges ask for it.
+func TestCAOfTheAPI(t *testing.T) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	defer server.Close()
+	ca := certs.EncodeCertPEM(server.Certificate().Raw)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		tls  rest.TLSClientConfig
+		want string
+		err  string
+	}{
+		"in place":   {rest.TLSClientConfig{CAData: ca}, string(ca), ""},
+		"a file":     {rest.TLSClientConfig{CAFile: file}, string(ca), ""},
+		"none":       {rest.TLSClientConfig{}, "", ""},
+		"no file":    {rest.TLSClientConfig{CAFile: file + ".none"}, "", "kube-apiserver " + server.URL},
+		"no content": {rest.TLSClientConfig{CAData: []byte("x")}, "", "kube-apiserver " + server.URL},
+	} {
+		api, err := newAPIServer(&rest.Config{Host: server.URL, TLSClientConfig: tc.tls})
+		if tc.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v, want %q in it", name, err, tc.err)
+			}
+			continue
+		}
+		if err != nil || string(api.ca) != tc.want {
+			t.Errorf("%s: %q, %v", name, api.ca, err)
+			continue
+		}
+		clients, err := api.connect(edgecontroller.UserAndGroup)
+		if err != nil || clients.Own == nil || clients.AsNode == nil {
+			t.Errorf("%s: %+v, %v", name, clients, err)
+		}
+	}
 }

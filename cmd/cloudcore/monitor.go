@@ -85,15 +85,6 @@ func local(addr string) error {
 	return fmt.Errorf("%s answers without a password to whoever reaches it", addr)
 }
 
-// listen opens a TCP port; key names it in the error.
-func listen(ctx context.Context, key, addr string) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; free the port, or change it in the configuration", key, err)
-	}
-	return l, nil
-}
-
 // listenMonitor returns nil when the configuration has no monitor server.
 func listenMonitor(ctx context.Context, cfg *v1alpha1.MonitorServer) (net.Listener, error) {
 	if cfg.BindAddress == "" {

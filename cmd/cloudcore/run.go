@@ -2,18 +2,17 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"net"
-	"strconv"
+	"errors"
 	"sync"
-	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -22,6 +21,8 @@ import (
 const (
 	partAPI          = "kube-apiserver"
 	partCertificates = "certificates"
+	partController   = "edgecontroller"
+	partHub          = "cloudhub"
 )
 
 // runCloud connects to kube-apiserver and runs cloudcore until ctx ends.
@@ -31,87 +32,130 @@ func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
 		return err
 	}
 	klog.InfoS("Starting cloudcore", "version", version.String(), "apiServer", rc.Host)
-	client, err := kubernetes.NewForConfig(rc)
+	api, err := newAPIServer(rc)
 	if err != nil {
-		return fmt.Errorf("client of kube-apiserver %s: %w", rc.Host, err)
+		return err
 	}
-	return serve(ctx, cfg, client)
+	return serve(ctx, cfg, api)
 }
 
-// serve builds the parts, hands each what it needs, and runs them until ctx ends or one of them fails.
-func serve(ctx context.Context, cfg *v1alpha1.CloudCore, client kubernetes.Interface) error {
-	// What others stand on ends after them.
+// cloud is the parts.
+type cloud struct {
+	cfg      *v1alpha1.CloudCore
+	api      *apiServer
+	state    *parts
+	registry *prometheus.Registry
+
+	authority  *certificates.Authority
+	controller *edgecontroller.Controller
+	hub        *cloudhub.Hub
+}
+
+// serve builds the parts, hands each what it needs, and runs them until ctx ends or one of them fails. What others
+// stand on ends after them: first the sessions of edges, then what carries out their requests, then the probes.
+func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *apiServer) error {
+	c := &cloud{cfg: cfg, api: api, registry: newRegistry(), state: newParts(partAPI, partCertificates, partController, partHub)}
+	defer context.AfterFunc(ctx, c.state.end)()
+	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
+	var monitor sync.WaitGroup
+	defer monitor.Wait()
+	defer stopLast()
+	if err := c.monitor(last, &monitor); err != nil {
+		return err
+	}
+	if err := c.build(ctx); err != nil {
+		return ended(ctx, err)
+	}
 	back, stopBack := context.WithCancel(context.WithoutCancel(ctx))
-	var backParts sync.WaitGroup
-	defer backParts.Wait()
+	defer c.controller.Wait()
 	defer stopBack()
-
-	state := newParts(partAPI, partCertificates)
-	defer context.AfterFunc(ctx, state.end)()
-	registry := newRegistry()
-	monitor, err := listenMonitor(ctx, &cfg.CommonConfig.MonitorServer)
-	if err != nil {
-		return err
+	unlessFilled := context.AfterFunc(ctx, stopBack)
+	err := c.controller.Start(back, c.hub)
+	if err != nil || !unlessFilled() {
+		return ended(ctx, err)
 	}
-	if monitor != nil {
-		backParts.Go(func() {
-			if err := serveHTTP(back, monitor, monitorHandler(state, registry, cfg.CommonConfig.MonitorServer.EnableProfiling)); err != nil {
-				klog.ErrorS(err, "Monitor server stopped", "address", monitor.Addr())
-			}
-		})
-	}
-
-	if err := awaitAPI(ctx, client, func(err error) { state.waiting(partAPI, err) }); err != nil {
-		return err
-	}
-	state.set(partAPI, nil)
-	authority, err := newAuthority(ctx, cfg, client)
-	if err != nil {
-		return err
-	}
-	state.set(partCertificates, nil)
-
-	var https net.Listener
-	if l := &cfg.Modules.CloudHub.HTTPS; l.Enable {
-		if https, err = listen(ctx, "modules.cloudHub.https.port", address(l)); err != nil {
-			return err
-		}
-	}
-	front, frontCtx := errgroup.WithContext(ctx)
-	front.Go(func() error { return authority.Run(frontCtx) })
-	if https != nil {
-		front.Go(func() error { return authority.Serve(frontCtx, https, client.CoreV1().Nodes()) })
-	}
-	err = front.Wait()
-	klog.InfoS("cloudcore has ended; the edges' pods run on")
+	c.state.set(partController, nil)
+	err = ended(ctx, c.front(ctx))
+	klog.InfoS("cloudcore has ended; the edges' pods run on", "err", err)
 	return err
 }
 
-func newAuthority(ctx context.Context, cfg *v1alpha1.CloudCore, client kubernetes.Interface) (*certificates.Authority, error) {
-	secrets, err := certificates.SecretsOf(ctx, client, certificates.Namespace)
-	if err != nil {
-		return nil, err
+// ended is the error of what has ended: none when that was asked for.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
 	}
-	return certificates.New(ctx, secrets, certificateOptions(&cfg.Modules.CloudHub))
+	if err != nil && !errors.Is(err, context.Canceled) {
+		klog.ErrorS(err, "Not ended in order")
+	}
+	return nil
 }
 
-// certificateOptions works out what the configuration says about certificates. A certificate speaks for its node alone,
-// and a name that is taken is given to nobody else: there is nothing to choose.
-func certificateOptions(hub *v1alpha1.CloudHub) certificates.Options {
-	addresses := append([]string{}, hub.AdvertiseAddress...)
-	for _, name := range hub.DNSNames {
-		if name != "" {
-			addresses = append(addresses, name)
+// monitor starts the probes and metrics.
+func (c *cloud) monitor(ctx context.Context, group *sync.WaitGroup) error {
+	cfg := &c.cfg.CommonConfig.MonitorServer
+	l, err := listenMonitor(ctx, cfg)
+	if err != nil || l == nil {
+		return err
+	}
+	if err := local(l.Addr().String()); err != nil {
+		klog.InfoS("The monitor server is open to others; see to it that only those reach it who may", "address", l.Addr())
+	}
+	group.Go(func() {
+		if err := serveHTTP(ctx, l, monitorHandler(c.state, c.registry, cfg.EnableProfiling)); err != nil {
+			klog.ErrorS(err, "Monitor server stopped", "address", l.Addr())
 		}
-	}
-	return certificates.Options{
-		CAFile: hub.TLSCAFile, CAKeyFile: hub.TLSCAKeyFile, CertFile: hub.TLSCertFile, KeyFile: hub.TLSPrivateKeyFile,
-		Addresses: addresses, ProtectTaken: true,
-		NodeLifetime: time.Duration(hub.EdgeCertSigningDuration) * 24 * time.Hour,
-		TokenRefresh: time.Duration(hub.TokenRefreshDuration) * time.Hour,
-	}
+	})
+	return nil
 }
 
-func address(l *v1alpha1.Listener) string {
-	return net.JoinHostPort(l.Address, strconv.Itoa(int(l.Port)))
+// build makes the parts, once kube-apiserver answers.
+func (c *cloud) build(ctx context.Context) error {
+	if err := awaitAPI(ctx, c.api.client, func(err error) { c.state.waiting(partAPI, err) }); err != nil {
+		return err
+	}
+	c.state.set(partAPI, nil)
+	secrets, err := certificates.SecretsOf(ctx, c.api.client, certificates.Namespace)
+	if err != nil {
+		return err
+	}
+	if c.authority, err = certificates.New(ctx, secrets, certificateOptions(&c.cfg.Modules.CloudHub)); err != nil {
+		return err
+	}
+	c.state.set(partCertificates, nil)
+	clients, err := c.api.connect(impersonation(ctx, c.api.client))
+	if err != nil {
+		return err
+	}
+	options := controllerOptions(&c.cfg.Modules.CloudHub)
+	options.Clients = clients
+	if c.controller, err = edgecontroller.New(options); err != nil {
+		return err
+	}
+	hub := hubOptions(&c.cfg.Modules.CloudHub)
+	hub.Downstream, hub.Upstream, hub.Registry, hub.KubeCA = c.controller, c.controller, c.registry, c.api.ca
+	c.hub, err = cloudhub.New(hub)
+	return err
+}
+
+// front runs what edges reach, until ctx ends or a part of it fails.
+func (c *cloud) front(ctx context.Context) error {
+	servers, err := c.listen(ctx)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.hub.Run(ctx) })
+	group.Go(func() error { return c.authority.Run(ctx) })
+	for _, s := range servers {
+		klog.InfoS("Listening", "for", s.key, "address", s.addr)
+		group.Go(func() error { return s.serve(ctx) })
+	}
+	c.state.ask(partHub, func() error {
+		if err := c.hub.Health(); err != nil {
+			return errors.Join(errStarting, err)
+		}
+		return nil
+	})
+	return group.Wait()
 }

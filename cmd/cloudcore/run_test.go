@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,10 +14,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clientgotesting "k8s.io/client-go/testing"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // freePort is a port of this host that nobody listens on now.
@@ -81,30 +90,107 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// TestServe: all parts come up on an API server, answer, and end with their context.
+// fakeAPI is an API server that holds objects and lets everybody do everything.
+func fakeAPI(objects ...runtime.Object) *apiServer {
+	client := fake.NewClientset(objects...)
+	return &apiServer{client: client, ca: []byte("the CA"), connect: func(edgecontroller.Impersonation) (edgecontroller.Clients, error) {
+		return edgecontroller.Clients{Own: client, AsNode: client}, nil
+	}}
+}
+
+// joined returns what an edge has after it joined through the HTTPS endpoints: its certificate and the CA.
+func joined(t *testing.T, url string, api *apiServer, node string) *tls.Config {
+	t.Helper()
+	secret, err := api.client.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), "tokensecret", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := certs.ParseToken(string(secret.Data["tokendata"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	insecure := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	_, der := get(t, insecure, url+"/ca.crt")
+	ca, err := x509.ParseCertificate(der)
+	if err != nil || !token.SignedBy(der) {
+		t.Fatalf("ca.crt: %v, or not the token's", err)
+	}
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := certs.NewRequest(node, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/edge.crt", bytes.NewReader(csr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + token.Bearer}, "Nodename": {node}}
+	trusting := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: certs.Pool(ca)}}}
+	res, err := trusting.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	cert, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("edge.crt: %s %q, %v", res.Status, cert, err)
+	}
+	return &tls.Config{RootCAs: certs.Pool(ca), Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
+}
+
+// TestServe: all parts come up on an API server; an edge joins, connects, and gets what is bound to it; at the end it
+// is told so, and nothing stays.
 func TestServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cfg := localConfig(t)
-	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, cfg, fake.NewClientset()) }()
+	api := fakeAPI(&v1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u1", ResourceVersion: "7"},
+		Spec: v1.PodSpec{NodeName: "edge1"},
+	})
+	result := make(chan error, 1)
+	go func() { result <- serve(ctx, cfg, api) }()
 	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	monitor := "http://" + cfg.CommonConfig.MonitorServer.BindAddress
 	await(t, "readyz", func() bool {
 		status, _ := get(t, plain, monitor+"/readyz")
 		return status == http.StatusOK
 	})
-	status, text := get(t, plain, monitor+"/readyz?verbose")
-	if want := "[+]kube-apiserver ok\n[+]certificates ok\nreadyz check passed\n"; status != 200 || string(text) != want {
-		t.Errorf("readyz: %d %s", status, text)
+	_, text := get(t, plain, monitor+"/readyz?verbose")
+	want := "[+]kube-apiserver ok\n[+]certificates ok\n[+]edgecontroller ok\n[+]cloudhub ok\nreadyz check passed\n"
+	if diff := cmp.Diff(want, string(text)); diff != "" {
+		t.Errorf("readyz (-want +got):\n%s", diff)
 	}
-	insecure := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	status, der := get(t, insecure, "https://"+address(&cfg.Modules.CloudHub.HTTPS)+"/ca.crt")
-	if _, err := x509.ParseCertificate(der); status != 200 || err != nil {
-		t.Errorf("ca.crt: %d, %v", status, err)
+
+	identity := joined(t, "https://"+address(&cfg.Modules.CloudHub.HTTPS), api, "edge1")
+	conn, err := wire.DialWebSocket(ctx, wire.DialOptions{
+		URL: "wss://" + address(&cfg.Modules.CloudHub.WebSocket) + "/p/edge1/events", TLS: identity,
+		Header: http.Header{wire.HeaderNodeID: {"edge1"}, wire.HeaderUse: {wire.UseMessages}},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer conn.Close(wire.CloseGoingAway, "")
+	m, err := conn.Read()
+	if err != nil || m.Route.Resource != "default/pod/web" || m.Route.Operation != "insert" {
+		t.Errorf("got %+v, %v; want the pod", m, err)
+	}
+	if _, text := get(t, plain, monitor+"/metrics"); !strings.Contains(string(text), "\nKubeEdge_CloudHub_connected_nodes 1\n") {
+		t.Error("the metrics do not count the node")
+	}
+
 	cancel()
-	if err := <-ended; err != nil {
+	for err = nil; err == nil; {
+		_, err = conn.Read()
+	}
+	var closed *wire.Closed
+	if !errors.As(err, &closed) || closed.Code != wire.CloseGoingAway || closed.Reason != "cloudcore stops" {
+		t.Errorf("the edge was told %v", err)
+	}
+	if err := <-result; err != nil {
 		t.Errorf("ended with %v", err)
 	}
 	if status, _ := get(t, plain, monitor+"/healthz"); status != 0 {
@@ -112,10 +198,52 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestServeEndsEarly: cloudcore can be ended while it waits for kube-apiserver, and while it reads its objects.
+func TestServeEndsEarly(t *testing.T) {
+	for name, prepare := range map[string]func(*fake.Clientset){
+		"no API server": func(c *fake.Clientset) {
+			c.PrependReactor("*", "*", func(clientgotesting.Action) (bool, runtime.Object, error) {
+				return true, nil, errors.New("connection refused")
+			})
+		},
+		"no lists": func(c *fake.Clientset) {
+			c.PrependReactor("list", "*", func(clientgotesting.Action) (bool, runtime.Object, error) {
+				return true, nil, errors.New("connection refused")
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cfg := localConfig(t)
+			api := fakeAPI()
+			prepare(api.client.(*fake.Clientset))
+			result := make(chan error, 1)
+			go func() { result <- serve(ctx, cfg, api) }()
+			plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			monitor := "http://" + cfg.CommonConfig.MonitorServer.BindAddress
+			await(t, "a part that starts", func() bool {
+				status, text := get(t, plain, monitor+"/readyz?verbose")
+				starting := name == "no lists" && strings.Contains(string(text), "[+]certificates ok\n[-]edgecontroller failed: starting\n") ||
+					name == "no API server" && strings.Contains(string(text), "[-]kube-apiserver failed: starting: connection refused\n")
+				return status == http.StatusServiceUnavailable && starting
+			})
+			if status, text := get(t, plain, monitor+"/healthz"); status != http.StatusOK {
+				t.Errorf("healthz: %d %s", status, text)
+			}
+			cancel()
+			if err := <-result; err != nil {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
 // TestServePortInUse: a port that is taken ends cloudcore with a sentence, and everything that was started with it.
 func TestServePortInUse(t *testing.T) {
 	cfg := localConfig(t)
 	for key, addr := range map[string]string{
+		"modules.cloudHub.websocket.port":        address(&cfg.Modules.CloudHub.WebSocket),
 		"modules.cloudHub.https.port":            address(&cfg.Modules.CloudHub.HTTPS),
 		"commonConfig.monitorServer.bindAddress": cfg.CommonConfig.MonitorServer.BindAddress,
 	} {
@@ -123,11 +251,15 @@ func TestServePortInUse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = serve(t.Context(), cfg, fake.NewClientset())
+		err = serve(t.Context(), cfg, fakeAPI())
 		if err == nil || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), addr) {
 			t.Errorf("%v, want %s and %s in it", err, key, addr)
 		}
 		_ = l.Close()
+	}
+	cfg.Modules.CloudHub.UnixSocket.Address = "unix:///proc/none/hub.sock"
+	if err := serve(t.Context(), cfg, fakeAPI()); err == nil || !strings.Contains(err.Error(), "modules.cloudHub.unixsocket.address") {
+		t.Errorf("%v, want the key of the socket in it", err)
 	}
 }
 

@@ -74,7 +74,8 @@ type CloudHub struct {
 	// KeepaliveInterval is how long an edge may be silent.
 	KeepaliveInterval int32 `json:"keepaliveInterval"`
 	// NodeLimit is how many nodes may be connected at a time.
-	NodeLimit    int32 `json:"nodeLimit"`
+	NodeLimit int32 `json:"nodeLimit"`
+	// WriteTimeout is how long a message may take to be written; 0 is the link's own.
 	WriteTimeout int32 `json:"writeTimeout"`
 	// AdvertiseAddress are the IP addresses at which edges reach cloudcore, DNSNames the names: the server's
 	// certificate is made for them.

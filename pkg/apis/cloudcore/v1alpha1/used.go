@@ -12,7 +12,7 @@ func live() map[string]bool {
 	}
 	for _, k := range []string{
 		"enable", // to switch it off is refused
-		"keepaliveInterval", "nodeLimit", "advertiseAddress", "dnsNames",
+		"keepaliveInterval", "nodeLimit", "writeTimeout", "advertiseAddress", "dnsNames",
 		"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile", "edgeCertSigningDuration", "tokenRefreshDuration",
 		"quic.enable", "quic.address", "quic.port", "websocket", "unixsocket", "https",
 	} {

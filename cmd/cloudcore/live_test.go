@@ -1,0 +1,84 @@
+package main
+
+import (
+	"reflect"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+)
+
+// built is what the parts are built with.
+type built struct {
+	Host, ContentType string
+	QPS               float32
+	Burst             int
+	Certificates      certificates.Options
+	Controller        edgecontroller.Options
+	Hub               cloudhub.Options
+}
+
+func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
+	t.Helper()
+	rc, err := kubeConfig(&cfg.KubeAPIConfig, func() (*rest.Config, error) { return &rest.Config{}, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := &cfg.Modules.CloudHub
+	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, certificateOptions(hub), controllerOptions(hub), hubOptions(hub)}
+}
+
+// TestLiveKeysChangeSomething: a key that is said to be acted on changes what cloudcore is built with. This keeps the
+// table of live keys true: to name one there without acting on it fails here.
+func TestLiveKeysChangeSomething(t *testing.T) {
+	const hub = "modules.cloudHub."
+	// These are seen elsewhere: by the servers, whose tests use them, or by nobody because there is nothing to choose.
+	elsewhere := map[string]bool{
+		"apiVersion": true, "kind": true, "modules.edgeController.enable": true, hub + "enable": true,
+		"commonConfig.monitorServer": true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
+		hub + "quic.enable": true, hub + "quic.address": true, hub + "quic.port": true,
+	}
+	settings := map[string][]string{
+		"kubeAPIConfig":                 {"{master: 'https://192.0.2.9'}", "{contentType: application/json}", "{qps: 17}", "{burst: 17}"},
+		hub + "keepaliveInterval":       {"17"},
+		hub + "nodeLimit":               {"17"},
+		hub + "writeTimeout":            {"17"},
+		hub + "advertiseAddress":        {"[192.0.2.9]"},
+		hub + "dnsNames":                {"[other.example.com]"},
+		hub + "tlsCAFile":               {"/other"},
+		hub + "tlsCAKeyFile":            {"/other"},
+		hub + "tlsCertFile":             {"/other"},
+		hub + "tlsPrivateKeyFile":       {"/other"},
+		hub + "edgeCertSigningDuration": {"17"},
+		hub + "tokenRefreshDuration":    {"17"},
+	}
+	base := buildWith(t, v1alpha1.Default())
+	for _, key := range v1alpha1.LiveKeys() {
+		values, ok := settings[key]
+		if elsewhere[key] {
+			continue
+		}
+		if !ok {
+			t.Errorf("%s is said to be acted on; give it another value here", key)
+		}
+		for _, value := range values {
+			text := value
+			for path := strict.Split(key); len(path) > 0; path = path[:len(path)-1] {
+				text = "{" + path[len(path)-1] + ": " + text + "}"
+			}
+			cfg, warnings, err := v1alpha1.Load(writeConfig(t, text[1:len(text)-1]+"\n"))
+			if err != nil || len(warnings) > 0 {
+				t.Errorf("%s: %v, %v", key, err, warnings)
+				continue
+			}
+			if reflect.DeepEqual(base, buildWith(t, cfg)) {
+				t.Errorf("%s: %s is said to be acted on, and changes nothing", key, value)
+			}
+		}
+	}
+}
