@@ -26,6 +26,11 @@ const (
 	CgroupsIncomplete     Code = "CgroupControllersMissing"
 	CgroupsFailing        Code = "CgroupsFailing"
 	ReadOnlyServerStopped Code = "ReadOnlyServerStopped"
+	CloudUnreachable      Code = "CloudUnreachable"
+	QUICUnavailable       Code = "QUICUnavailable"
+	CertificateExpired    Code = "CertificateExpired"
+	CertificateEnding     Code = "CertificateEnding"
+	NotJoined             Code = "NotJoined"
 )
 
 // entry is what is to be known of a condition.
@@ -47,5 +52,10 @@ var known = map[Code]entry{
 	StaticPodBad:          {"A static pod manifest is of no use", Error, "Correct the file that is named. The pods that it held before run on.", 0},
 	CgroupsIncomplete:     {"The kernel lacks cgroup controllers", Warning, "Switch them on at the kernel's command line. Pods run without the limits that they enforce.", 0},
 	CgroupsFailing:        {"The pod cgroups cannot be made", Error, "Look at cgroupDriver and cgroupRoot in the configuration; the driver has to be the runtime's.", 0},
+	CloudUnreachable:      {"The cloud cannot be reached", Warning, "Pods run on; reports wait in the store. The detail names the cause and what to do about it.", 10 * time.Second},
+	QUICUnavailable:       {"QUIC does not reach the cloud, and WebSocket is used", Warning, "Let UDP through to the port of modules.edgeHub.quic.server, or set modules.edgeHub.quic.enable to false.", 0},
+	CertificateExpired:    {"The node's certificate has expired", Error, "Pods run on. Run \"edgecore join\" with a fresh token (cloudcore gettoken); nothing on the device is lost by it.", 0},
+	NotJoined:             {"The node has no certificate for the cloud", Error, "Pods of the device itself run. The detail names the cause and what to do about it.", 0},
+	CertificateEnding:     {"The node's certificate could not be renewed, and ends soon", Warning, "See that port 10002 of the cloud can be reached (modules.edgeHub.httpServer), or run \"edgecore join\" with a fresh token.", 0},
 	ReadOnlyServerStopped: {"The read-only server cannot listen", Error, "Free the port, or change address and readOnlyPort in the configuration.", 2 * time.Second},
 }

@@ -38,12 +38,13 @@ func TestRegistry(t *testing.T) {
 
 // TestEveryCodeIsExplained: whoever reads a condition learns what to do.
 func TestEveryCodeIsExplained(t *testing.T) {
-	for _, code := range []Code{RuntimeDown, RuntimeNetwork, StoreRecovered, StoreFailing, StaticPodBad, CgroupsIncomplete, CgroupsFailing, ReadOnlyServerStopped} {
+	for _, code := range []Code{RuntimeDown, RuntimeNetwork, StoreRecovered, StoreFailing, StaticPodBad, CgroupsIncomplete, CgroupsFailing, ReadOnlyServerStopped,
+		CloudUnreachable, QUICUnavailable, CertificateExpired, CertificateEnding, NotJoined} {
 		if e := known[code]; e.Title == "" || e.Remedy == "" || e.Severity == "" {
 			t.Errorf("%s: %+v", code, e)
 		}
 	}
-	if len(known) != 8 {
-		t.Errorf("%d conditions are known, 8 are tested", len(known))
+	if len(known) != 13 {
+		t.Errorf("%d conditions are known, 13 are tested", len(known))
 	}
 }

@@ -24,9 +24,13 @@ func EncodeJSON(m *model.Message) ([]byte, error) {
 	var buf bytes.Buffer
 	buf.Grow(len(m.Content) + 384)
 	if err := json.NewEncoder(&buf).Encode(&own); err != nil {
-		return nil, fmt.Errorf("encode %s %s: %w", m.Route.Operation, m.Route.Resource, err)
+		return nil, unsendable(m, err)
 	}
 	return buf.Bytes(), nil
+}
+
+func unsendable(m *model.Message, err error) *Unsendable {
+	return &Unsendable{fmt.Errorf("encode %s %s: %w", m.Route.Operation, m.Route.Resource, err)}
 }
 
 // DecodeJSON reads a message. Fields that it does not know are passed over, those that are missing are empty; only

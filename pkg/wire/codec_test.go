@@ -141,8 +141,13 @@ func TestPackedContents(t *testing.T) {
 			t.Errorf("%s: %v %s", content, err, diff)
 		}
 	}
-	if err := WritePacked(io.Discard, &model.Message{Content: json.RawMessage(`{`)}); err == nil {
-		t.Error("content that is no JSON was written")
+	var bad *Unsendable
+	broken := &model.Message{Content: json.RawMessage(`{`)}
+	if err := WritePacked(io.Discard, broken); !errors.As(err, &bad) {
+		t.Errorf("content that is no JSON: %v, want *Unsendable", err)
+	}
+	if _, err := EncodeJSON(broken); !errors.As(err, &bad) {
+		t.Errorf("content that is no JSON: %v, want *Unsendable", err)
 	}
 }
 

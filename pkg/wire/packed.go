@@ -65,7 +65,7 @@ func encodePacked(m *model.Message) ([]byte, error) {
 func appendMessage(out []byte, m *model.Message) ([]byte, error) {
 	content, isJSON, err := packContent(m.Content)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s %s: %w", m.Route.Operation, m.Route.Resource, err)
+		return nil, unsendable(m, err)
 	}
 	var head, route []byte
 	head = appendText(head, fieldID, m.Header.ID)

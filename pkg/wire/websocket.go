@@ -199,11 +199,12 @@ func (c *wsConn) Write(m *model.Message) error {
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	// Counted before its answer may come.
+	c.tally.sent.Add(int64(len(data)))
+	c.tally.messagesSent.Add(1)
 	if err := c.write(data); err != nil {
 		return c.fail(err)
 	}
-	c.tally.sent.Add(int64(len(data)))
-	c.tally.messagesSent.Add(1)
 	return nil
 }
 
@@ -259,7 +260,7 @@ func (c *wsConn) Close(code int, reason string) error {
 		defer bound.Stop()
 		frame := websocket.FormatCloseMessage(code, cutReason(reason))
 		told := c.ws.WriteControl(websocket.CloseMessage, frame, time.Now().Add(goodbye)) == nil
-		if told && code != CloseNormal && code != CloseGoingAway {
+		if told && code != CloseNormal && code != CloseGoingAway && code != CloseSilent {
 			drain(raw)
 		}
 		_ = raw.Close()

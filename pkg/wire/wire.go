@@ -28,8 +28,8 @@ type Conn interface {
 	// good-bye), ErrSilent, ErrClosed (this end closed it), or one of the network. Control traffic is
 	// handled inside, so that a Conn that nobody reads answers no pings.
 	Read() (*model.Message, error)
-	// Write sends a message. *TooLarge and errors of encoding send nothing and leave the link as it is; any other
-	// error ends it. Each 16 KB have the write limit to get into the network's buffers.
+	// Write sends a message. *TooLarge and *Unsendable send nothing and leave the link as it is; any other error
+	// ends it. Each 16 KB have the write limit to get into the network's buffers.
 	Write(m *model.Message) error
 	// Ping asks the peer for a sign of life; any sign counts as one.
 	Ping() error
@@ -141,6 +141,12 @@ func (e *Malformed) Unwrap() error { return e.Err }
 func malformed(format string, args ...any) *Malformed {
 	return &Malformed{Err: fmt.Errorf(format, args...)}
 }
+
+// Unsendable is a message that no encoding takes: its content is no JSON.
+type Unsendable struct{ Err error }
+
+func (e *Unsendable) Error() string { return e.Err.Error() }
+func (e *Unsendable) Unwrap() error { return e.Err }
 
 // Closed is the peer's good-bye.
 type Closed struct {

@@ -1,0 +1,96 @@
+package edgehub
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// destination is where a message from the cloud goes to.
+type destination struct {
+	// answer: to whoever waits for it.
+	answer bool
+	// module gets what is no answer.
+	module string
+	// problem says why it goes nowhere.
+	problem string
+}
+
+// Groups and modules that protocol section 4.4 names beside those of package model.
+const (
+	groupFunc        = "func"
+	groupTwin        = "twin"
+	groupUser        = "user"
+	groupTaskManager = "taskmanager"
+
+	moduleEventBus   = "eventbus"
+	moduleServiceBus = "servicebus"
+
+	sourceRouterEventBus   = "router_eventbus"
+	sourceRouterServiceBus = "router_servicebus"
+)
+
+// destinationOf decides by group, as protocol section 4.4 says. What only modules of this device may say is not
+// believed when it comes over the link.
+func destinationOf(m *model.Message) destination {
+	switch m.Route.Operation {
+	case wire.OpConnect, "unhold-upgrade":
+		return destination{problem: "the operation is one of the device's own"}
+	case "config", "ping", "pong":
+		return destination{problem: "the operation is one of the connection's own"}
+	}
+	switch m.Route.Group {
+	case model.GroupResource, groupFunc:
+		switch {
+		case m.IsResponse():
+			return destination{answer: true}
+		case m.Route.Source == model.ModuleEdged:
+			return destination{problem: "the source is one of the device's own"}
+		}
+		return destination{module: model.ModuleMetaManager}
+	case groupTwin:
+		return destination{module: groupTwin}
+	case groupTaskManager:
+		return destination{module: groupTaskManager}
+	case groupUser:
+		switch {
+		case m.IsResponse():
+			return destination{answer: true}
+		case m.Route.Source == sourceRouterEventBus:
+			return destination{module: moduleEventBus}
+		case m.Route.Source == sourceRouterServiceBus:
+			return destination{module: moduleServiceBus}
+		}
+	}
+	return destination{problem: "nobody here takes its group"}
+}
+
+// dispatch hands a message from the cloud to whom it is for. A module that has no room holds up the link for as
+// long as the bus waits; what it does not take then is not acknowledged, and comes again.
+func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
+	d := destinationOf(msg)
+	var err error
+	switch {
+	case d.problem != "":
+		err = errors.New(d.problem)
+	case d.answer:
+		if err = m.bus.SendResp(ctx, msg); err == nil {
+			return
+		}
+	default:
+		err = m.bus.Send(ctx, d.module, msg)
+	}
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case errors.Is(err, beehive.ErrFull):
+		klog.ErrorS(err, "Message from the cloud not taken", "resource", msg.Route.Resource, "operation", msg.Route.Operation)
+	default:
+		klog.V(2).InfoS("Message from the cloud dropped", "resource", msg.Route.Resource, "operation", msg.Route.Operation,
+			"group", msg.Route.Group, "source", msg.Route.Source, "err", err)
+	}
+}

@@ -1,0 +1,487 @@
+package edgehub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// beatNow is the heartbeat of tests.
+const beatNow = 400 * time.Millisecond
+
+// edge is a device: a bus with edgehub, and a metamanager that notes what it gets and acknowledges it.
+type edge struct {
+	t     *testing.T
+	hub   *Module
+	bus   *beehive.Bus
+	files wiretest.Files
+	// network says that the network has changed.
+	network func()
+
+	mu      sync.Mutex
+	got     []*model.Message
+	links   []wire.LinkState
+	changed chan struct{}
+}
+
+func config(files wiretest.Files, server string) v1alpha2.EdgeHub {
+	return v1alpha2.EdgeHub{
+		Enable: true, Heartbeat: 15, MessageQPS: 30, MessageBurst: 60, ProjectID: "e632aba927ea4ac2b575ec1603d56f10",
+		TLSCAFile: files.CA, TLSCertFile: files.Cert, TLSPrivateKeyFile: files.Key,
+		WebSocket: v1alpha2.Transport{Enable: true, Server: server, HandshakeTimeout: 30, ReadDeadline: 15, WriteDeadline: 15},
+	}
+}
+
+// with are changes to a device that a test starts.
+type with struct {
+	options  func(*Options)
+	settings func(*settings)
+}
+
+// startEdge runs a device until the test ends.
+func startEdge(t *testing.T, ca *wiretest.CA, server string, w with) *edge {
+	t.Helper()
+	e := &edge{t: t, bus: beehive.New(beehive.WithTimeout(5 * time.Second)), changed: make(chan struct{})}
+	e.files = ca.Write(t, t.TempDir(), ca.Node(t, "edge-1", time.Now().Add(time.Hour)))
+	watching := make(chan func(), 1)
+	o := Options{
+		Node: "edge-1", Config: config(e.files, server), Bus: e.bus, Health: &health.Registry{},
+		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
+		Watch: func(ctx context.Context, changed func()) error {
+			watching <- changed
+			<-ctx.Done()
+			return nil
+		},
+	}
+	if w.options != nil {
+		w.options(&o)
+	}
+	hub, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.hub = hub
+	hub.set.heartbeat, hub.set.backoffMin, hub.set.backoffMax = beatNow, 20*time.Millisecond, 200*time.Millisecond
+	for i := range hub.set.targets {
+		hub.set.targets[i].limits.ReadTimeout = silence(beatNow)
+	}
+	if w.settings != nil {
+		w.settings(&hub.set)
+	}
+	if err := errors.Join(e.bus.Add(meta{e}), e.bus.Add(hub)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = e.bus.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	e.network = <-watching
+	return e
+}
+
+// meta is the device's metamanager.
+type meta struct{ e *edge }
+
+func (meta) Name() string  { return model.ModuleMetaManager }
+func (meta) Group() string { return model.GroupMeta }
+
+func (m meta) Run(ctx context.Context) error {
+	e := m.e
+	for {
+		msg, err := e.bus.Receive(ctx, m.Name())
+		if err != nil {
+			return nil
+		}
+		if msg.Route.Operation == wire.OpConnect {
+			var link wire.LinkState
+			if err := json.Unmarshal(msg.Content, &link); err != nil {
+				e.t.Error(err)
+			}
+			if msg.Route.Source != "websocket" || msg.Route.Resource != "null/link" || msg.Route.Group != "meta" {
+				e.t.Errorf("route of the news: %+v", msg.Route)
+			}
+			e.note(func() { e.links = append(e.links, link) })
+			continue
+		}
+		e.note(func() { e.got = append(e.got, msg) })
+		if err := e.bus.Send(ctx, model.ModuleEdgeHub, msg.Respond(model.OK)); err != nil && ctx.Err() == nil {
+			e.t.Error(err)
+		}
+	}
+}
+
+func (e *edge) note(change func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change()
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+func (e *edge) until(what string, is func() bool) {
+	e.t.Helper()
+	end := time.After(10 * time.Second)
+	for {
+		e.mu.Lock()
+		ok, changed := is(), e.changed
+		e.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-end:
+			e.t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// told waits for the nth piece of news of the link, and returns it.
+func (e *edge) told(n int) wire.LinkState {
+	e.t.Helper()
+	e.until(fmt.Sprintf("news %d of the link", n), func() bool { return len(e.links) >= n })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.links[n-1]
+}
+
+func (e *edge) ask(ctx context.Context, m *model.Message) (*model.Message, error) {
+	return e.bus.SendSync(ctx, model.ModuleEdgeHub, m)
+}
+
+func request(resource string) *model.Message {
+	return model.New("edged", model.GroupMeta, model.OpQuery, resource, json.RawMessage("null"))
+}
+
+// echo answers each request with its resource.
+func echo(m *model.Message) *model.Message {
+	a := m.Respond(json.RawMessage(fmt.Sprintf("%q", m.Route.Resource)))
+	a.Route.Source, a.Route.Group = "edgecontroller", "resource"
+	return a
+}
+
+func push(resource string) *model.Message {
+	m := model.New("edgecontroller", "resource", model.OpInsert, resource, json.RawMessage(`{"kind":"Pod"}`))
+	m.Header.ResourceVersion = "900"
+	return m
+}
+
+// TestUpstreamCloud: what a cloud of KubeEdge sees of the edge, and the edge of it.
+func TestUpstreamCloud(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	u.patience, u.answer = 2*beatNow, echo
+	e := startEdge(t, u.ca, u.addr, with{})
+	if link := e.told(1); !link.Connected || link.Features != (wire.Features{}) {
+		t.Errorf("told %+v, want a plain link", link)
+	}
+	u.connected(1)
+	r := u.seen()[0]
+	if r.URL.Path != "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events" || r.ProtoMajor != 1 {
+		t.Errorf("%s %s", r.Proto, r.URL.Path)
+	}
+	for name, want := range map[string]string{"Node_id": "edge-1", "Project_id": "e632aba927ea4ac2b575ec1603d56f10", "Connectionuse": "msg", "Origin": ""} {
+		if got := r.Header.Get(name); got != want {
+			t.Errorf("header %s: %q, want %q", name, got, want)
+		}
+	}
+	u.until("the keepalive that comes first", func() bool { return len(u.got) > 0 })
+	if first := u.heard("")[0]; first.Route.Operation != model.OpKeepalive {
+		t.Errorf("the first message is %+v", first)
+	}
+	if !u.reliably(push("default/pod/web")) {
+		t.Error("a push was not acknowledged")
+	}
+	answer, err := e.ask(t.Context(), request("default/configmap/web"))
+	if err != nil || string(answer.ContentData()) != "default/configmap/web" {
+		t.Errorf("answer %v, %v", answer, err)
+	}
+	// Longer than the cloud's patience and this end's: keepalives and pings keep the link.
+	before := len(u.heard(model.OpKeepalive))
+	u.until("more keepalives", func() bool { return u.received(model.OpKeepalive) >= before+5 })
+	if n := len(u.seen()); n != 1 {
+		t.Errorf("%d sessions; want one link all the time", n)
+	}
+	if s := e.hub.State(); !s.Connected || s.Protocol != "websocket" || s.Server != u.addr || s.Since.IsZero() {
+		t.Errorf("state %+v", s)
+	}
+}
+
+// offline cuts the link, and keeps it cut.
+func offline(p *wiretest.Proxy) {
+	p.Refuse(true)
+	p.Cut()
+}
+
+// TestOffline: what cannot be sent is answered at once, and so is what was under way when the link went.
+func TestOffline(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	proxy := wiretest.NewProxy(t, u.addr)
+	e := startEdge(t, u.ca, proxy.Addr(), with{})
+	e.told(1)
+	waiting := make(chan *model.Message, 1)
+	go func() {
+		answer, err := e.ask(t.Context(), request("default/secret/slow"))
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- answer
+	}()
+	u.until("the request", func() bool { return u.received(model.OpQuery) == 1 })
+	began := time.Now()
+	offline(proxy)
+	answer := <-waiting
+	if answer == nil || answer.Route.Operation != model.OpError || !strings.Contains(string(answer.ContentData()), "not connected to the cloud") {
+		t.Errorf("answer %+v", answer)
+	}
+	if link := e.told(2); link.Connected {
+		t.Error("the loss was not told")
+	}
+	answer, err := e.ask(t.Context(), request("default/secret/other"))
+	if err != nil || answer.Route.Operation != model.OpError || string(answer.ContentData()) != "not connected to the cloud" || answer.Route.Source != "websocket" {
+		t.Errorf("offline: %+v, %v", answer, err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it took %v to say so", took)
+	}
+	if s := e.hub.State(); s.Connected || s.Reason == "" {
+		t.Errorf("state %+v", s)
+	}
+	proxy.Refuse(false)
+	if link := e.told(3); !link.Connected {
+		t.Error("the new link was not told")
+	}
+	u.note(func() { u.answer = echo })
+	if answer, err := e.ask(t.Context(), request("default/secret/now")); err != nil || string(answer.ContentData()) != "default/secret/now" {
+		t.Errorf("after it: %v, %v", answer, err)
+	}
+}
+
+// TestHalfOpen: a link whose other end is gone without a word is given up within two heartbeats.
+func TestHalfOpen(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	proxy := wiretest.NewProxy(t, u.addr)
+	e := startEdge(t, u.ca, proxy.Addr(), with{})
+	e.told(1)
+	u.until("a few heartbeats", func() bool { return u.received(model.OpKeepalive) >= 3 })
+	began := time.Now()
+	proxy.Silence()
+	link := e.told(2)
+	if took := time.Since(began); link.Connected || took > 2*beatNow+200*time.Millisecond {
+		t.Errorf("noticed after %v, want within two heartbeats (%v)", took, 2*beatNow)
+	}
+	proxy.Resume()
+	if link := e.told(3); !link.Connected {
+		t.Error("no new link")
+	}
+}
+
+// TestBadFrames: whatever the cloud sends, the session ends with a reason, and the next one works.
+func TestBadFrames(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	u.answer = echo
+	e := startEdge(t, u.ca, u.addr, with{})
+	text := func(s string) func(*websocket.Conn) error {
+		return func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.TextMessage, []byte(s)) }
+	}
+	n := 0
+	for name, c := range map[string]struct {
+		code int
+		send func(*websocket.Conn) error
+	}{
+		"no JSON":   {wire.CloseMalformed, text("hello")},
+		"no id":     {wire.CloseMalformed, text("{}")},
+		"too deep":  {wire.CloseMalformed, text(strings.Repeat("[", 1000))},
+		"oversized": {wire.CloseTooLarge, text(`{"content":"` + strings.Repeat("x", wire.DefaultMaxMessage) + `"}`)},
+		"cut": {0, func(ws *websocket.Conn) error {
+			_, err := ws.NetConn().Write([]byte{0x81, 0x7e, 1, 0, 'x'})
+			return errors.Join(err, ws.NetConn().Close())
+		}},
+	} {
+		n++
+		e.told(2*n - 1)
+		s := u.current()
+		s.raw(c.send)
+		<-s.over
+		if c.code != 0 && s.code != c.code {
+			t.Errorf("%s: closed with %d, want %d", name, s.code, c.code)
+		}
+		e.told(2*n + 1)
+		if answer, err := e.ask(t.Context(), request("default/secret/"+fmt.Sprint(n))); err != nil || answer.Route.Operation != model.OpResponse {
+			t.Errorf("after %s: %v, %v", name, answer, err)
+		}
+	}
+}
+
+// TestReconnect: a renewed certificate is used at once, and nothing but a moment is lost.
+func TestReconnect(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	e := startEdge(t, u.ca, u.addr, with{settings: func(s *settings) { s.backoffMin, s.backoffMax = time.Hour, time.Hour }})
+	e.told(1)
+	renewed := u.ca.Node(t, "edge-1", time.Now().Add(2*time.Hour))
+	u.ca.Write(t, filepath.Dir(e.files.Cert), renewed)
+	began := time.Now()
+	e.hub.Reconnect()
+	u.connected(2)
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if got := u.seen()[1].TLS.PeerCertificates[0].SerialNumber; got.Cmp(renewed.Leaf.SerialNumber) != 0 {
+		t.Error("the old certificate was used")
+	}
+	if e.told(2).Connected || !e.told(3).Connected {
+		t.Error("news of the link are wrong")
+	}
+	// With no link and an hour to wait, it dials at once, too.
+	u.drop()
+	e.told(4)
+	e.hub.Reconnect()
+	e.told(5)
+}
+
+// TestNetworkComesBack: the next dial does not wait for its turn.
+func TestNetworkComesBack(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	proxy := wiretest.NewProxy(t, u.addr)
+	e := startEdge(t, u.ca, proxy.Addr(), with{settings: func(s *settings) {
+		s.backoffMin, s.backoffMax = time.Hour, time.Hour
+		s.heartbeat, s.targets[0].limits.ReadTimeout = time.Second, time.Minute
+	}})
+	e.told(1)
+	offline(proxy)
+	e.told(2)
+	proxy.Refuse(false)
+	began := time.Now()
+	e.network()
+	e.told(3)
+	if took := time.Since(began); took > settle+2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	// A link that did not survive the change is noticed before its silence is over.
+	proxy.Silence()
+	e.network()
+	e.told(4)
+	if s := e.hub.State(); !strings.Contains(s.Reason, "network changed") {
+		t.Errorf("reason %q", s.Reason)
+	}
+}
+
+// TestPace: messages are held to messageQPS and messageBurst, keepalives are not.
+func TestPace(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	e := startEdge(t, u.ca, u.addr, with{settings: func(s *settings) {
+		s.rate, s.burst = 20, 10
+		s.heartbeat = 50 * time.Millisecond
+	}})
+	e.told(1)
+	began := time.Now()
+	for i := range 30 {
+		m := model.New("edged", model.GroupMeta, model.OpInsert, fmt.Sprintf("default/event/%d", i), json.RawMessage(`{}`))
+		if err := e.bus.Send(t.Context(), model.ModuleEdgeHub, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.until("all messages", func() bool { return u.received(model.OpInsert) == 30 })
+	if took := time.Since(began); took < 900*time.Millisecond || took > 3*time.Second {
+		t.Errorf("20 messages beyond the burst at 20 a second took %v", took)
+	}
+	if n := len(u.heard(model.OpKeepalive)); n < 10 {
+		t.Errorf("%d keepalives meanwhile, want them at their own pace", n)
+	}
+	for i, m := range u.heard(model.OpInsert) {
+		if want := fmt.Sprintf("default/event/%d", i); m.Route.Resource != want {
+			t.Fatalf("%s came, want %s", m.Route.Resource, want)
+		}
+	}
+}
+
+// TestUnsendable: a message that cannot be sent costs its sender an error, and nobody the link.
+func TestUnsendable(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	u.answer = echo
+	e := startEdge(t, u.ca, u.addr, with{settings: func(s *settings) { s.targets[0].limits.MaxMessage = 64 << 10 }})
+	e.told(1)
+	large, broken := request("default/secret/large"), request("default/secret/broken")
+	large.Content, broken.Content = json.RawMessage(`"`+strings.Repeat("x", 70<<10)+`"`), json.RawMessage(`{`)
+	for m, want := range map[*model.Message]string{large: "larger than 65536", broken: "unexpected end of JSON"} {
+		if answer, err := e.ask(t.Context(), m); err != nil || answer.Route.Operation != model.OpError || !strings.Contains(string(answer.ContentData()), want) {
+			t.Errorf("%s: %v, %v", m.Route.Resource, answer, err)
+		}
+	}
+	if answer, err := e.ask(t.Context(), request("default/secret/a")); err != nil || answer.Route.Operation != model.OpResponse || len(u.seen()) != 1 {
+		t.Errorf("afterwards: %v, %v, %d sessions", answer, err, len(u.seen()))
+	}
+}
+
+// TestMetrics: what the collector says is what happened.
+func TestMetrics(t *testing.T) {
+	u := newUpstream(t, wiretest.NewCA(t))
+	u.answer = echo
+	e := startEdge(t, u.ca, u.addr, with{})
+	e.told(1)
+	for range 2 {
+		if _, err := e.ask(t.Context(), request("default/secret/a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u.drop()
+	e.told(3)
+	if _, err := e.ask(t.Context(), request("default/secret/a")); err != nil {
+		t.Fatal(err)
+	}
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(e.hub); err != nil {
+		t.Fatal(err)
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	for name, want := range map[string]float64{
+		"edgecore_link_connected": 1, "edgecore_link_connects_total": 2, "edgecore_link_reconnects_total": 1, "edgecore_link_messages_total received": 3,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	if sent := got["edgecore_link_messages_total sent"]; sent < 5 { // two keepalives, three requests
+		t.Errorf("%v messages sent", sent)
+	}
+	// Two handshakes with certificates, and the messages.
+	if in, out := got["edgecore_link_bytes_total received"], got["edgecore_link_bytes_total sent"]; in < 2000 || out < 2500 || in > 20000 || out > 20000 {
+		t.Errorf("%v bytes received, %v sent", in, out)
+	}
+}

@@ -1,0 +1,49 @@
+package edgehub
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// changesEvery and changesBurst bound how often changes of the network are acted upon: a link that flaps is no
+	// reason to dial without end. None is forgotten.
+	changesEvery = 5 * time.Second
+	changesBurst = 3
+	// watchAgain is when watching is tried again after it failed.
+	watchAgain = time.Minute
+)
+
+// watchNetwork notes changes of the network until ctx ends.
+func (m *Module) watchNetwork(ctx context.Context) {
+	seen := make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		limit := rate.NewLimiter(rate.Every(changesEvery), changesBurst)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-seen:
+			}
+			if limit.Wait(ctx) != nil {
+				return
+			}
+			poke(m.changed)
+		}
+	}()
+	for ctx.Err() == nil {
+		if err := m.watch(ctx, func() { poke(seen) }); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Changes of the network go unnoticed; the link is dialled at its own pace", "again", watchAgain)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchAgain):
+		}
+	}
+	<-done
+}

@@ -1,0 +1,114 @@
+package edgehub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// errNotConnected is the answer to whatever cannot be sent.
+var errNotConnected = errors.New("not connected to the cloud")
+
+// sendAll takes what modules send, one after the other, until ctx ends.
+func (m *Module) sendAll(ctx context.Context) error {
+	for {
+		msg, err := m.bus.Receive(ctx, m.Name())
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		s := m.session()
+		if s == nil {
+			m.refuse(ctx, msg, errNotConnected)
+			continue
+		}
+		if err := s.send(msg); err != nil {
+			m.refuse(ctx, msg, err)
+		}
+	}
+}
+
+// refuse answers a request that did not reach the cloud. That nobody waits for the answer is their business.
+func (m *Module) refuse(ctx context.Context, msg *model.Message, cause error) {
+	if msg.IsResponse() {
+		klog.V(2).InfoS("Answer to the cloud not sent", "resource", msg.Route.Resource, "err", cause)
+		return
+	}
+	err := m.bus.SendResp(ctx, msg.RespondError(m.Name(), cause))
+	if err != nil && !errors.Is(err, beehive.ErrNoWaiter) && ctx.Err() == nil {
+		klog.ErrorS(err, "Request not answered", "resource", msg.Route.Resource, "operation", msg.Route.Operation)
+	}
+}
+
+// requestsKept is how many requests without an answer are remembered. Some never get one (events).
+const requestsKept = 512
+
+// requests are those whose answers the cloud owes.
+type requests struct {
+	mu    sync.Mutex
+	byID  map[string]*model.Message
+	order []string
+	over  bool
+}
+
+// add remembers a request; false when the link is over already.
+func (r *requests) add(msg *model.Message) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return false
+	}
+	if r.byID == nil {
+		r.byID = map[string]*model.Message{}
+	}
+	if len(r.order) >= requestsKept {
+		r.order = slices.DeleteFunc(r.order, func(id string) bool { return r.byID[id] == nil })
+		for len(r.order) >= requestsKept {
+			delete(r.byID, r.order[0])
+			r.order = r.order[1:]
+		}
+	}
+	// Without its content, which may be large.
+	r.byID[msg.Header.ID] = &model.Message{Header: msg.Header, Route: msg.Route}
+	r.order = append(r.order, msg.Header.ID)
+	return true
+}
+
+// done forgets a request.
+func (r *requests) done(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byID, id)
+}
+
+// end returns those that are left, in the order in which they were sent; none is taken afterwards.
+func (r *requests) end() []*model.Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	var left []*model.Message
+	for _, id := range r.order {
+		if msg := r.byID[id]; msg != nil {
+			left = append(left, msg)
+		}
+	}
+	r.byID, r.order = nil, nil
+	return left
+}
+
+// lost says that a link ended before an answer came.
+func lost(cause error) error {
+	if cause == nil {
+		return fmt.Errorf("%w: the link ended before the answer came", errNotConnected)
+	}
+	return fmt.Errorf("%w: the link ended before the answer came: %w", errNotConnected, cause)
+}

@@ -1,0 +1,201 @@
+package edgehub
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// failure is why there is no link, for people.
+type failure struct {
+	// kind is short, for metrics.
+	kind string
+	// text is a sentence that names the cause and the remedy. It is the same when the same happens again.
+	text string
+	// expired: the node's own certificate has.
+	expired bool
+	err     error
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.err }
+
+// dialFailure makes a failure of the error of a dial.
+func (m *Module) dialFailure(ctx context.Context, t target, own *x509.Certificate, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return explain(t, own, m.set.files, time.Now(), err)
+}
+
+const join = `run "edgecore join" with a fresh token (cloudcore gettoken)`
+
+// explain says why a dial failed. own, the node's certificate, may be nil.
+func explain(t target, own *x509.Certificate, f files, now time.Time, err error) *failure {
+	for _, look := range []func(target, files, time.Time, error) (kind, text string){explainFiles, explainCloudCertificate, explainAlert, explainRefusal, explainNetwork} {
+		kind, text := look(t, f, now, err)
+		if kind == "" {
+			continue
+		}
+		x := &failure{kind: kind, text: text, err: err}
+		if kind == "rejected" || kind == "refused" || kind == "reset" { // TLS's alert may be lost in a reset
+			explainOwn(x, own, now)
+		}
+		var proxy *wire.ProxyError
+		if errors.As(err, &proxy) && kind != "proxy" {
+			x.text += " (through the proxy " + proxy.Proxy + ")"
+		}
+		return x
+	}
+	return &failure{kind: "other", text: fmt.Sprintf("%s at %s: %v", t.protocol, t.server, root(err)), err: err}
+}
+
+// explainOwn adds what is wrong with the node's own certificate, which makes a cloud turn the node away.
+func explainOwn(x *failure, own *x509.Certificate, now time.Time) {
+	switch {
+	case own == nil:
+	case now.After(own.NotAfter):
+		x.kind, x.expired = "certificate_expired", true
+		x.text = fmt.Sprintf("the node's certificate expired at %s; %s", stamp(own.NotAfter), join)
+	case now.Before(own.NotBefore):
+		x.kind = "clock"
+		x.text = fmt.Sprintf("the device's clock is not set: the node's certificate is valid from %s; set the clock (NTP)", stamp(own.NotBefore))
+	}
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// explainFiles is for certificate files that are missing or broken.
+func explainFiles(_ target, _ files, _ time.Time, err error) (kind, text string) {
+	var file *fileError
+	switch {
+	case !errors.As(err, &file):
+		return "", ""
+	case errors.Is(err, os.ErrNotExist):
+		return "no_certificate", fmt.Sprintf("there is no file %s: this node has not joined a cloud; %s", file.path, join)
+	}
+	return "no_certificate", fmt.Sprintf("the certificate file %s is of no use: %v; %s", file.path, file.err, join)
+}
+
+// explainCloudCertificate is for what this end does not like about the cloud's certificate.
+func explainCloudCertificate(t target, f files, now time.Time, err error) (kind, text string) {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &name):
+		return "wrong_name", fmt.Sprintf("the cloud's certificate is not for %s (%s); add it to modules.cloudHub.advertiseAddress or dnsNames of cloudcore, or use a name that is in it", host(t.server), names(name.Certificate))
+	case errors.As(err, &authority):
+		return "untrusted", fmt.Sprintf("the cloud at %s has no certificate of the CA in %s: it is another cloud, or one with a new CA; %s", t.server, f.ca, join)
+	case !errors.As(err, &invalid):
+		return "", ""
+	case invalid.Reason != x509.Expired || invalid.Cert == nil:
+		return "untrusted", fmt.Sprintf("the certificate of the cloud at %s is not valid: %v", t.server, invalid)
+	case now.Before(invalid.Cert.NotBefore):
+		return "clock", fmt.Sprintf("the device's clock is not set: the cloud's certificate is valid from %s; set the clock (NTP)", stamp(invalid.Cert.NotBefore))
+	}
+	return "untrusted", fmt.Sprintf("the cloud's certificate expired at %s; renew it in the cloud, or set the device's clock if it is wrong", stamp(invalid.Cert.NotAfter))
+}
+
+func names(c *x509.Certificate) string {
+	if c == nil {
+		return "its names are not known"
+	}
+	list := append([]string{}, c.DNSNames...)
+	for _, ip := range c.IPAddresses {
+		list = append(list, ip.String())
+	}
+	if len(list) == 0 {
+		return "it has no names"
+	}
+	return "it is for " + strings.Join(list, ", ")
+}
+
+// explainAlert is for what the cloud does not like about this end's certificate, as TLS tells it.
+func explainAlert(t target, _ files, _ time.Time, err error) (kind, text string) {
+	s := err.Error()
+	if !strings.Contains(s, "remote error: tls") && !strings.Contains(s, "CRYPTO_ERROR") {
+		return "", ""
+	}
+	for _, what := range []string{"certificate required", "bad certificate", "unknown certificate authority", "expired certificate", "unknown certificate", "revoked certificate", "access denied"} {
+		if strings.Contains(s, what) {
+			return "rejected", fmt.Sprintf("the cloud at %s rejects the node's certificate (%s); %s", t.server, what, join)
+		}
+	}
+	return "tls", fmt.Sprintf("the cloud at %s does not agree on TLS: %v", t.server, root(err))
+}
+
+// explainRefusal is for what HTTP servers, or the cloud over QUIC, answer.
+func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text string) {
+	var refused *wire.Refused
+	if !errors.As(err, &refused) {
+		return "", ""
+	}
+	said := ""
+	if refused.Text != "" {
+		said = ": " + refused.Text
+	}
+	switch refused.Status {
+	case 0:
+		return "refused", fmt.Sprintf("the cloud at %s refuses the node%s", t.server, said)
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return "refused", fmt.Sprintf("the cloud at %s refuses the node (HTTP %d%s); see that the node's name is the one in its certificate, or %s", t.server, refused.Status, said, join)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return "busy", fmt.Sprintf("the cloud at %s takes no more nodes now (HTTP %d%s); see modules.cloudHub.nodeLimit of cloudcore", t.server, refused.Status, said)
+	}
+	return "no_websocket", fmt.Sprintf("what listens at %s is no cloudcore (HTTP %d%s); see modules.edgeHub.websocket.server", t.server, refused.Status, said)
+}
+
+// explainNetwork is for networks, and proxies in them.
+func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text string) {
+	where := t.server
+	var proxy *wire.ProxyError
+	if errors.As(err, &proxy) {
+		where = "the proxy " + proxy.Proxy
+	}
+	var dns *net.DNSError
+	timeout := net.Error(nil)
+	switch {
+	case errors.As(err, &dns):
+		return "dns", fmt.Sprintf("the name %s is not resolved; see that the device has a network and a name server (/etc/resolv.conf), and that the name is right", dns.Name)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused", fmt.Sprintf("nothing listens at %s; see that cloudcore runs there, and that modules.edgeHub.%s.server is right", where, t.protocol)
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETDOWN):
+		return "unreachable", fmt.Sprintf("the device has no way to %s (%v); see its network and routes", where, root(err))
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout", fmt.Sprintf("%s does not answer within %v; see its address, and firewalls on the way", where, t.handshake)
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+		return "reset", fmt.Sprintf("%s ends the connection before it stands; see that it is cloudcore's %s port, and firewalls on the way", where, t.protocol)
+	case proxy != nil:
+		return "proxy", fmt.Sprintf("the proxy %s does not connect to %s (%v); see HTTPS_PROXY and NO_PROXY of the service", proxy.Proxy, t.server, root(proxy.Err))
+	}
+	return "", ""
+}
+
+func host(server string) string {
+	if h, _, err := net.SplitHostPort(server); err == nil {
+		return h
+	}
+	return server
+}
+
+// root is the innermost error: it names no ports that are others with each dial.
+func root(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}

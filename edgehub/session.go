@@ -1,0 +1,178 @@
+package edgehub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// session is one connection, from when it stands until it is gone.
+type session struct {
+	// ctx ends with it.
+	ctx      context.Context
+	conn     wire.Conn
+	limit    *rate.Limiter
+	requests requests
+}
+
+// errAgain ends a session because a new one is wanted.
+var errAgain = errors.New("a new connection was asked for")
+
+// probePatience is how long the cloud may take to answer after the network has changed.
+const probePatience = 5 * time.Second
+
+// send sends a message at the pace that is allowed. After an error it was not sent.
+func (s *session) send(msg *model.Message) error {
+	if err := s.limit.Wait(s.ctx); err != nil {
+		return errNotConnected
+	}
+	if !msg.IsResponse() && !s.requests.add(msg) {
+		return errNotConnected
+	}
+	if err := s.conn.Write(msg); err != nil {
+		s.requests.done(msg.Header.ID)
+		return unsent(err)
+	}
+	return nil
+}
+
+// unsent says why a message did not go out: the link is gone, or it is a message that cannot go at all.
+func unsent(err error) error {
+	var large *wire.TooLarge
+	var coding *wire.Unsendable
+	if errors.As(err, &large) || errors.As(err, &coding) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errNotConnected, err)
+}
+
+// serve carries messages over a connection until it ends, and returns why it did: errAgain if a new one was
+// asked for, nil if ctx ended.
+func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
+	inner, cancel := context.WithCancelCause(ctx)
+	s := &session{ctx: inner, conn: conn, limit: rate.NewLimiter(m.set.rate, m.set.burst)}
+	var parts sync.WaitGroup
+	beats := []func() error{conn.Ping}
+	if !conn.Features().Lease {
+		beats = append(beats, s.keepAlive)
+	}
+	for _, beat := range slices.Backward(beats) {
+		if beat() == nil { // or reading fails, too
+			parts.Go(func() { every(inner, m.set.heartbeat, beat) })
+		}
+	}
+	parts.Go(func() { m.attend(s, cancel) })
+
+	m.begin(s)
+	m.tell(inner, wire.LinkState{Connected: true, Features: conn.Features()})
+	err := m.read(s)
+	if cause := context.Cause(inner); cause != nil {
+		err = cause // why this end closed it
+	}
+	_ = conn.Close(wire.CloseCode(err)) // before attend does, which knows no reason
+	cancel(err)
+	parts.Wait()
+	m.end(s)
+	for _, msg := range s.requests.end() {
+		m.refuse(ctx, msg, lost(nil))
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if !errors.Is(err, errAgain) {
+		m.failed(fmt.Errorf("the link was lost: %w", plain(err)))
+	}
+	m.tell(ctx, wire.LinkState{})
+	return err
+}
+
+// read hands on what comes until the link ends.
+func (m *Module) read(s *session) error {
+	for {
+		msg, err := s.conn.Read()
+		if err != nil {
+			return err
+		}
+		if msg.IsResponse() {
+			s.requests.done(msg.Header.ParentID)
+		}
+		m.dispatch(s.ctx, msg)
+		if err := context.Cause(s.ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// keepAlive sends what an upstream cloud wants to see (protocol section 2.2), first of all and with each heartbeat. It
+// may have to wait behind a large message; pings, which go out at the same times, do not.
+func (s *session) keepAlive() error {
+	return s.conn.Write(model.New(model.ModuleEdgeHub, model.GroupResource, model.OpKeepalive, "node", json.RawMessage(`"ping"`)))
+}
+
+// every does something with each period, until ctx ends or it fails. A connection on which writing failed ends its
+// reading, too, so that nobody needs to be told.
+func every(ctx context.Context, period time.Duration, do func() error) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if do() != nil {
+				return
+			}
+		}
+	}
+}
+
+// attend ends the connection when it is to be ended, and looks after it when the network has changed.
+func (m *Module) attend(s *session, cancel context.CancelCauseFunc) {
+	var late <-chan time.Time
+	var asked time.Time
+	for {
+		select {
+		case <-s.ctx.Done():
+			_ = s.conn.Close(wire.CloseGoingAway, "")
+			return
+		case <-m.again:
+			cancel(errAgain)
+		case <-m.changed:
+			if late == nil && s.conn.Ping() == nil {
+				asked, late = time.Now(), time.After(min(probePatience, m.set.heartbeat))
+			}
+		case <-late:
+			late = nil
+			if s.conn.Stats().Heard.Before(asked) {
+				cancel(fmt.Errorf("the network changed, and after that %w", wire.ErrSilent))
+			}
+		}
+	}
+}
+
+// tell tells the group "meta" of the link, again until it is heard or ctx ends.
+func (m *Module) tell(ctx context.Context, state wire.LinkState) {
+	content, err := json.Marshal(state)
+	if err != nil {
+		klog.ErrorS(err, "State of the link not told")
+		return
+	}
+	msg := model.New(m.Name(), model.GroupMeta, wire.OpConnect, wire.ResourceLink, content)
+	for ctx.Err() == nil {
+		err := m.bus.SendToGroup(ctx, model.GroupMeta, msg)
+		if !errors.Is(err, beehive.ErrFull) {
+			return // nobody there is nobody to tell
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package edgehub
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// counts are what happened since the start; what goes over the link of now is counted there.
+type counts struct {
+	past     wire.Stats
+	connects int64
+	// failures are dials by kind.
+	failures map[string]int64
+}
+
+// begin says that a link stands.
+func (m *Module) begin(s *session) {
+	m.mu.Lock()
+	m.now = s
+	m.count.connects++
+	m.state = State{
+		Connected: true, Since: time.Now(), Protocol: s.conn.Protocol(), Server: s.conn.RemoteAddr().String(), Features: s.conn.Features(),
+	}
+	m.mu.Unlock()
+	m.health.Clear(health.CloudUnreachable, "")
+	m.health.Clear(health.CertificateExpired, "")
+	klog.V(1).InfoS("Connected to the cloud", "protocol", s.conn.Protocol(), "server", s.conn.RemoteAddr(), "features", s.conn.Features().String())
+}
+
+// end says that it does no more.
+func (m *Module) end(s *session) {
+	last := s.conn.Stats()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = nil
+	m.count.past = sum(m.count.past, last)
+	m.state.Connected, m.state.Since = false, time.Now()
+}
+
+// failed says why there is no link.
+func (m *Module) failed(err error) {
+	var why *failure
+	text, kind, expired := err.Error(), "lost", false
+	if errors.As(err, &why) {
+		kind, expired = why.kind, why.expired
+	}
+	m.mu.Lock()
+	m.state.Reason = text
+	if m.state.Since.IsZero() {
+		m.state.Since = time.Now()
+	}
+	if why != nil {
+		m.count.failures[kind]++
+	}
+	m.mu.Unlock()
+	klog.V(2).InfoS("No link to the cloud", "kind", kind, "reason", text)
+	m.health.Set(health.CloudUnreachable, "", text)
+	if expired {
+		m.health.Set(health.CertificateExpired, "", text)
+	} else {
+		m.health.Clear(health.CertificateExpired, "")
+	}
+}
+
+func sum(a, b wire.Stats) wire.Stats {
+	return wire.Stats{
+		BytesSent: a.BytesSent + b.BytesSent, BytesReceived: a.BytesReceived + b.BytesReceived,
+		MessagesSent: a.MessagesSent + b.MessagesSent, MessagesReceived: a.MessagesReceived + b.MessagesReceived,
+	}
+}
+
+var (
+	connectedDesc = prometheus.NewDesc("edgecore_link_connected", "Whether there is a link to the cloud", nil, nil)
+	connectsDesc  = prometheus.NewDesc("edgecore_link_connects_total", "Connections to the cloud that were made", nil, nil)
+	reconnectDesc = prometheus.NewDesc("edgecore_link_reconnects_total", "Connections to the cloud after the first", nil, nil)
+	failuresDesc  = prometheus.NewDesc("edgecore_link_dial_failures_total", "Failed dials by reason", []string{"reason"}, nil)
+	bytesDesc     = prometheus.NewDesc("edgecore_link_bytes_total", "Bytes on the sockets of links, with TLS and framing", []string{"direction"}, nil)
+	messagesDesc  = prometheus.NewDesc("edgecore_link_messages_total", "Messages over links", []string{"direction"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m *Module) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{connectedDesc, connectsDesc, reconnectDesc, failuresDesc, bytesDesc, messagesDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Module) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	total, connects, connected := m.count.past, m.count.connects, 0
+	if m.now != nil {
+		connected = 1
+		total = sum(total, m.now.conn.Stats())
+	}
+	failures := maps.Clone(m.count.failures)
+	m.mu.Unlock()
+	counter := func(d *prometheus.Desc, value int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+	}
+	ch <- prometheus.MustNewConstMetric(connectedDesc, prometheus.GaugeValue, float64(connected))
+	counter(connectsDesc, connects)
+	counter(reconnectDesc, max(connects-1, 0))
+	for reason, n := range failures {
+		counter(failuresDesc, n, reason)
+	}
+	counter(bytesDesc, total.BytesSent, "sent")
+	counter(bytesDesc, total.BytesReceived, "received")
+	counter(messagesDesc, total.MessagesSent, "sent")
+	counter(messagesDesc, total.MessagesReceived, "received")
+}
