@@ -274,30 +274,14 @@ func (m *Manager) resources(r Resources) *cgroups.Resources {
 
 // remove ends what runs in a cgroup and removes it.
 func (m *Manager) remove(p path) error {
-	lib, err := m.manager(p, Resources{})
-	if err != nil {
+	if err := m.end(p); err != nil {
 		return err
 	}
-	deadline := time.Now().Add(removeWait)
-	for {
-		pids, err := lib.GetAllPids()
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if m.opts.Driver == DriverSystemd {
+		lib, err := m.manager(p, Resources{})
+		if err != nil {
 			return err
 		}
-		for _, pid := range pids {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("kill process %d: %w", pid, err)
-			}
-		}
-		if len(pids) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes do not end", len(pids))
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if m.opts.Driver == DriverSystemd {
 		if err := lib.Destroy(); err != nil {
 			return err
 		}
@@ -308,6 +292,34 @@ func (m *Manager) remove(p path) error {
 		}
 	}
 	return nil
+}
+
+// end kills what runs in a cgroup and waits until it is gone. It looks in every hierarchy: which of those of
+// v1 a runtime has put a container into differs between machines.
+func (m *Manager) end(p path) error {
+	deadline := time.Now().Add(removeWait)
+	for {
+		left := 0
+		for _, dir := range m.dirs(p) {
+			pids, err := cgroups.GetAllPids(dir)
+			if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
+				return err
+			}
+			for _, pid := range pids {
+				if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+					return fmt.Errorf("kill process %d: %w", pid, err)
+				}
+			}
+			left = max(left, len(pids))
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes do not end", left)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // removeTree removes a cgroup directory and those below it. The files in one are the kernel's.

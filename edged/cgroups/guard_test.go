@@ -79,31 +79,26 @@ func TestRemovalStaysInside(t *testing.T) {
 
 // TestSetupKeepsShares: it may come after the first pods, and again.
 func TestSetupKeepsShares(t *testing.T) {
-	m, _ := ownRoot(t, "shares")
-	value := func() string {
-		for _, file := range []string{"cpu.shares", "cpu.weight"} {
-			for _, dir := range m.dirs(m.classPath(v1.PodQOSBurstable)) {
-				if data, err := os.ReadFile(filepath.Join(dir, file)); err == nil {
-					return strings.TrimSpace(string(data))
-				}
-			}
+	onEachDriver(t, "shares", func(t *testing.T, opts Options) {
+		m := setUp(t, opts)
+		shares := func() string {
+			return value(t, m, m.classPath(v1.PodQOSBurstable), "cpu.shares", "cpu.weight")
 		}
-		return "no file"
-	}
-	empty := value()
-	if err := m.EnsurePod(pod("1", resources("cpu=500m", ""))); err != nil {
-		t.Fatal(err)
-	}
-	want := value()
-	if want == empty {
-		t.Fatalf("with a pod %s, without one %s", want, empty)
-	}
-	if err := m.Setup(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := value(); got != want {
-		t.Errorf("after Setup %s, before %s", got, want)
-	}
+		empty := shares()
+		if err := m.EnsurePod(pod("1", resources("cpu=500m", ""))); err != nil {
+			t.Fatal(err)
+		}
+		want := shares()
+		if want == empty {
+			t.Fatalf("with a pod %s, without one %s", want, empty)
+		}
+		if err := m.Setup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := shares(); got != want {
+			t.Errorf("after Setup %s, before %s", got, want)
+		}
+	})
 }
 
 // TestMissingControllersLimitNothing: a Raspberry Pi has no memory cgroup, and runs pods all the same.

@@ -146,7 +146,7 @@ type Resources struct {
 // PodResources works out the values of a pod's cgroup: shares from its requests, and limits where every
 // container has one.
 func PodResources(pod *v1.Pod, opts ResourceOptions, pids int64) Resources {
-	requests := admission.Requests(pod)
+	requests := podRequests(pod)
 	limits, cpuLimited, memoryLimited := podLimits(pod)
 	r := Resources{CPUShares: Shares(requests.Cpu().MilliValue()), Pids: pids}
 	if QOS(pod) == v1.PodQOSBestEffort {
@@ -161,6 +161,32 @@ func PodResources(pod *v1.Pod, opts ResourceOptions, pids int64) Resources {
 		r.Memory = limits.Memory().Value()
 	}
 	return r
+}
+
+// podRequests adds up the requests of a pod. Where a container has a limit alone, that is its request, too;
+// the API server writes that into a pod, and a manifest on disk need not say it.
+func podRequests(pod *v1.Pod) v1.ResourceList {
+	full := pod.DeepCopy()
+	complete := func(r *v1.ResourceRequirements) {
+		for name, limit := range r.Limits {
+			if _, ok := r.Requests[name]; ok {
+				continue
+			}
+			if r.Requests == nil {
+				r.Requests = v1.ResourceList{}
+			}
+			r.Requests[name] = limit
+		}
+	}
+	for _, list := range [][]v1.Container{full.Spec.InitContainers, full.Spec.Containers} {
+		for i := range list {
+			complete(&list[i].Resources)
+		}
+	}
+	if r := full.Spec.Resources; r != nil {
+		complete(r)
+	}
+	return admission.Requests(full)
 }
 
 // podLimits adds up the limits of a pod the way admission.Requests adds up requests, and tells which
@@ -192,7 +218,7 @@ func burstableShares(pods []*v1.Pod) uint64 {
 	var sum resource.Quantity
 	for _, pod := range pods {
 		if QOS(pod) == v1.PodQOSBurstable {
-			requests := admission.Requests(pod)
+			requests := podRequests(pod)
 			sum.Add(*requests.Cpu())
 		}
 	}
