@@ -7,9 +7,9 @@ import (
 	"os"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -60,8 +60,10 @@ func baseConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, err
 type apiServer struct {
 	// client acts as cloudcore itself.
 	client kubernetes.Interface
-	// connect makes the clients of edgecontroller.
-	connect func(edgecontroller.Impersonation) (edgecontroller.Clients, error)
+	// objects reads and writes what has no type here.
+	objects dynamic.Interface
+	// connect makes the clients of edgecontroller, once kube-apiserver answers.
+	connect func(context.Context) (edgecontroller.Clients, error)
 	// ca is the CA of kube-apiserver in PEM; none when the system's are trusted.
 	ca []byte
 }
@@ -71,34 +73,24 @@ func newAPIServer(rc *rest.Config) (*apiServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of kube-apiserver %s: %w", rc.Host, err)
 	}
+	objects, err := dynamic.NewForConfig(rc)
+	if err != nil {
+		return nil, fmt.Errorf("client of kube-apiserver %s: %w", rc.Host, err)
+	}
 	ca := rc.CAData
 	if len(ca) == 0 && rc.CAFile != "" {
 		if ca, err = os.ReadFile(rc.CAFile); err != nil {
 			return nil, fmt.Errorf("CA of kube-apiserver %s: %w", rc.Host, err)
 		}
 	}
-	connect := func(how edgecontroller.Impersonation) (edgecontroller.Clients, error) {
+	connect := func(ctx context.Context) (edgecontroller.Clients, error) {
+		how, err := edgecontroller.ChooseImpersonation(ctx, rc)
+		if err != nil {
+			return edgecontroller.Clients{}, err
+		}
 		return edgecontroller.NewClients(rc, how)
 	}
-	return &apiServer{client, connect, ca}, nil
-}
-
-// impersonation finds how cloudcore may act for a node: whoever may name the group of nodes does it in the way that every
-// Kubernetes knows; else the API server knows the rule that lets cloudcore act as nodes alone.
-func impersonation(ctx context.Context, client kubernetes.Interface) edgecontroller.Impersonation {
-	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-		Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "groups", Name: "system:nodes"},
-		},
-	}, metav1.CreateOptions{})
-	switch {
-	case err != nil:
-		klog.ErrorS(err, "Rights to act for nodes not found out; acting as user and group")
-		return edgecontroller.UserAndGroup
-	case review.Status.Allowed:
-		return edgecontroller.UserAndGroup
-	}
-	return edgecontroller.UserOnly
+	return &apiServer{client, objects, connect, ca}, nil
 }
 
 const (

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 	clientgotesting "k8s.io/client-go/testing"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -49,17 +48,17 @@ func TestKubeConfig(t *testing.T) {
 	}
 	inCluster := func() (*rest.Config, error) { return &rest.Config{Host: "in-cluster"}, nil }
 	nowhere := func() (*rest.Config, error) { return nil, rest.ErrNotInCluster }
-	const protobuf, json = v1alpha1.ContentTypeProtobuf, v1alpha1.ContentTypeJSON
+	const protobuf, asJSON = v1alpha1.ContentTypeProtobuf, v1alpha1.ContentTypeJSON
 	for name, tc := range map[string]struct {
 		cfg       v1alpha1.KubeAPIConfig
 		inCluster func() (*rest.Config, error)
 		want      []string // host, token, content type, accepted types
 		err       string
 	}{
-		"a kubeconfig":            {v1alpha1.KubeAPIConfig{KubeConfig: file, ContentType: protobuf}, nowhere, []string{"https://192.0.2.1:6443", "abc", protobuf, protobuf + "," + json}, ""},
-		"a kubeconfig and master": {v1alpha1.KubeAPIConfig{KubeConfig: file, Master: "https://192.0.2.9", ContentType: json}, nowhere, []string{"https://192.0.2.9", "abc", json, json}, ""},
-		"a master":                {v1alpha1.KubeAPIConfig{Master: "http://127.0.0.1:8080", ContentType: json}, nowhere, []string{"http://127.0.0.1:8080", "", json, json}, ""},
-		"the pod's":               {v1alpha1.KubeAPIConfig{ContentType: protobuf}, inCluster, []string{"in-cluster", "", protobuf, protobuf + "," + json}, ""},
+		"a kubeconfig":            {v1alpha1.KubeAPIConfig{KubeConfig: file, ContentType: protobuf}, nowhere, []string{"https://192.0.2.1:6443", "abc", protobuf, protobuf + "," + asJSON}, ""},
+		"a kubeconfig and master": {v1alpha1.KubeAPIConfig{KubeConfig: file, Master: "https://192.0.2.9", ContentType: asJSON}, nowhere, []string{"https://192.0.2.9", "abc", asJSON, asJSON}, ""},
+		"a master":                {v1alpha1.KubeAPIConfig{Master: "http://127.0.0.1:8080", ContentType: asJSON}, nowhere, []string{"http://127.0.0.1:8080", "", asJSON, asJSON}, ""},
+		"the pod's":               {v1alpha1.KubeAPIConfig{ContentType: protobuf}, inCluster, []string{"in-cluster", "", protobuf, protobuf + "," + asJSON}, ""},
 		"none":                    {v1alpha1.KubeAPIConfig{}, nowhere, nil, "set kubeAPIConfig.kubeConfig to the path of a kubeconfig"},
 		"no token in the pod": {v1alpha1.KubeAPIConfig{}, func() (*rest.Config, error) { return nil, errors.New("no such file") }, nil,
 			"the pod's service account: no such file"},
@@ -146,36 +145,13 @@ func TestAwaitAPIEnds(t *testing.T) {
 	})
 }
 
-// TestImpersonation: who may name the group of nodes does; who may not acts by the rule for nodes alone.
-func TestImpersonation(t *testing.T) {
-	for name, tc := range map[string]struct {
-		allowed bool
-		err     error
-		want    edgecontroller.Impersonation
-	}{
-		"allowed":   {true, nil, edgecontroller.UserAndGroup},
-		"denied":    {false, nil, edgecontroller.UserOnly},
-		"not known": {false, errors.New("no"), edgecontroller.UserAndGroup},
-	} {
-		client := fake.NewClientset()
-		client.PrependReactor("create", "selfsubjectaccessreviews", func(a clientgotesting.Action) (bool, runtime.Object, error) {
-			review := a.(clientgotesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
-			want := authorizationv1.ResourceAttributes{Verb: "impersonate", Resource: "groups", Name: "system:nodes"}
-			if diff := cmp.Diff(&want, review.Spec.ResourceAttributes); diff != "" {
-				t.Errorf("asked for (-want +got):\n%s", diff)
-			}
-			review.Status.Allowed = tc.allowed
-			return true, review, tc.err
-		})
-		if got := impersonation(t.Context(), client); got != tc.want {
-			t.Errorf("%s: %v, want %v", name, got, tc.want)
-		}
-	}
-}
-
-// TestCAOfTheAPI: edges ask for it.
-func TestCAOfTheAPI(t *testing.T) {
-	server := httptest.NewTLSServer(http.NotFoundHandler())
+// TestAPIServer: the CA is read, as edges ask for it, and an API server that lets nobody act for nodes is named.
+func TestAPIServer(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_ = json.NewEncoder(w).Encode(apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no")).ErrStatus)
+	}))
 	defer server.Close()
 	ca := certs.EncodeCertPEM(server.Certificate().Raw)
 	file := filepath.Join(t.TempDir(), "ca.crt")
@@ -183,15 +159,15 @@ func TestCAOfTheAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
-		tls  rest.TLSClientConfig
-		want string
-		err  string
+		tls       rest.TLSClientConfig
+		want, err string
+		connect   string
 	}{
-		"in place":   {rest.TLSClientConfig{CAData: ca}, string(ca), ""},
-		"a file":     {rest.TLSClientConfig{CAFile: file}, string(ca), ""},
-		"none":       {rest.TLSClientConfig{}, "", ""},
-		"no file":    {rest.TLSClientConfig{CAFile: file + ".none"}, "", "kube-apiserver " + server.URL},
-		"no content": {rest.TLSClientConfig{CAData: []byte("x")}, "", "kube-apiserver " + server.URL},
+		"in place":   {rest.TLSClientConfig{CAData: ca}, string(ca), "", "apply deploy/cloudcore/rbac.yaml"},
+		"a file":     {rest.TLSClientConfig{CAFile: file}, string(ca), "", "apply deploy/cloudcore/rbac.yaml"},
+		"none":       {rest.TLSClientConfig{}, "", "", "certificate signed by unknown authority"},
+		"no file":    {rest.TLSClientConfig{CAFile: file + ".none"}, "", "kube-apiserver " + server.URL, ""},
+		"no content": {rest.TLSClientConfig{CAData: []byte("x")}, "", "kube-apiserver " + server.URL, ""},
 	} {
 		api, err := newAPIServer(&rest.Config{Host: server.URL, TLSClientConfig: tc.tls})
 		if tc.err != "" {
@@ -204,9 +180,8 @@ func TestCAOfTheAPI(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, api.ca, err)
 			continue
 		}
-		clients, err := api.connect(edgecontroller.UserAndGroup)
-		if err != nil || clients.Own == nil || clients.AsNode == nil {
-			t.Errorf("%s: %+v, %v", name, clients, err)
+		if _, err := api.connect(t.Context()); err == nil || !strings.Contains(err.Error(), tc.connect) {
+			t.Errorf("%s: %v, want %q in it", name, err, tc.connect)
 		}
 	}
 }

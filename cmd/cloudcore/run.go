@@ -12,6 +12,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -46,8 +47,10 @@ type cloud struct {
 	state    *parts
 	registry *prometheus.Registry
 
+	clients    edgecontroller.Clients
 	authority  *certificates.Authority
 	controller *edgecontroller.Controller
+	records    *objectsync.Store
 	hub        *cloudhub.Hub
 }
 
@@ -67,8 +70,12 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *apiServer) error {
 		return ended(ctx, err)
 	}
 	back, stopBack := context.WithCancel(context.WithoutCancel(ctx))
+	var records sync.WaitGroup
+	defer c.clients.Close()
+	defer records.Wait()
 	defer c.controller.Wait()
 	defer stopBack()
+	records.Go(func() { _ = c.records.Run(back) }) // it ends with its context, and says itself what it cannot write
 	unlessFilled := context.AfterFunc(ctx, stopBack)
 	err := c.controller.Start(back, c.hub)
 	if err != nil || !unlessFilled() {
@@ -123,17 +130,19 @@ func (c *cloud) build(ctx context.Context) error {
 		return err
 	}
 	c.state.set(partCertificates, nil)
-	clients, err := c.api.connect(impersonation(ctx, c.api.client))
-	if err != nil {
+	if c.clients, err = c.api.connect(ctx); err != nil {
 		return err
 	}
 	options := controllerOptions(&c.cfg.Modules.CloudHub)
-	options.Clients = clients
+	options.Clients = c.clients
 	if c.controller, err = edgecontroller.New(options); err != nil {
 		return err
 	}
+	if c.records, err = objectsync.New(c.api.objects); err != nil {
+		return err
+	}
 	hub := hubOptions(&c.cfg.Modules.CloudHub)
-	hub.Downstream, hub.Upstream, hub.Registry, hub.KubeCA = c.controller, c.controller, c.registry, c.api.ca
+	hub.Downstream, hub.Upstream, hub.Records, hub.Registry, hub.KubeCA = c.controller, c.controller, c.records, c.registry, c.api.ca
 	c.hub, err = cloudhub.New(hub)
 	return err
 }

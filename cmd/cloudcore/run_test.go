@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -16,13 +17,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clientgotesting "k8s.io/client-go/testing"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -93,9 +98,15 @@ func await(t *testing.T, what string, done func() bool) {
 // fakeAPI is an API server that holds objects and lets everybody do everything.
 func fakeAPI(objects ...runtime.Object) *apiServer {
 	client := fake.NewClientset(objects...)
-	return &apiServer{client: client, ca: []byte("the CA"), connect: func(edgecontroller.Impersonation) (edgecontroller.Clients, error) {
-		return edgecontroller.Clients{Own: client, AsNode: client}, nil
-	}}
+	return &apiServer{
+		client: client, ca: []byte("the CA"),
+		objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+			reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
+		}),
+		connect: func(context.Context) (edgecontroller.Clients, error) {
+			return edgecontroller.Clients{Own: client, AsNode: client}, nil
+		},
+	}
 }
 
 // joined returns what an edge has after it joined through the HTTPS endpoints: its certificate and the CA.
@@ -178,6 +189,17 @@ func TestServe(t *testing.T) {
 	if err != nil || m.Route.Resource != "default/pod/web" || m.Route.Operation != "insert" {
 		t.Errorf("got %+v, %v; want the pod", m, err)
 	}
+	if err := conn.Write(m.Respond(json.RawMessage(`"OK"`))); err != nil {
+		t.Error(err)
+	}
+	await(t, "the record of what the edge acked", func() bool {
+		sync, err := api.objects.Resource(reliablesyncs.ObjectSyncs).Namespace("default").Get(ctx, "edge1.u1", metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		rv, _, _ := unstructured.NestedString(sync.Object, "status", "objectResourceVersion")
+		return rv == "7"
+	})
 	if _, text := get(t, plain, monitor+"/metrics"); !strings.Contains(string(text), "\nKubeEdge_CloudHub_connected_nodes 1\n") {
 		t.Error("the metrics do not count the node")
 	}
