@@ -1,0 +1,195 @@
+package edgecontroller
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+func TestPodChanges(t *testing.T) {
+	pod := func(change func(*v1.Pod)) *v1.Pod {
+		p := testPod("e1", "ns", "a")
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	all := []string{"e1 ns/configmap/cm-a", "e1 ns/pod/a", "e1 ns/secret/shared"}
+	other := []string{"e2 ns/configmap/cm-a", "e2 ns/pod/a", "e2 ns/secret/shared"}
+	for name, tc := range map[string]struct {
+		old, now *v1.Pod
+		want     []string
+	}{
+		"new":    {nil, pod(nil), all},
+		"gone":   {pod(nil), nil, all},
+		"resync": {pod(nil), pod(nil), nil},
+		"status only": {pod(nil), pod(func(p *v1.Pod) {
+			p.Status.Phase, p.ResourceVersion, p.Generation = v1.PodRunning, "2", 2
+			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+		}), nil},
+		"nil and empty":  {pod(nil), pod(func(p *v1.Pod) { p.Spec.Tolerations = []v1.Toleration{} }), nil},
+		"spec":           {pod(nil), pod(func(p *v1.Pod) { p.Spec.Containers[0].Image = "x" }), []string{"e1 ns/pod/a"}},
+		"annotation":     {pod(nil), pod(func(p *v1.Pod) { p.Annotations = map[string]string{"a": "b"} }), []string{"e1 ns/pod/a"}},
+		"deletion":       {pod(nil), pod(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), []string{"e1 ns/pod/a"}},
+		"another node":   {pod(nil), pod(func(p *v1.Pod) { p.Spec.NodeName = "e2" }), append(slices.Clone(all), other...)},
+		"another uid":    {pod(nil), pod(func(p *v1.Pod) { p.UID = "2" }), append(slices.Clone(all), all...)},
+		"one more":       {pod(nil), pod(debugged), []string{"e1 ns/configmap/new", "e1 ns/pod/a"}},
+		"one less":       {pod(debugged), pod(nil), []string{"e1 ns/configmap/new", "e1 ns/pod/a"}},
+		"not bound":      {nil, pod(func(p *v1.Pod) { p.Spec.NodeName = "" }), nil},
+		"neither at all": {nil, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, ch := range podChanges(tc.old, tc.now) {
+				got = append(got, ch.node+" "+ch.key.String())
+			}
+			slices.Sort(got)
+			want := slices.Sorted(slices.Values(tc.want))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// debugged adds an ephemeral container, the one way in which a running pod comes to name more.
+func debugged(p *v1.Pod) {
+	c := v1.EphemeralContainer{}
+	c.EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "new"}}}}
+	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, c)
+}
+
+func TestEventsOfNamedObjects(t *testing.T) {
+	w := newWorld(t)
+	a, b := testPod("e1", "ns", "a"), testPod("e2", "ns", "b")
+	w.add(a, b, testPod("e2", "ns", "b2"), testPod("e3", "elsewhere", "c"))
+	conf := func(rv, value string) *v1.ConfigMap {
+		return &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", rv), Data: map[string]string{"a": value}}
+	}
+	secret := func(rv, value string) *v1.Secret {
+		return &v1.Secret{ObjectMeta: objectMeta("ns", "shared", rv), Data: map[string][]byte{"a": []byte(value)}}
+	}
+	immutable := conf("2", "1")
+	immutable.Immutable = new(true)
+	for name, tc := range map[string]struct {
+		event func()
+		want  []string
+	}{
+		"configmap":            {func() { w.configMapEvent(nil, conf("1", "1")) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap changed":    {func() { w.configMapEvent(conf("1", "1"), conf("2", "2")) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap frozen":     {func() { w.configMapEvent(conf("1", "1"), immutable) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap unchanged":  {func() { w.configMapEvent(conf("1", "1"), conf("2", "1")) }, nil},
+		"configmap gone":       {func() { w.configMapEvent(conf("1", "1"), nil) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap of nobody":  {func() { w.configMapEvent(nil, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "x", "1")}) }, nil},
+		"secret once per node": {func() { w.secretEvent(nil, secret("1", "1")) }, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
+		"secret unchanged":     {func() { w.secretEvent(secret("1", "1"), secret("2", "1")) }, nil},
+		"secret changed":       {func() { w.secretEvent(secret("1", "1"), secret("2", "2")) }, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.event()
+			if diff := cmp.Diff(tc.want, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	// Forgotten with the last pod on the node.
+	w.remove(b)
+	if !w.caches.names("e2", key("ns/secret/shared")) {
+		t.Error("forgotten while a pod names it")
+	}
+	w.remove(testPod("e2", "ns", "b2"))
+	if w.caches.names("e2", key("ns/secret/shared")) {
+		t.Error("not forgotten with the last pod")
+	}
+	w.secretEvent(secret("1", "1"), secret("2", "3"))
+	if diff := cmp.Diff([]string{"e1 ns/secret/shared"}, w.hub.take()); diff != "" {
+		t.Errorf("after its last pod (-want +got):\n%s", diff)
+	}
+}
+
+func TestEventsOfNodes(t *testing.T) {
+	w := newWorld(t)
+	node := func(change func(*v1.Node)) *v1.Node {
+		n := edgeNode("e1")
+		if change != nil {
+			change(n)
+		}
+		return n
+	}
+	for name, tc := range map[string]struct {
+		old, now *v1.Node
+		want     []string
+	}{
+		"new":         {nil, node(nil), []string{"e1 null/node/e1"}},
+		"status only": {node(nil), node(func(n *v1.Node) { n.ResourceVersion, n.Status.Phase = "2", "x" }), nil},
+		"labels":      {node(nil), node(func(n *v1.Node) { n.Labels["a"] = "b" }), []string{"e1 null/node/e1"}},
+		"taints":      {node(nil), node(func(n *v1.Node) { n.Spec.Unschedulable = true }), []string{"e1 null/node/e1"}},
+		"gone":        {node(nil), nil, []string{"e1: the node was deleted"}},
+		"another": {node(nil), node(func(n *v1.Node) { n.UID = "2" }),
+			[]string{"e1 null/node/e1", "e1: the node was deleted and registered again"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.nodeEvent(tc.old, tc.now)
+			if diff := cmp.Diff(tc.want, w.hub.take()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEventsOfServices(t *testing.T) {
+	w := newWorld(t)
+	pod := testPod("e1", "ns", "a")
+	w.add(pod, testPod("up", "ns", "b"), testService("ns", "db", "10.0.0.2"), testService("default", "kubernetes", "10.0.0.1"))
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	w.Connected(t.Context(), "up", "websocket")
+	w.owned.Wait()
+	both := []string{"e1 default/service/kubernetes", "e1 ns/service/db"}
+	if diff := cmp.Diff(both, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
+		t.Errorf("an edge of ours connects (-want +got):\n%s", diff)
+	}
+	db := testService("ns", "db", "10.0.0.2")
+	moved := testService("ns", "db", "10.0.0.9")
+	w.serviceEvent(db, moved)
+	w.serviceEvent(db, db)
+	w.serviceEvent(nil, testService("other", "x", "10.0.0.3"))
+	if diff := cmp.Diff([]string{"e1 ns/service/db"}, w.hub.take()); diff != "" {
+		t.Errorf("services change (-want +got):\n%s", diff)
+	}
+	w.remove(pod)
+	w.podEvent(pod, nil)
+	want := append([]string{"e1 ns/configmap/cm-a", "e1 ns/pod/a", "e1 ns/secret/shared"}, both...)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
+		t.Errorf("the last pod goes (-want +got):\n%s", diff)
+	}
+	status := testPod("e1", "ns", "a")
+	status.Status.Phase = v1.PodRunning
+	w.podEvent(pod, status)
+	if got := w.hub.take(); got != nil {
+		t.Errorf("a status changes: %v", got)
+	}
+}
+
+func TestHandlerUnwrapsMissedDeletions(t *testing.T) {
+	var got []string
+	h := handler(func(old, now *v1.Pod) {
+		if now == nil {
+			got = append(got, "gone "+old.Name)
+		} else {
+			got = append(got, "there "+now.Name)
+		}
+	})
+	h.OnAdd(testPod("e1", "ns", "a"), true)
+	h.OnUpdate(testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: testPod("e1", "ns", "a")})
+	h.OnDelete(testPod("e1", "ns", "b"))
+	h.OnDelete("nonsense")
+	if diff := cmp.Diff([]string{"there a", "there b", "gone a", "gone b"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

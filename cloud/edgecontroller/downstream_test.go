@@ -1,0 +1,252 @@
+package edgecontroller
+
+import (
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+func key(text string) resource.Key {
+	k, err := resource.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+func testService(namespace, name, ip string) *v1.Service {
+	return &v1.Service{ObjectMeta: objectMeta(namespace, name, "1"), Spec: v1.ServiceSpec{ClusterIP: ip}}
+}
+
+func (w *world) desired(node string) []string {
+	var out []string
+	for _, ref := range w.Desired(node) {
+		if ref.APIVersion != "v1" || ref.Kind == "" || ref.UID == "" || ref.ResourceVersion == "" {
+			w.t.Errorf("incomplete: %+v", ref)
+		}
+		out = append(out, ref.Key.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestDesired(t *testing.T) {
+	w := newWorld(t)
+	quiet := testPod("e1", "quiet", "q")
+	quiet.Spec.EnableServiceLinks = new(false)
+	w.add(edgeNode("e1"), edgeNode("e2"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"), quiet, testPod("e2", "ns", "c"),
+		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")}, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-c", "1")},
+		&v1.ConfigMap{ObjectMeta: objectMeta("other", "cm-a", "1")}, &v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
+		testService("ns", "db", "10.0.0.2"), testService("ns", "headless", "None"), testService("quiet", "db", "10.0.0.3"),
+		testService("default", "kubernetes", "10.0.0.1"), testService("default", "web", "10.0.0.4"))
+	all := []string{"ns/configmap/cm-a", "ns/pod/a", "ns/pod/b", "ns/secret/shared", "null/node/e1", "quiet/pod/q"}
+	services := []string{"default/service/kubernetes", "ns/service/db"}
+	if diff := cmp.Diff(all, w.desired("e1")); diff != "" {
+		t.Errorf("an edge that is not connected (-want +got):\n%s", diff)
+	}
+	w.Connected(t.Context(), "e1", "websocket")
+	if diff := cmp.Diff(all, w.desired("e1")); diff != "" {
+		t.Errorf("an upstream edge (-want +got):\n%s", diff)
+	}
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	want := slices.Sorted(slices.Values(append(slices.Clone(all), services...)))
+	if diff := cmp.Diff(want, w.desired("e1")); diff != "" {
+		t.Errorf("an edge of ours (-want +got):\n%s", diff)
+	}
+	w.Disconnected("e1", "replaced")
+	if diff := cmp.Diff(want, w.desired("e1")); diff != "" {
+		t.Errorf("after the older of two sessions ended (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"ns/configmap/cm-c", "ns/pod/c", "ns/secret/shared", "null/node/e2"}, w.desired("e2")); diff != "" {
+		t.Errorf("the other edge (-want +got):\n%s", diff)
+	}
+	if got := w.desired("nobody"); got != nil {
+		t.Errorf("nobody is to have %v", got)
+	}
+	w.owned.Wait()
+}
+
+func TestObject(t *testing.T) {
+	w := newWorld(t)
+	pod := testPod("e1", "ns", "a")
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+	conf := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "7"), Data: map[string]string{"k": "v"}}
+	w.add(edgeNode("e1"), pod, conf, &v1.Secret{ObjectMeta: objectMeta("ns", "other", "1")}, testService("ns", "db", "10.0.0.2"))
+	for text, want := range map[string]string{
+		"ns/pod/a": `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a",`, "ns/configmap/cm-a": `{"kind":"ConfigMap","apiVersion":"v1",`,
+		"null/node/e1": `{"kind":"Node","apiVersion":"v1",`,
+	} {
+		for range 2 { // the second may come out of the memory of encoded objects
+			o, err := w.Object("e1", key(text))
+			if err != nil || o == nil || !strings.HasPrefix(string(o.JSON), want) || o.Version == "" || o.Key != key(text) || o.UID == "" || o.Deleting {
+				t.Errorf("%s: %v %+v", text, err, o)
+			}
+			if strings.Contains(string(o.JSON), "managedFields") {
+				t.Errorf("%s has managedFields", text)
+			}
+		}
+	}
+	if pod.Kind != "" || pod.ManagedFields == nil || conf.Kind != "" {
+		t.Error("an object in the cache was written to")
+	}
+	if calls := w.api.seen(); calls != nil {
+		t.Errorf("the API server was asked: %v", calls)
+	}
+	for _, text := range []string{"ns/secret/other", "null/node/e2", "ns/service/db", "ns/endpoints/db", "ns/configmap/none", "ns/node/e1"} {
+		if o, err := w.Object("e1", key(text)); o != nil || err != nil {
+			t.Errorf("%s: %v %+v, want none", text, err, o)
+		}
+	}
+	if o, err := w.Object("e2", key("ns/pod/a")); o != nil || err != nil {
+		t.Errorf("the pod of another node: %v %+v", err, o)
+	}
+	if calls := w.api.seen(); calls != nil {
+		t.Errorf("the API server was asked about what the cache knows: %v", calls)
+	}
+	w.Connected(t.Context(), "e1", "edgecore/quic")
+	if o, err := w.Object("e1", key("ns/service/db")); o == nil || err != nil {
+		t.Errorf("a service for an edge of ours: %v %+v", err, o)
+	}
+	w.owned.Wait()
+	deleting := testPod("e1", "ns", "a")
+	deleting.DeletionTimestamp = new(metav1.Now())
+	w.add(deleting)
+	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o == nil || !o.Deleting {
+		t.Errorf("a pod that is being deleted: %v %+v", err, o)
+	}
+}
+
+// TestGoneIsConfirmed: what the cache does not have may be known to another cloudcore.
+func TestGoneIsConfirmed(t *testing.T) {
+	w := newWorld(t)
+	w.api.answer(func(c call) (int, any) { return http.StatusServiceUnavailable, "down" })
+	if o, err := w.Object("e1", key("ns/pod/a")); err == nil {
+		t.Errorf("the API server is down, and the pod is said to be gone: %+v", o)
+	}
+	pod := testPod("e1", "ns", "a")
+	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+	w.api.answer(func(c call) (int, any) { return http.StatusOK, pod })
+	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o == nil {
+		t.Errorf("a pod that the cache does not know yet: %v %+v", err, o)
+	}
+	if o, err := w.Object("e2", key("ns/pod/a")); err != nil || o != nil {
+		t.Errorf("... of another node: %v %+v", err, o)
+	}
+	w.api.answer(nil)
+	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o != nil {
+		t.Errorf("a pod that is gone: %v %+v", err, o)
+	}
+	w.add(pod)
+	for _, text := range []string{"ns/configmap/cm-a", "ns/secret/shared", "null/node/e1"} {
+		w.api.answer(nil)
+		if o, err := w.Object("e1", key(text)); err != nil || o != nil {
+			t.Errorf("%s is gone: %v %+v", text, err, o)
+		}
+		if len(w.api.seen()) != 1 {
+			t.Errorf("%s: the API server saw %v", text, w.api.seen())
+		}
+	}
+	w.filled.Store(false)
+	if o, err := w.Object("e1", key("ns/pod/a")); err == nil || o != nil || w.Desired("e1") != nil {
+		t.Errorf("before the caches are filled: %v %+v", err, o)
+	}
+}
+
+// TestVersions: the version is that of what the edge acts on, and the same on both ends.
+func TestVersions(t *testing.T) {
+	w := newWorld(t)
+	version := func(change func(*v1.Pod)) string {
+		pod := testPod("e1", "ns", "a")
+		change(pod)
+		w.add(pod)
+		o, err := w.Object("e1", key("ns/pod/a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.Version
+	}
+	was := version(func(*v1.Pod) {})
+	if got := version(func(p *v1.Pod) { p.ResourceVersion, p.Generation, p.Status.Phase = "9", 3, v1.PodRunning }); got != was {
+		t.Errorf("a change of status changes the version: %s, was %s", got, was)
+	}
+	if got := version(func(p *v1.Pod) { p.Spec.Containers[0].Image = "x" }); got == was {
+		t.Error("a change of the spec does not change the version")
+	}
+}
+
+// fleet fills the caches with nodes that have some pods each, in namespaces of ten nodes.
+func fleet(w *world, nodes, pods int) {
+	for n := range nodes {
+		name := fmt.Sprintf("edge-%05d", n)
+		w.add(edgeNode(name))
+		for p := range pods {
+			w.add(testPod(name, fmt.Sprintf("ns-%03d", n/10), fmt.Sprintf("pod-%d-%d", n, p)))
+		}
+	}
+}
+
+// TestMemory: what the caches and their indices need for 5,000 idle nodes with three pods each.
+func TestMemory(t *testing.T) {
+	const nodes, budget = 5000, 20 << 10
+	w := newWorld(t)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	fleet(w, nodes, 3)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	per := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / nodes
+	t.Logf("%d bytes a node", per)
+	if per > budget {
+		t.Errorf("%d bytes a node, want at most %d", per, budget)
+	}
+	runtime.KeepAlive(w)
+}
+
+func BenchmarkDesired(b *testing.B) {
+	w := newWorld(b)
+	fleet(w, 5000, 3)
+	b.ReportAllocs()
+	for b.Loop() {
+		w.Desired("edge-02500")
+	}
+}
+
+func BenchmarkObject(b *testing.B) {
+	w := newWorld(b)
+	fleet(w, 100, 30)
+	k := key("ns-005/pod/pod-50-7")
+	b.ReportAllocs()
+	for b.Loop() {
+		if o, err := w.Object("edge-00050", k); err != nil || o == nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkSharedConfigMap is a configmap that 5,000 nodes have changing.
+func BenchmarkSharedConfigMap(b *testing.B) {
+	w := newWorld(b)
+	for n := range 5000 {
+		pod := testPod(fmt.Sprintf("edge-%05d", n), "ns", fmt.Sprintf("pod-%d", n))
+		pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = "all"
+		w.add(pod)
+	}
+	old := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "all", "1"), Data: map[string]string{"a": "1"}}
+	now := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "all", "2"), Data: map[string]string{"a": "2"}}
+	for b.Loop() {
+		w.configMapEvent(old, now)
+		if n := len(w.hub.take()); n != 5000 {
+			b.Fatal(n)
+		}
+	}
+}
