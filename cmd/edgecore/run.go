@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -58,9 +59,17 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 
 	bus := beehive.New()
 	if cfg.Modules.MetaManager.Enable {
-		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{Health: func(err error) { conditions.SetError(health.StoreFailing, "", err) }})); err != nil {
+		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
+			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
+			Synced:        func(ctx context.Context) { forgetRecovery(ctx, db, conditions) },
+			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,
+		})); err != nil {
 			return err
 		}
+	}
+	hub, err := newLink(bus, cfg, conditions)
+	if err != nil {
+		return err
 	}
 	if cfg.Modules.Edged.Enable {
 		opts, err := edgedOptions(cfg)
@@ -68,7 +77,15 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 		opts.Bus, opts.Health, opts.StoreDamaged = bus, conditions, damaged
+		if hub == nil {
+			opts.Node = nil
+		}
 		if err := bus.Add(edged.New(opts)); err != nil {
+			return err
+		}
+	}
+	if hub != nil { // after those that it tells of the link: a module ends before those added before it
+		if err := bus.Add(hub); err != nil {
 			return err
 		}
 	}
@@ -93,6 +110,18 @@ func rememberRecovery(ctx context.Context, db *store.Store, r *store.Recovery, c
 	}
 	conditions.Set(health.StoreRecovered, "", what)
 	return true, nil
+}
+
+// forgetRecovery drops the note of a recovery: the cloud has told all anew.
+func forgetRecovery(ctx context.Context, db *store.Store, conditions *health.Registry) {
+	if _, err := db.AgentValue(ctx, recovered); err != nil {
+		return // there is none, and nothing is to be written
+	}
+	if err := db.Apply(ctx, store.AgentDelete(recovered)); err != nil {
+		klog.ErrorS(err, "Note of the store's recovery not removed")
+		return
+	}
+	conditions.Clear(health.StoreRecovered, "")
 }
 
 // setOOMScore keeps the kernel from taking the agent before the pods. Where it may not, things go on as they are.

@@ -96,14 +96,6 @@ func get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
 	return obj, nil
 }
 
-// statusPatch is the content of a podpatch: a strategic merge patch that carries the whole status.
-type statusPatch struct {
-	Metadata struct {
-		UID types.UID `json:"uid"`
-	} `json:"metadata"`
-	Status v1.PodStatus `json:"status"`
-}
-
 // PodStatuses returns the last reported status of each pod, by UID. Rows that do not decode are
 // left out: a status is made anew from the runtime.
 func (c *Client) PodStatuses(ctx context.Context) (map[types.UID]v1.PodStatus, error) {
@@ -120,9 +112,8 @@ func (c *Client) PodStatuses(ctx context.Context) (map[types.UID]v1.PodStatus, e
 	}
 	statuses := make(map[types.UID]v1.PodStatus, len(rows))
 	for _, row := range rows {
-		var p statusPatch
-		if err := json.Unmarshal([]byte(row.Value), &p); err == nil && p.Metadata.UID != "" {
-			statuses[p.Metadata.UID] = p.Status
+		if uid, status, err := readPatch([]byte(row.Value)); err == nil && uid != "" {
+			statuses[uid] = status
 		}
 	}
 	return statuses, nil
@@ -139,9 +130,7 @@ func (c *Client) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatu
 }
 
 func (c *Client) putStatus(ctx context.Context, operation, typ string, pod *v1.Pod, status v1.PodStatus) error {
-	var p statusPatch
-	p.Metadata.UID, p.Status = pod.UID, status
-	text, err := json.Marshal(p)
+	text, err := writePatch(pod.UID, status)
 	if err != nil {
 		return fmt.Errorf("encode status of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

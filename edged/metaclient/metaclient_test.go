@@ -79,7 +79,7 @@ func TestReports(t *testing.T) {
 	}
 	// On the wire a patch is a string that holds JSON.
 	if r := b.asked.Route; r.Resource != "n/podpatch/p" || r.Operation != model.OpPatch || b.asked.Content[0] != '"' ||
-		!strings.Contains(string(b.asked.ContentData()), `{"metadata":{"uid":"1"},"status":{"phase":"Running"`) {
+		!strings.HasPrefix(string(b.asked.ContentData()), `{"metadata":{"uid":"1"},"status":{`) || !strings.Contains(string(b.asked.ContentData()), `"phase":"Running"`) {
 		t.Errorf("%+v %s", r, b.asked.Content)
 	}
 	row, err := json.Marshal([]map[string]string{{"key": "n/podpatch/p", "value": string(b.asked.ContentData())}, {"key": "x", "value": "garbage"}})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -30,17 +31,25 @@ func (s *site) with(t *testing.T) *site {
 
 func (s *site) checkNode(t *testing.T) {
 	s = s.with(t)
-	n, err := s.api.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	s.must(err)
-	if _, edge := n.Labels["node-role.kubernetes.io/edge"]; !edge || n.Labels[v1.LabelHostname] != node {
-		t.Errorf("labels %v", n.Labels)
-	}
+	var n *v1.Node
+	s.until("it has our labels", func() (err error) {
+		if n, err = s.api.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if _, edge := n.Labels["node-role.kubernetes.io/edge"]; !edge || n.Labels[v1.LabelHostname] != node {
+			return fmt.Errorf("labels %v", n.Labels)
+		}
+		return nil
+	})
 	if n.Status.Capacity.Cpu().IsZero() || n.Status.Allocatable.Pods().IsZero() || n.Status.NodeInfo.BootID == "" ||
 		!strings.HasPrefix(n.Status.NodeInfo.ContainerRuntimeVersion, "containerd://") || !strings.Contains(n.Status.NodeInfo.KubeletVersion, "edgecore") {
 		t.Errorf("status %+v", n.Status)
 	}
-	lease, err := s.api.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node, metav1.GetOptions{})
-	s.must(err)
+	var lease *coordinationv1.Lease
+	s.until("it has a lease", func() (err error) {
+		lease, err = s.api.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), node, metav1.GetOptions{})
+		return err
+	})
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != node {
 		t.Errorf("lease %+v", lease.Spec)
 	}

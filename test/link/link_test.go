@@ -101,8 +101,9 @@ func newSite(t *testing.T, opts siteOptions) *site {
 // install applies the manifests of deploy/cloudcore that a cluster needs, but the Deployment: cloudcore runs beside it.
 func (s *site) install() {
 	s.t.Helper()
-	for _, name := range []string{"namespace.yaml", "rbac.yaml", "crds"} {
-		if out, err := s.kube.Kubectl(s.t.Context(), "apply", "-f", filepath.Join("..", "..", "deploy", "cloudcore", name)); err != nil {
+	s.must(s.kube.Apply(s.t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"))
+	for flag, name := range map[string]string{"-f": "rbac.yaml", "-k": "crds"} {
+		if out, err := s.kube.Kubectl(s.t.Context(), "apply", flag, filepath.Join("..", "..", "deploy", "cloudcore", name)); err != nil {
 			s.t.Fatal(out, err)
 		}
 	}
@@ -137,8 +138,7 @@ func (s *site) startCloud(hub map[string]any) {
 // startEdge starts a containerd and an edgecore that joins through the cable.
 func (s *site) startEdge(more map[string]any) {
 	s.t.Helper()
-	token, err := s.cloud.Token(s.t.Context())
-	s.must(err)
+	token := s.token()
 	hub := map[string]any{
 		"enable": true, "heartbeat": 2, "token": token,
 		"httpServer": "https://127.0.0.1:" + strconv.Itoa(s.cloud.Bootstrap),
@@ -152,6 +152,14 @@ func (s *site) startEdge(more map[string]any) {
 		Binary: built.edge, NodeName: node, EdgeHub: hub, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 	})
 	s.cri = testenv.Dial(s.t, s.ctrd)
+}
+
+// token is what `cloudcore gettoken` prints.
+func (s *site) token() string {
+	s.t.Helper()
+	secret, err := s.api.CoreV1().Secrets("kubeedge").Get(s.t.Context(), "tokensecret", metav1.GetOptions{})
+	s.must(err)
+	return string(secret.Data["tokendata"])
 }
 
 func (s *site) must(err error) {

@@ -74,7 +74,7 @@ func defaultNodeName() string {
 
 func defaultEdged() Edged {
 	return Edged{
-		Enable: true, RegisterNodeNamespace: "default", HostnameOverride: defaultNodeName(),
+		Enable: true, ReportEvent: true, RegisterNodeNamespace: "default", HostnameOverride: defaultNodeName(),
 		PodSandboxImage: "kubeedge/pause:3.6", RootDirectory: DefaultRootDirectory,
 		MaxPerPodContainerCount: 1, MaxContainerCount: -1, RegisterSchedulable: true,
 		TailoredKubeletConfig: defaultKubelet(),

@@ -12,9 +12,19 @@ func live() map[string]bool {
 		"edgecoreVersion":     true,                             // a note by KubeEdge on the file, for nobody to act on
 		"database.driverName": true, "database.aliasName": true, // there is only one driver
 		"database.dataSource":        true,
-		"modules.metaManager.enable": true,
+		"modules.metaManager.enable": true, "modules.metaManager.remoteQueryTimeout": true,
 	}
-	for _, k := range []string{"enable", "hostnameOverride", "nodeIP", "rootDirectory", "seccompDefault"} {
+	for _, k := range []string{
+		"enable", "heartbeat", "messageQPS", "messageBurst", "projectID", "token", "httpServer", "rotateCertificates",
+		"tlsCaFile", "tlsCertFile", "tlsPrivateKeyFile",
+		"websocket.enable", "websocket.server", "websocket.handshakeTimeout", "websocket.writeDeadline",
+		"quic.enable", "quic.server", "quic.handshakeTimeout", "quic.writeDeadline",
+	} {
+		keys["modules.edgeHub."+k] = true
+	}
+	for _, k := range []string{
+		"enable", "reportEvent", "hostnameOverride", "nodeIP", "nodeLabels", "registerSchedulable", "rootDirectory", "seccompDefault",
+	} {
 		keys["modules.edged."+k] = true
 	}
 	for _, k := range []string{
@@ -25,6 +35,8 @@ func live() map[string]bool {
 		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "cpuCFSQuota", "cpuCFSQuotaPeriod", "podPidsLimit",
 		"maxPods", "systemReserved", "kubeReserved", "crashLoopBackOff",
 		"containerRuntimeEndpoint", "imageServiceEndpoint", "runtimeRequestTimeout",
+		"registerNode", "registerWithTaints", "podCIDR", "nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds",
+		"eventRecordQPS", "eventBurst",
 	} {
 		keys["modules.edged.tailoredKubeletConfig."+k] = true
 	}
@@ -38,7 +50,7 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // is the default, is worth a warning: what the file says is on is not.
 func absent() map[string]bool {
 	keys := map[string]bool{"modules.metaManager.metaServer.enable": true}
-	for _, m := range []string{"edgeHub", "eventBus", "serviceBus", "deviceTwin", "dbTest", "edgeStream", "taskManager"} {
+	for _, m := range []string{"eventBus", "serviceBus", "deviceTwin", "dbTest", "edgeStream", "taskManager"} {
 		keys["modules."+m+".enable"] = true
 	}
 	return keys
