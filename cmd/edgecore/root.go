@@ -45,6 +45,7 @@ Where things lie, unless the configuration says otherwise:
 		Example: `  edgecore --minconfig > ` + v1alpha2.DefaultConfigFile + `   # make a configuration, then edit it
   edgecore config validate ` + v1alpha2.DefaultConfigFile + `  # check it
   edgecore                                              # run the agent
+  edgecore join -e 192.0.2.1:10000 --token-file token   # or: join a cloud, and have systemd run the agent
   edgecore status                                       # is everything well?
   edgecore get pods -o wide                             # what runs here?
   edgecore logs web-edge1 -f                            # what does it say?`,
@@ -62,7 +63,7 @@ Where things lie, unless the configuration says otherwise:
 	cmd.Flags().Lookup("version").NoOptDefVal = "true"
 	addLogFlags(cmd)
 	cmd.AddCommand(newConfigCommand(&opts.globalOptions), newGetCommand(&opts.globalOptions), newStatusCommand(&opts.globalOptions),
-		newLogsCommand(&opts.globalOptions))
+		newLogsCommand(&opts.globalOptions), newJoinCommand(&opts.globalOptions), newResetCommand(&opts.globalOptions))
 	return cmd
 }
 

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// maxTokenFile bounds what is read for a token.
+const maxTokenFile = 16 << 10
+
+// keepUntil is the share of a certificate's life up to which a join leaves it as it is.
+const keepUntil = 0.7
+
+// joinOptions are the flags of join.
+type joinOptions struct {
+	*globalOptions
+	wanted
+	server           string
+	token, tokenFile string
+	takeName         bool
+	noStart          bool
+	service          *service // nil is the real one
+}
+
+func newJoinCommand(opts *globalOptions) *cobra.Command {
+	return (&joinOptions{globalOptions: opts}).command()
+}
+
+func (o *joinOptions) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "join --cloudcore-ipport HOST:PORT --token-file FILE",
+		Short: "Join this device to a cloud, or renew what binds it there",
+		Long: `Join this device to a cloud: cloudcore, or KubeEdge's cloudcore from v1.12 on.
+
+It fetches the cloud's CA and compares it with the token, gets a certificate for this node, writes both and the
+configuration, and, where systemd runs, has the agent run now and at every boot. Nothing is written before the
+cloud has said yes, and nothing is downloaded.
+
+The token comes from the cloud, and lasts for a day: ` + "`cloudcore gettoken`, or `keadm gettoken`" + `. A token of
+` + "`cloudcore gettoken --node NAME`" + ` is good for that node alone. Others on this device can see a token that is on
+the command line: --token-file FILE, or --token-file - for standard input, keeps it from them.
+
+To join again is always allowed and loses nothing: pods run on, the store and the keys that you set in the
+configuration stay. A certificate of the same cloud that still has most of its life before it is kept; one that
+has ended, or is damaged, is made anew, which is the way back for a device that was off for too long. A name that
+another node has is refused, unless --take-name says that this device takes that one's place. Without a token
+only the configuration and the service are set, for a device that has its certificate.`,
+		Example: `  edgecore join --cloudcore-ipport 192.0.2.1:10000 --token-file token.txt
+  ssh cloud cloudcore gettoken | edgecore join -e cloud.example:10000 --token-file -
+  edgecore join -e 192.0.2.1:10000 -t TOKEN -i edge1 --labels zone=hall-2,power=solar
+  edgecore join -e 192.0.2.1:10000 -t TOKEN --set modules.edged.nodeIP=192.0.2.7`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), ignoredFlags(cmd))
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *joinOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVarP(&o.server, "cloudcore-ipport", "e", "", "the cloud's `address`, HOST:PORT; the port is 10000 if it is missing (required)")
+	f.StringVarP(&o.token, "token", "t", "", "the `token` of the cloud")
+	f.StringVar(&o.tokenFile, "token-file", "", "the `file` with the token; - is standard input")
+	f.StringVarP(&o.node, "edgenode-name", "i", "", "the node's `name`; without it that of the configuration, of the token, or of the host")
+	f.IntVarP(&o.certPort, "certport", "s", 10002, "the cloud's `port` for certificates")
+	f.StringVar(&o.certPath, "cert-path", "", "the `folder` for CA, certificate and key (default /etc/kubeedge/ca and /etc/kubeedge/certs)")
+	f.StringVar(&o.certPath, "certPath", "", "keadm's name of --cert-path")
+	f.StringVar(&o.cgroupDriver, "cgroupdriver", "", "the cgroup `driver`, cgroupfs or systemd: the same as the container runtime's")
+	f.StringVarP(&o.runtime, "remote-runtime-endpoint", "p", "", "the container runtime's `socket`, such as "+v1alpha2.DefaultCRISocket)
+	f.StringSliceVarP(&o.labels, "labels", "l", nil, "`labels` of the node, KEY=VALUE,KEY=VALUE")
+	f.StringVar(&o.protocol, "hub-protocol", "", "how to reach the cloud: websocket or quic (QUIC only to edgecore's own cloudcore)")
+	f.StringArrayVar(&o.sets, "set", nil, "`keys` of the configuration, such as modules.edged.nodeIP=192.0.2.7; may be repeated")
+	f.BoolVar(&o.takeName, "take-name", false, "take the place of the node that has this name in the cloud: the hardware was replaced")
+	f.BoolVar(&o.noStart, "no-start", false, "leave the service alone")
+	for name, flag := range keadmFlags() {
+		if flag.isBool {
+			f.Bool(name, false, "")
+		} else {
+			f.String(name, "", "")
+		}
+		hide(cmd, name)
+	}
+	hide(cmd, "certPath")
+}
+
+func hide(cmd *cobra.Command, name string) {
+	if err := cmd.Flags().MarkHidden(name); err != nil {
+		panic(err) // the flag was added above
+	}
+}
+
+type keadmFlag struct {
+	isBool bool
+	why    string
+}
+
+// keadmFlags are those of `keadm join` that do nothing here, and why.
+func keadmFlags() map[string]keadmFlag {
+	const nothingDownloaded = "nothing is downloaded: edgecore is the program that you are running"
+	return map[string]keadmFlag{
+		"kubeedge-version": {why: nothingDownloaded},
+		"tarballpath":      {why: nothingDownloaded},
+		"image-repository": {why: nothingDownloaded},
+		"runtimetype":      {why: "every container runtime is used through CRI; --remote-runtime-endpoint names it"},
+		"with-mqtt":        {isBool: true, why: "this version installs no MQTT broker"},
+		"pre-run":          {why: "run it yourself before `edgecore join`"},
+		"post-run":         {why: "run it yourself after `edgecore join`"},
+	}
+}
+
+// ignoredFlags returns a warning for each flag that was given and does nothing.
+func ignoredFlags(cmd *cobra.Command) []string {
+	var list []string
+	for name, flag := range keadmFlags() {
+		if cmd.Flags().Changed(name) {
+			list = append(list, "--"+name+" does nothing: "+flag.why)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// run does the steps in order; all that can be checked is checked before the first that changes something.
+func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer, warnings []string) error {
+	for _, path := range []*string{&o.config, &o.certPath} { // the service has another working folder
+		if *path == "" {
+			continue
+		}
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	text, err := o.readToken(in)
+	if err != nil {
+		return err
+	}
+	var token *certs.Token
+	if text != "" {
+		if token, err = certs.ParseToken(text); err != nil {
+			return err
+		}
+	}
+	p, err := o.plan(token)
+	if err != nil {
+		return err
+	}
+	for _, w := range append(warnings, p.warnings...) {
+		fmt.Fprintln(errs, "warning:", w)
+	}
+	did, err := o.certificate(ctx, p.cfg, token, text)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, did)
+	if did, err = p.write(o.config); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	fmt.Fprintln(out, did)
+	return o.startService(ctx, out, p.cfg)
+}
+
+func (o *joinOptions) readToken(in io.Reader) (string, error) {
+	switch {
+	case o.token != "" && o.tokenFile != "":
+		return "", errors.New("--token and --token-file: want one of the two")
+	case o.token == "-":
+		o.tokenFile = "-"
+	case o.tokenFile == "":
+		return strings.TrimSpace(o.token), nil
+	}
+	if o.tokenFile != "-" {
+		f, err := os.Open(o.tokenFile)
+		if err != nil {
+			return "", fmt.Errorf("token: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxTokenFile))
+	if err != nil {
+		return "", fmt.Errorf("token: %w", err)
+	}
+	text := strings.TrimSpace(string(data))
+	if text == "" {
+		return "", fmt.Errorf("--token-file %s: there is no token in it", o.tokenFile)
+	}
+	return text, nil
+}
+
+// plan works out the configuration.
+func (o *joinOptions) plan(token *certs.Token) (*plan, error) {
+	if o.server == "" {
+		return nil, errors.New("--cloudcore-ipport HOST:PORT is missing: where is the cloud?")
+	}
+	var err error
+	if o.host, o.port, err = parseServer(o.server); err != nil {
+		return nil, err
+	}
+	if o.certPort < 1 || o.certPort > 65535 {
+		return nil, fmt.Errorf("--certport %d: want 1 to 65535", o.certPort)
+	}
+	if o.protocol != "" && o.protocol != "websocket" && o.protocol != "quic" {
+		return nil, fmt.Errorf("--hub-protocol %s: want websocket or quic", o.protocol)
+	}
+	if o.node == "" && token != nil && token.Claims.Node != "" {
+		// A token for one node says which this is, unless the device has a name already.
+		if _, err := os.Stat(o.config); errors.Is(err, os.ErrNotExist) {
+			o.node = token.Claims.Node
+		}
+	}
+	return makePlan(o.config, &o.wanted)
+}
+
+// certificate makes sure that there is a good one, and returns what it did.
+func (o *joinOptions) certificate(ctx context.Context, cfg *v1alpha2.EdgeCore, token *certs.Token, text string) (string, error) {
+	files, node := filesOf(cfg), cfg.Modules.Edged.HostnameOverride
+	keeper := certificates.New(certificates.Options{Server: cfg.Modules.EdgeHub.HTTPServer, Node: node, Files: files})
+	state := keeper.Check()
+	if token == nil {
+		if state != nil {
+			return "", state
+		}
+		return fmt.Sprintf("Kept the certificate of node %s", node), nil
+	}
+	id, err := files.Load()
+	if err == nil && state == nil && token.SignedBy(id.CAs[0].Raw) && time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
+		return fmt.Sprintf("Kept the certificate of node %s, which is good until %s", node, id.Cert().NotAfter.Format(time.DateOnly)), nil
+	}
+	own := err == nil && certs.CheckNode(id.Cert(), node, false) == nil
+	if !own && !o.takeName && token.Claims.Node == "" {
+		taken, err := keeper.NameTaken(ctx, text)
+		if err != nil {
+			return "", err
+		}
+		if taken {
+			return "", fmt.Errorf("the cloud has a node %s already, and this device has no certificate of it: choose another name (--edgenode-name), "+
+				"or remove that node in the cloud (kubectl delete node %s); if this device takes that one's place, say so with --take-name", node, node)
+		}
+	}
+	if err := keeper.Join(ctx, text); err != nil {
+		return "", err
+	}
+	if id, err = files.Load(); err != nil {
+		return "", fmt.Errorf("the new certificate: %w", err)
+	}
+	return fmt.Sprintf("Got a certificate for node %s, which is good until %s", node, id.Cert().NotAfter.Format(time.DateOnly)), nil
+}
+
+// startService has the agent run, or says how.
+func (o *joinOptions) startService(ctx context.Context, out io.Writer, cfg *v1alpha2.EdgeCore) error {
+	s := o.service
+	if s == nil {
+		var err error
+		if s, err = newService(); err != nil {
+			return err
+		}
+	}
+	config := o.config
+	if o.noStart || !s.present() {
+		why := "systemd does not run here"
+		if o.noStart {
+			why = "The service is left alone"
+		}
+		fmt.Fprintf(out, "%s; this runs the agent:\n  %s --config %s\n", why, s.program, config)
+		return nil
+	}
+	did, err := s.install(config)
+	if err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
+	fmt.Fprintln(out, did)
+	if err := s.start(ctx); err != nil {
+		return fmt.Errorf("the device has joined, but the agent is not started: %w", err)
+	}
+	fmt.Fprintf(out, "The agent runs; `edgecore status` tells how it is, and in the cloud: kubectl get node %s\n", cfg.Modules.Edged.HostnameOverride)
+	return nil
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+const (
+	webSocketPort, quicPort = "10000", "10001"
+
+	configHead = `# edgecore's configuration, made by ` + "`edgecore join`" + `. Each key that is left out has its default
+# (` + "`edgecore --defaultconfig`" + ` prints them); keys that you set here stay when the device joins again.
+`
+)
+
+// wanted is what a command line asks of the configuration. What is empty stays as it is.
+type wanted struct {
+	host, port    string // of the link
+	certPort      int
+	node          string
+	certPath      string
+	cgroupDriver  string
+	runtime       string
+	labels        []string
+	protocol      string
+	sets          []string
+	configuration string // the file's path, for errors
+}
+
+// parseServer reads HOST:PORT; the port may be missing.
+func parseServer(text string) (host, port string, _ error) {
+	bad := fmt.Errorf("--cloudcore-ipport %q: want HOST:PORT, such as 192.0.2.1:10000 or [2001:db8::1]:10000", text)
+	if strings.Contains(text, "/") {
+		return "", "", bad
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		var missing *net.AddrError
+		if !errors.As(err, &missing) || missing.Err != "missing port in address" {
+			return "", "", bad
+		}
+		host, port = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), webSocketPort
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if host == "" || err != nil || n == 0 || strings.ContainsAny(host, " @") {
+		return "", "", bad
+	}
+	return host, port, nil
+}
+
+// apply lays what is wanted over the tree of a configuration file.
+func (w *wanted) apply(tree map[string]any) error {
+	tree["apiVersion"], tree["kind"] = v1alpha2.APIVersion, v1alpha2.Kind
+	hub, edged := []string{"modules", "edgeHub"}, []string{"modules", "edged"}
+	type setting struct {
+		at    []string
+		key   string
+		value any
+	}
+	quic := w.protocol == "quic"
+	settings := []setting{
+		{hub, "enable", true},
+		{hub, "httpServer", "https://" + net.JoinHostPort(w.host, strconv.Itoa(w.certPort))},
+		{append(hub, "websocket"), "server", net.JoinHostPort(w.host, w.port)},
+		{append(hub, "quic"), "server", net.JoinHostPort(w.host, quicPort)},
+	}
+	if w.protocol != "" {
+		settings = append(settings, setting{append(hub, "websocket"), "enable", !quic}, setting{append(hub, "quic"), "enable", quic})
+	}
+	if w.node != "" {
+		settings = append(settings, setting{edged, "hostnameOverride", w.node})
+	}
+	if w.certPath != "" {
+		f := filesIn(w.certPath)
+		settings = append(settings, setting{hub, "tlsCaFile", f.CA}, setting{hub, "tlsCertFile", f.Cert}, setting{hub, "tlsPrivateKeyFile", f.Key})
+	}
+	kubelet := append(edged, "tailoredKubeletConfig")
+	if w.cgroupDriver != "" {
+		settings = append(settings, setting{kubelet, "cgroupDriver", w.cgroupDriver})
+	}
+	if w.runtime != "" {
+		settings = append(settings, setting{kubelet, "containerRuntimeEndpoint", w.runtime})
+	}
+	for _, label := range w.labels {
+		key, value, ok := strings.Cut(label, "=")
+		if !ok {
+			return fmt.Errorf("--labels %s: want KEY=VALUE,KEY=VALUE", label)
+		}
+		settings = append(settings, setting{append(edged, "nodeLabels"), key, value})
+	}
+	for _, s := range settings {
+		if err := setKey(tree, append(append([]string(nil), s.at...), s.key), s.value); err != nil {
+			return fmt.Errorf("configuration %s: %w", w.configuration, err)
+		}
+	}
+	for _, set := range w.sets {
+		if err := setAll(tree, set); err != nil {
+			return err
+		}
+	}
+	// A token in the file is spent by the join.
+	if m, ok := tree["modules"].(map[string]any)["edgeHub"].(map[string]any); ok {
+		delete(m, "token")
+	}
+	return nil
+}
+
+// filesIn are the certificates' files in a folder.
+func filesIn(dir string) certs.Files {
+	return certs.Files{CA: filepath.Join(dir, "rootCA.crt"), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key")}
+}
+
+func filesOf(cfg *v1alpha2.EdgeCore) certs.Files {
+	h := &cfg.Modules.EdgeHub
+	return certs.Files{CA: h.TLSCAFile, Cert: h.TLSCertFile, Key: h.TLSPrivateKeyFile}
+}
+
+// plan is a configuration that is ready to be written.
+type plan struct {
+	cfg      *v1alpha2.EdgeCore
+	warnings []string
+	text     []byte
+	// old is the file's content now; nil if there is none.
+	old []byte
+}
+
+// makePlan works out the configuration and checks it; nothing is written.
+func makePlan(path string, w *wanted) (*plan, error) {
+	p := &plan{}
+	tree := map[string]any{}
+	old, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("configuration: %w", err)
+	default:
+		if _, _, err := v1alpha2.Load(path); err != nil {
+			return nil, fmt.Errorf("%w\ncorrect the file, or move it away, and join again", err)
+		}
+		if err := yaml.Unmarshal(old, &tree); err != nil {
+			return nil, fmt.Errorf("configuration %s: %w", path, err)
+		}
+		p.old = old
+	}
+	w.configuration = path
+	if err := w.apply(tree); err != nil {
+		return nil, err
+	}
+	if err := p.check(tree); err != nil {
+		return nil, err
+	}
+	// The name is written down: the certificate is for it, and the host may be called otherwise one day.
+	if err := setKey(tree, []string{"modules", "edged", "hostnameOverride"}, p.cfg.Modules.Edged.HostnameOverride); err != nil {
+		return nil, err
+	}
+	body, err := yaml.Marshal(tree)
+	if err != nil {
+		return nil, err
+	}
+	p.text = append([]byte(configHead), body...)
+	if same(old, body) {
+		p.text = old // with its comments
+	}
+	return p, nil
+}
+
+func (p *plan) check(tree map[string]any) error {
+	body, err := yaml.Marshal(tree)
+	if err != nil {
+		return err
+	}
+	if p.cfg, p.warnings, err = v1alpha2.Parse(body); err != nil {
+		var problems v1alpha2.Problems
+		if errors.As(err, &problems) {
+			for i := range problems {
+				problems[i].Line = 0 // of a file that nobody has seen
+			}
+		}
+		return fmt.Errorf("the configuration that this command line makes is wrong: %w", err)
+	}
+	for i, w := range p.warnings {
+		if rest, ok := strings.CutPrefix(w, "line "); ok {
+			_, p.warnings[i], _ = strings.Cut(rest, ": ")
+		}
+	}
+	return nil
+}
+
+// same tells whether two files say the same.
+func same(a, b []byte) bool {
+	x, errX := yaml.YAMLToJSON(a)
+	y, errY := yaml.YAMLToJSON(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// write writes the file if it is to change, and keeps the one before beside it. It tells what it did.
+func (p *plan) write(path string) (string, error) {
+	if p.old != nil && bytes.Equal(p.old, p.text) {
+		return "Configuration " + path + " is as it should be", nil
+	}
+	if p.old == nil {
+		return "Wrote configuration " + path, certs.WriteFile(path, p.text)
+	}
+	if err := certs.WriteFile(path+".bak", p.old); err != nil {
+		return "", err
+	}
+	return "Changed configuration " + path + " (the one before is " + path + ".bak)", certs.WriteFile(path, p.text)
+}

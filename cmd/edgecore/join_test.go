@@ -1,0 +1,408 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// joinDevice is a device of its own, below a folder, with a cloud and a systemd that only notes what it is told.
+type joinDevice struct {
+	t         *testing.T
+	dir       string
+	authority *cloud.Authority
+	port      string
+	calls     []string
+	fail      error
+	service   *service
+}
+
+func newJoinDevice(t *testing.T, taken ...string) *joinDevice {
+	t.Helper()
+	d := &joinDevice{t: t, dir: t.TempDir()}
+	d.service = &service{root: filepath.Join(d.dir, "root"), program: "/usr/local/bin/edgecore", systemctl: func(_ context.Context, args ...string) error {
+		d.calls = append(d.calls, strings.Join(args, " "))
+		return d.fail
+	}}
+	if err := os.MkdirAll(filepath.Join(d.service.root, "run/systemd/system"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d.startCloud(taken...)
+	return d
+}
+
+// startCloud starts a cloud of its own; one that was there before is forgotten.
+func (d *joinDevice) startCloud(taken ...string) {
+	d.t.Helper()
+	client := fake.NewClientset()
+	for _, name := range taken {
+		if _, err := client.CoreV1().Nodes().Create(d.t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	var err error
+	d.authority, err = cloud.New(d.t.Context(), client.CoreV1().Secrets(cloud.Namespace), cloud.Options{Addresses: []string{"127.0.0.1"}})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if _, d.port, err = net.SplitHostPort(listener.Addr().String()); err != nil {
+		d.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	authority := d.authority
+	go func() { done <- authority.Serve(ctx, listener, client.CoreV1().Nodes()) }()
+	d.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			d.t.Error(err)
+		}
+	})
+}
+
+func (d *joinDevice) token(node string) string {
+	d.t.Helper()
+	token, err := d.authority.NewToken(node, time.Hour)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return token.String()
+}
+
+func (d *joinDevice) config() string { return filepath.Join(d.dir, "config", "edgecore.yaml") }
+
+func (d *joinDevice) files() certs.Files { return filesIn(filepath.Join(d.dir, "certs")) }
+
+// join runs the command with what every one of these tests needs, and returns what it printed.
+func (d *joinDevice) join(stdin string, args ...string) (stdout, stderr string, err error) {
+	d.t.Helper()
+	o := &joinOptions{globalOptions: &globalOptions{config: d.config()}, service: d.service}
+	cmd := o.command()
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	var out, errs bytes.Buffer
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetErr(&errs)
+	cmd.SetArgs(append([]string{"-e", "127.0.0.1:10000", "--certport", d.port, "--cert-path", filepath.Join(d.dir, "certs")}, args...))
+	d.calls = nil
+	err = cmd.ExecuteContext(d.t.Context())
+	return out.String(), errs.String(), err
+}
+
+func (d *joinDevice) mustJoin(stdin string, args ...string) (stdout string) {
+	d.t.Helper()
+	out, errs, err := d.join(stdin, args...)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if errs != "" {
+		d.t.Errorf("warned: %s", errs)
+	}
+	return out
+}
+
+func (d *joinDevice) read(name string) string {
+	d.t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestJoinANewDevice(t *testing.T) {
+	d := newJoinDevice(t)
+	out := d.mustJoin("\n"+d.token("")+"\n", "--token-file", "-", "-i", "edge1", "--labels", "zone=hall-2,power=solar", "--cgroupdriver", "systemd",
+		"-p", "/run/crio/crio.sock", "--set", "modules.edged.nodeIP=192.0.2.7")
+	cfg, warnings, err := v1alpha2.Load(d.config())
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	want := v1alpha2.Default()
+	f := d.files()
+	hub, edged := &want.Modules.EdgeHub, &want.Modules.Edged
+	hub.HTTPServer, hub.WebSocket.Server, hub.Quic.Server = "https://127.0.0.1:"+d.port, "127.0.0.1:10000", "127.0.0.1:10001"
+	hub.TLSCAFile, hub.TLSCertFile, hub.TLSPrivateKeyFile = f.CA, f.Cert, f.Key
+	edged.HostnameOverride, edged.NodeIP, edged.NodeLabels = "edge1", "192.0.2.7", map[string]string{"zone": "hall-2", "power": "solar"}
+	edged.TailoredKubeletConfig.CgroupDriver, edged.TailoredKubeletConfig.ContainerRuntimeEndpoint = "systemd", "unix:///run/crio/crio.sock"
+	if diff := cmp.Diff(want, cfg); diff != "" {
+		t.Errorf("configuration (-want +got):\n%s", diff)
+	}
+	id, err := f.Load()
+	if err != nil || certs.CheckNode(id.Cert(), "edge1", false) != nil {
+		t.Errorf("certificate: %v", err)
+	}
+	for name, mode := range map[string]os.FileMode{d.config(): 0o600, f.Key: 0o600, filepath.Dir(d.config()): os.ModeDir | 0o700, d.service.unit(): 0o644} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+	if diff := cmp.Diff([]string{"daemon-reload", "enable edgecore.service", "restart edgecore.service"}, d.calls); diff != "" {
+		t.Errorf("systemctl (-want +got):\n%s", diff)
+	}
+	if got := d.read(d.service.unit()); !strings.Contains(got, "\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n") {
+		t.Errorf("unit:\n%s", got)
+	}
+	for _, want := range []string{"Got a certificate for node edge1, which is good until ", "Wrote configuration", "Wrote service", "edgecore status", "kubectl get node edge1"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	if strings.Contains(d.read(d.config())+out, "eyJ") {
+		t.Error("the token is kept or shown")
+	}
+}
+
+// TestJoinAgain: the same command changes nothing; another one changes what it says; all else stays.
+func TestJoinAgain(t *testing.T) {
+	d := newJoinDevice(t)
+	d.mustJoin("", "-t", d.token(""), "-i", "edge1")
+	store := filepath.Join(d.dir, "edgecore.db")
+	if err := os.WriteFile(store, []byte("pods"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	edited := d.read(d.config()) + "# a word of mine\ndatabase: {dataSource: " + store + "}\n"
+	if err := os.WriteFile(d.config(), []byte(edited), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key := d.read(d.files().Key)
+	out := d.mustJoin("", "-t", d.token(""))
+	if d.read(d.config()) != edited || d.read(d.files().Key) != key || d.read(store) != "pods" {
+		t.Error("joining again changed something")
+	}
+	for _, want := range []string{"Kept the certificate of node edge1, which is good until", "is as it should be", "is installed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	out = d.mustJoin("", "--labels", "zone=a") // no token is needed for that
+	if got, _, err := v1alpha2.Load(d.config()); err != nil || got.Modules.Edged.NodeLabels["zone"] != "a" || got.Database.DataSource != store {
+		t.Errorf("the configuration has not its old keys and the new one: %v", err)
+	}
+	if d.read(d.config()+".bak") != edited || !strings.Contains(out, ".bak") {
+		t.Error("the configuration before is not kept")
+	}
+	// The cloud was set up anew; the node is there, since its objects were brought over.
+	d.startCloud("edge1")
+	d.mustJoin("", "-t", d.token(""))
+	if id, err := d.files().Load(); err != nil || !id.CAs[0].Equal(d.authority.CA()) {
+		t.Errorf("still the cloud before: %v", err)
+	}
+	if d.read(store) != "pods" {
+		t.Error("the store is lost")
+	}
+	// What is damaged is made anew.
+	if err := os.WriteFile(d.files().Cert, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.join(""); err == nil || !strings.Contains(err.Error(), "no state is lost") {
+		t.Errorf("damaged, without a token: %v", err)
+	}
+	d.mustJoin("", "-t", d.token("edge1"))
+	if _, err := d.files().Load(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestJoinANameThatIsTaken(t *testing.T) {
+	d := newJoinDevice(t, "edge1")
+	_, _, err := d.join("", "-t", d.token(""), "-i", "edge1")
+	for _, want := range []string{"has a node edge1 already", "--edgenode-name", "kubectl delete node edge1", "--take-name"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("%v, want %q in it", err, want)
+		}
+	}
+	nothingWritten(t, d)
+	d.mustJoin("", "-t", d.token(""), "-i", "edge1", "--take-name")
+
+	d = newJoinDevice(t, "edge1")
+	d.mustJoin("", "-t", d.token("edge1")) // a token for this node is word enough, and names it
+	if cfg, _, err := v1alpha2.Load(d.config()); err != nil || cfg.Modules.Edged.HostnameOverride != "edge1" {
+		t.Errorf("the token's name is not taken: %v", err)
+	}
+}
+
+func nothingWritten(t *testing.T, d *joinDevice) {
+	t.Helper()
+	for _, name := range []string{d.config(), d.files().CA, d.files().Key, d.service.unit()} {
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s is there", name)
+		}
+	}
+	if len(d.calls) > 0 {
+		t.Errorf("systemctl was called: %v", d.calls)
+	}
+}
+
+func TestJoinFails(t *testing.T) {
+	d := newJoinDevice(t)
+	file := filepath.Join(d.dir, "token")
+	if err := os.WriteFile(file, []byte(" \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	token := d.token("")
+	for name, tc := range map[string]struct {
+		stdin string
+		args  []string
+		err   string
+	}{
+		"no address":         {"", []string{"-t", token, "-e", ""}, "--cloudcore-ipport HOST:PORT is missing"},
+		"bad address":        {"", []string{"-t", token, "-e", "https://x"}, "want HOST:PORT"},
+		"no token":           {"", nil, "has no certificate for the cloud yet"},
+		"two tokens":         {"", []string{"-t", token, "--token-file", "-"}, "want one of the two"},
+		"empty stdin":        {"\n", []string{"--token-file", "-"}, "--token-file -: there is no token in it"},
+		"empty stdin, by -t": {"", []string{"-t", "-"}, "there is no token in it"},
+		"empty file":         {"", []string{"--token-file", file}, "there is no token in it"},
+		"no file":            {"", []string{"--token-file", file + "x"}, "no such file"},
+		"bad token":          {"", []string{"-t", "x.y"}, "copy the whole line"},
+		"another cloud's":    {"", []string{"-t", strings.Repeat("0", 64) + token[64:]}, "another CA than the token names"},
+		"another node's":     {"", []string{"-t", d.token("edge2"), "-i", "edge1"}, `the token is for node "edge2", and this device is "edge1"`},
+		"bad name":           {"", []string{"-t", token, "-i", "Edge_1"}, `"edge-1" would do`},
+		"bad driver":         {"", []string{"-t", token, "--cgroupdriver", "docker"}, "cgroupDriver"},
+		"bad protocol":       {"", []string{"-t", token, "--hub-protocol", "http"}, "want websocket or quic"},
+		"bad port":           {"", []string{"-t", token, "--certport", "0"}, "want 1 to 65535"},
+		"bad label":          {"", []string{"-t", token, "-l", "zone"}, "want KEY=VALUE"},
+		"bad label value":    {"", []string{"-t", token, "-l", "zone=a b"}, "a label's value"},
+		"unknown key":        {"", []string{"-t", token, "--set", "modules.edged.nodeIp=192.0.2.1"}, `did you mean "nodeIP"?`},
+		"a key below a text": {"", []string{"-t", token, "--set", "apiVersion.x=1"}, "has no keys below it"},
+		"an argument":        {"", []string{"-t", token, "now"}, "unknown command"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := d.join(tc.stdin, tc.args...)
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Fatalf("%v, want %q in it", err, tc.err)
+			}
+			if strings.Contains(err.Error(), token[70:]) {
+				t.Error("the error holds the token")
+			}
+			nothingWritten(t, d)
+		})
+	}
+}
+
+// TestJoinWithKeadmsFlags: what does nothing says so, and why.
+func TestJoinWithKeadmsFlags(t *testing.T) {
+	d := newJoinDevice(t)
+	_, errs, err := d.join("", "--token", d.token(""), "--edgenode-name=edge1", "--kubeedge-version=v1.23.1", "--runtimetype=remote", "--with-mqtt=false",
+		"--pre-run=a.sh", "--hub-protocol=quic", "--remote-runtime-endpoint=unix:///run/containerd/containerd.sock", "--certPath", filepath.Join(d.dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"warning: --kubeedge-version does nothing: nothing is downloaded", "warning: --pre-run does nothing: run it yourself before",
+		"warning: --runtimetype does nothing: ", "warning: --with-mqtt does nothing: ",
+	} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("%q is not in\n%s", want, errs)
+		}
+	}
+	cfg, _, err := v1alpha2.Load(d.config())
+	if err != nil || !cfg.Modules.EdgeHub.Quic.Enable || cfg.Modules.EdgeHub.WebSocket.Enable || cfg.Modules.EdgeHub.WebSocket.Server != "127.0.0.1:10000" {
+		t.Errorf("not QUIC: %v", err)
+	}
+	if _, err := filesIn(filepath.Join(d.dir, "other")).Load(); err != nil {
+		t.Errorf("--certPath: %v", err)
+	}
+}
+
+func TestJoinAConfigurationThatIsWrong(t *testing.T) {
+	d := newJoinDevice(t)
+	if err := certs.WriteFile(d.config(), []byte("kind: Edge\n")); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := d.join("", "-t", d.token(""))
+	if err == nil || !strings.Contains(err.Error(), "correct the file, or move it away") {
+		t.Errorf("%v", err)
+	}
+	// One of KubeEdge's is taken, its token is gone afterwards, its other keys stay.
+	kubeEdge := d.read(kubeEdgeFile)
+	if err := certs.WriteFile(d.config(), []byte(strings.Replace(kubeEdge, "token: \"\"", "token: secret.token", 1))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := d.join("", "-t", d.token("")); err != nil {
+		t.Fatal(err)
+	}
+	before, _, err := v1alpha2.Parse([]byte(kubeEdge))
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, _, err := v1alpha2.Load(d.config())
+	if err != nil || after.Modules.EdgeHub.Token != "" {
+		t.Fatalf("token %q, %v", after.Modules.EdgeHub.Token, err)
+	}
+	if diff := cmp.Diff(before.Modules.Edged, after.Modules.Edged); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+}
+
+func TestService(t *testing.T) {
+	d := newJoinDevice(t)
+	unit := d.service.unit()
+	if err := os.MkdirAll(filepath.Dir(unit), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const keadms = "[Service]\nExecStart=/usr/local/bin/edgecore\n"
+	if err := os.WriteFile(unit, []byte(keadms), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d.mustJoin("", "-t", d.token(""), "-i", "edge1")
+	if d.read(unit+".bak") != keadms {
+		t.Error("keadm's unit is not kept")
+	}
+	d.fail = errors.New("systemctl restart: exit status 1: no")
+	_, _, err := d.join("", "-t", d.token(""))
+	if err == nil || !strings.Contains(err.Error(), "the device has joined, but the agent is not started: systemctl") {
+		t.Errorf("%v", err)
+	}
+	d.fail = nil
+	out := d.mustJoin("", "--no-start")
+	if len(d.calls) > 0 || !strings.Contains(out, "  /usr/local/bin/edgecore --config "+d.config()) {
+		t.Errorf("--no-start: %v, %s", d.calls, out)
+	}
+	// A package's unit is used as it is.
+	if err := errors.Join(os.Remove(unit), os.MkdirAll(filepath.Join(d.service.root, "usr/lib/systemd/system"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	packaged := filepath.Join(d.service.root, "usr/lib/systemd/system/edgecore.service")
+	if err := os.WriteFile(packaged, []byte("[Service]\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out = d.mustJoin(""); !strings.Contains(out, "is the package's") {
+		t.Errorf("%s", out)
+	}
+	if _, err := os.Stat(unit); err == nil {
+		t.Error("a second unit is written")
+	}
+	if err := os.WriteFile(packaged, []byte("[Service]\nExecStart=/usr/bin/other\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out = d.mustJoin(""); !strings.Contains(out, "Wrote service") {
+		t.Errorf("a unit that starts something else is used: %s", out)
+	}
+	// No systemd.
+	if err := os.RemoveAll(filepath.Join(d.service.root, "run")); err != nil {
+		t.Fatal(err)
+	}
+	if out = d.mustJoin(""); len(d.calls) > 0 || !strings.Contains(out, "systemd does not run here; this runs the agent") {
+		t.Errorf("%v, %s", d.calls, out)
+	}
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+)
+
+// resetOptions are the flags of reset.
+type resetOptions struct {
+	*globalOptions
+	force, keepPods bool
+	tokenFile       string   // of KubeEdge's installer
+	service         *service // nil is the real one
+}
+
+func newResetCommand(opts *globalOptions) *cobra.Command {
+	return (&resetOptions{globalOptions: opts, tokenFile: certificates.DefaultTokenFile}).command()
+}
+
+func (o *resetOptions) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reset",
+		Short: "Undo a join: remove service, certificates, configuration and store",
+		Long: `Undo a join. The service is stopped and removed, and so are the certificates, the configuration and the store
+with all that this device was given and has not reported yet. Files of others stay: manifests of static pods, logs,
+images, what lies in the pods' volumes.
+
+The cloud is not asked. It goes on knowing the node until somebody removes it there: kubectl delete node NAME.
+
+Containers are not touched, as at every end of the agent: they run on until the device is switched off. An agent
+that is started later takes over those whose pods it knows, and ends the others. Which that will be is what
+--keep-pods decides: with it the store stays, so an agent that joins the same cloud again goes on with the pods as
+they are. Without it nothing is known any more, and the next agent ends them. To end them now: crictl pods, crictl stopp, crictl rmp.`,
+		Example: `  edgecore reset                 # asks first
+  edgecore reset --force         # for scripts
+  edgecore reset --keep-pods     # to join the same cloud again, with the pods running on`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVarP(&o.force, "force", "f", false, "do not ask")
+	cmd.Flags().BoolVar(&o.keepPods, "keep-pods", false, "keep the store, and with it the pods")
+	return cmd
+}
+
+func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) error {
+	cfg, err := o.load()
+	if err != nil {
+		return err
+	}
+	if !o.force {
+		what := "the service, the certificates, the configuration and the store"
+		if o.keepPods {
+			what = "the service, the certificates and the configuration"
+		}
+		fmt.Fprintf(out, "This removes %s of node %s.\nType yes to go on: ", what, cfg.Modules.Edged.HostnameOverride)
+		line, err := bufio.NewReader(in).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if strings.TrimSpace(line) != "yes" {
+			return errors.New("nothing was done: it takes a yes, or --force")
+		}
+	}
+	s := o.service
+	if s == nil {
+		if s, err = newService(); err != nil {
+			return err
+		}
+	}
+	did, err := s.remove(ctx)
+	if err != nil {
+		return fmt.Errorf("service: %w; nothing else was touched", err)
+	}
+	fmt.Fprintln(out, did)
+	return o.removeFiles(out, cfg)
+}
+
+// load reads the configuration, which says where things lie. Without one the defaults do.
+func (o *resetOptions) load() (*v1alpha2.EdgeCore, error) {
+	cfg, _, err := v1alpha2.Load(o.config)
+	switch {
+	case err == nil:
+		return cfg, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return v1alpha2.Default(), nil
+	}
+	return nil, fmt.Errorf("%w\nthe configuration says what to remove: correct it, or remove it to use the default places", err)
+}
+
+// removeFiles removes what the agent and join have made. It goes on after an error, to leave as little as it can.
+func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error {
+	store := cfg.Database.DataSource
+	if inUse(store) {
+		return fmt.Errorf("an agent runs with store %s: stop it, then reset again", store)
+	}
+	files := filesOf(cfg)
+	var errs []error
+	note := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+			return
+		}
+		fmt.Fprintln(out, "Removed", what)
+	}
+	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile)))
+	if !o.keepPods {
+		note("store "+store, removeAll(storeFiles(store)...))
+	}
+	// The last, since it says where the others are.
+	note("configuration "+o.config, removeAll(o.config, o.config+".bak"))
+	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.config)} {
+		_ = os.Remove(dir) // if nothing of others is in it
+	}
+	return errors.Join(errs...)
+}
+
+// storeFiles are the store and what lies beside it.
+func storeFiles(store string) []string {
+	list := []string{store}
+	for _, suffix := range []string{"-wal", "-shm", "-journal", ".reserve", ".open"} {
+		list = append(list, store+suffix)
+	}
+	// A path with a pattern's characters in it finds nothing, which is no harm.
+	aside, _ := filepath.Glob(store + ".corrupt-*")
+	return append(list, aside...)
+}
+
+// inUse tells whether an agent has the store open.
+func inUse(store string) bool {
+	f, err := os.OpenFile(store+".open", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+func removeAll(names ...string) error {
+	var errs []error
+	for _, name := range names {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/metamanager/store"
+)
+
+func (d *joinDevice) reset(stdin string, args ...string) (string, error) {
+	d.t.Helper()
+	o := &resetOptions{globalOptions: &globalOptions{config: d.config()}, service: d.service, tokenFile: filepath.Join(d.dir, "bootstrap")}
+	cmd := o.command()
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	var out bytes.Buffer
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetArgs(args)
+	d.calls = nil
+	err := cmd.ExecuteContext(d.t.Context())
+	return out.String(), err
+}
+
+// joined is a device that has joined, with a store that was used.
+func joined(t *testing.T) (*joinDevice, string) {
+	t.Helper()
+	d := newJoinDevice(t)
+	path := filepath.Join(d.dir, "state", "edgecore.db")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.mustJoin("", "-t", d.token(""), "-i", "edge1", "--set", "database.dataSource="+path)
+	s, _, err := store.Open(t.Context(), path, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{path + ".corrupt-20261121", filepath.Join(d.dir, "bootstrap")} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d, path
+}
+
+// left are the files below a device's folder, without those of the service.
+func left(t *testing.T, d *joinDevice) []string {
+	t.Helper()
+	list := []string{}
+	err := filepath.WalkDir(d.dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			list = append(list, strings.TrimPrefix(path, d.dir+"/"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestReset(t *testing.T) {
+	d, _ := joined(t)
+	out, err := d.reset("yes\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := left(t, d); len(got) > 0 {
+		t.Errorf("left: %v", got)
+	}
+	for _, dir := range []string{"certs", "config"} {
+		if _, err := os.Stat(filepath.Join(d.dir, dir)); err == nil {
+			t.Errorf("the empty folder %s is left", dir)
+		}
+	}
+	if diff := cmp.Diff([]string{"disable --now edgecore.service", "daemon-reload"}, d.calls); diff != "" {
+		t.Errorf("systemctl (-want +got):\n%s", diff)
+	}
+	for _, want := range []string{"of node edge1", "Type yes", "Stopped and removed edgecore.service", "Removed certificates", "Removed store", "Removed configuration"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	if _, err := d.reset("", "--force"); err != nil { // nothing is left to do
+		t.Errorf("again: %v", err)
+	}
+	d.mustJoin("", "-t", d.token(""), "-i", "edge1") // and the device can come back
+}
+
+func TestResetAsks(t *testing.T) {
+	d, _ := joined(t)
+	before := left(t, d)
+	for _, answer := range []string{"", "no\n", "y\n", "YES\n"} {
+		if _, err := d.reset(answer); err == nil || !strings.Contains(err.Error(), "nothing was done: it takes a yes, or --force") {
+			t.Errorf("%q: %v", answer, err)
+		}
+	}
+	if diff := cmp.Diff(before, left(t, d)); diff != "" || len(d.calls) > 0 {
+		t.Errorf("something was done: %s %v", diff, d.calls)
+	}
+}
+
+func TestResetKeepsPods(t *testing.T) {
+	d, path := joined(t)
+	out, err := d.reset("yes\n", "--keep-pods")
+	if err != nil || strings.Contains(out, "store") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the store is gone: %v", err)
+	}
+	if _, err := os.Stat(d.config()); err == nil {
+		t.Error("the configuration is left")
+	}
+}
+
+// TestResetUnderAnAgent: an agent that systemd did not start is not robbed of its store.
+func TestResetUnderAnAgent(t *testing.T) {
+	d, path := joined(t)
+	s, _, err := store.Open(t.Context(), path, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.reset("", "--force")
+	if err == nil || !strings.Contains(err.Error(), "an agent runs with store "+path+": stop it") {
+		t.Errorf("%v", err)
+	}
+	if _, err := d.files().Load(); err != nil {
+		t.Errorf("the certificates: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = d.reset("", "--force"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestResetFails(t *testing.T) {
+	d, _ := joined(t)
+	before := left(t, d)
+	d.fail = errors.New("systemctl disable: exit status 1: no D-Bus")
+	if _, err := d.reset("", "-f"); err == nil || !strings.Contains(err.Error(), "no D-Bus; nothing else was touched") {
+		t.Errorf("%v", err)
+	}
+	d.fail = nil
+	if err := os.WriteFile(d.config(), []byte("kind: Edge\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.reset("", "-f"); err == nil || !strings.Contains(err.Error(), "the configuration says what to remove") {
+		t.Errorf("%v", err)
+	}
+	if diff := cmp.Diff(before, left(t, d)); diff != "" {
+		t.Errorf("something was removed (-before +after):\n%s", diff)
+	}
+}
+
+// TestResetOthersUnits: a unit of somebody else's is switched off and stays; none at all is no error.
+func TestResetOthersUnits(t *testing.T) {
+	d, _ := joined(t)
+	if err := os.WriteFile(d.service.unit(), []byte("[Unit]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "Stopped and disabled") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if d.read(d.service.unit()) != "[Unit]\n" {
+		t.Error("the unit is changed")
+	}
+	d, _ = joined(t)
+	d.fail = errors.New("systemctl disable: exit status 1: Unit file edgecore.service does not exist.")
+	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "There is no service") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	d, _ = joined(t)
+	if err := os.RemoveAll(filepath.Join(d.service.root, "run")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "systemd does not run here") || len(d.calls) > 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,36 @@
+// Package systemd holds the unit of edgecore's service, for packages and for `edgecore join`.
+package systemd
+
+import (
+	_ "embed"
+	"strings"
+)
+
+// Name is the service's name.
+const Name = "edgecore.service"
+
+// packaged is how the agent is started in the unit as it lies in this folder.
+const packaged = "/usr/local/bin/edgecore --config /etc/kubeedge/config/edgecore.yaml"
+
+//go:embed edgecore.service
+var unit string
+
+// Unit returns the unit for a program and a configuration.
+func Unit(program, config string) string {
+	return strings.Replace(unit, packaged, quote(program)+" --config "+quote(config), 1)
+}
+
+// IsOurs tells whether a unit was made from this one.
+func IsOurs(text string) bool {
+	first, _, _ := strings.Cut(unit, "\n")
+	return strings.HasPrefix(text, first)
+}
+
+// quote writes a path as a unit wants it.
+func quote(path string) string {
+	path = strings.NewReplacer("%", "%%", "$", "$$").Replace(path)
+	if strings.ContainsAny(path, " \t\"'\\;") {
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(path) + `"`
+	}
+	return path
+}
