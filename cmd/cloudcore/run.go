@@ -83,7 +83,7 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *apiServer) error {
 	}
 	c.state.set(partController, nil)
 	err = ended(ctx, c.front(ctx))
-	klog.InfoS("cloudcore has ended; the edges' pods run on", "err", err)
+	klog.InfoS("cloudcore has ended; the edges' pods run on")
 	return err
 }
 
