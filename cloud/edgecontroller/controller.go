@@ -27,6 +27,8 @@ const (
 	DefaultNodeBurst      = 200
 )
 
+const annotateDelay = time.Second
+
 // Options are what a controller needs.
 type Options struct {
 	Clients Clients
@@ -130,15 +132,16 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 		}
 	}
 	if c.options.LocalIP != "" && c.ctx.Err() == nil {
-		c.owned.Go(func() { c.annotate(c.ctx, node) })
+		c.owned.Go(func() { c.annotate(c.ctx, node, annotateDelay) })
 	}
 }
 
 // Disconnected implements cloudhub.Upstream.
 func (c *Controller) Disconnected(node, _ string) { c.sessions.disconnected(node) }
 
-// annotate writes where a node is connected, unless it does not exist yet: registration does it then.
-func (c *Controller) annotate(ctx context.Context, node string) {
+// annotate writes where a node is connected, unless it does not exist yet: registration does it then. There are three
+// tries.
+func (c *Controller) annotate(ctx context.Context, node string, delay time.Duration) {
 	if n := c.caches.node(node); n != nil && n.Annotations[CloudcoreAnnotation] == c.options.LocalIP {
 		return
 	}
@@ -158,7 +161,7 @@ func (c *Controller) annotate(ctx context.Context, node string) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Duration(1+try) * time.Second):
+		case <-time.After(time.Duration(1+try) * delay):
 		}
 		err = ctx.Err()
 	}

@@ -116,9 +116,10 @@ func (n *notes) take() []string {
 // world is a controller whose caches the test fills itself.
 type world struct {
 	*Controller
-	t   testing.TB
-	api *api
-	hub *notes
+	t    testing.TB
+	api  *api
+	host string
+	hub  *notes
 }
 
 func newWorld(t testing.TB) *world {
@@ -139,7 +140,7 @@ func newWorld(t testing.TB) *world {
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)
-	return &world{Controller: c, t: t, api: a, hub: n}
+	return &world{Controller: c, t: t, api: a, host: server.URL, hub: n}
 }
 
 // add puts objects into the caches.

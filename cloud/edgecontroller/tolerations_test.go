@@ -1,0 +1,148 @@
+package edgecontroller
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestUnlimited(t *testing.T) {
+	tol := func(key string, op v1.TolerationOperator, effect v1.TaintEffect, seconds *int64) v1.Toleration {
+		return v1.Toleration{Key: key, Operator: op, Effect: effect, TolerationSeconds: seconds}
+	}
+	const notReady, unreachable, exists, noExecute = v1.TaintNodeNotReady, v1.TaintNodeUnreachable, v1.TolerationOpExists, v1.TaintEffectNoExecute
+	five := new(int64(300))
+	ours := []v1.Toleration{tol(notReady, exists, noExecute, nil), tol(unreachable, exists, noExecute, nil)}
+	gpu := tol("gpu", "Equal", "NoSchedule", nil)
+	for name, tc := range map[string]struct{ have, want []v1.Toleration }{
+		"none":                {nil, ours},
+		"the defaults":        {[]v1.Toleration{tol(notReady, exists, noExecute, five), tol(unreachable, exists, noExecute, five)}, ours},
+		"ours":                {ours, nil},
+		"another first":       {[]v1.Toleration{gpu, tol(unreachable, exists, noExecute, five)}, []v1.Toleration{gpu, ours[1], ours[0]}},
+		"every taint":         {[]v1.Toleration{tol("", exists, "", nil)}, nil},
+		"every eviction":      {[]v1.Toleration{tol("", exists, noExecute, nil)}, nil},
+		"every effect":        {[]v1.Toleration{tol(notReady, exists, "", five), tol(unreachable, exists, "", nil)}, []v1.Toleration{tol(notReady, exists, "", nil), tol(unreachable, exists, "", nil)}},
+		"with empty value":    {[]v1.Toleration{tol(notReady, "", noExecute, nil), tol(unreachable, "Equal", noExecute, five)}, []v1.Toleration{tol(notReady, "", noExecute, nil), tol(unreachable, "Equal", noExecute, nil)}},
+		"of another effect":   {[]v1.Toleration{tol(notReady, exists, "NoSchedule", nil), ours[1]}, []v1.Toleration{tol(notReady, exists, "NoSchedule", nil), ours[1], ours[0]}},
+		"twice, one limited":  {[]v1.Toleration{ours[0], ours[1], tol(notReady, exists, "", new(int64(5)))}, []v1.Toleration{ours[0], ours[1], tol(notReady, exists, "", nil)}},
+		"every taint, limits": {[]v1.Toleration{tol("", exists, noExecute, five)}, append([]v1.Toleration{tol("", exists, noExecute, five)}, ours...)},
+		"of a value":          {[]v1.Toleration{{Key: notReady, Operator: "Equal", Value: "x", Effect: noExecute}, ours[1]}, []v1.Toleration{{Key: notReady, Operator: "Equal", Value: "x", Effect: noExecute}, ours[1], ours[0]}},
+		"a new operator":      {[]v1.Toleration{{Key: notReady, Operator: "Gt", Value: "1"}, ours[0], ours[1]}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := fmt.Sprint(tc.have)
+			got, changed := unlimited(tc.have)
+			want := tc.want
+			if want == nil {
+				want = tc.have
+			}
+			if diff := cmp.Diff(want, got); diff != "" || changed != (tc.want != nil) {
+				t.Errorf("changed %v (-want +got):\n%s", changed, diff)
+			}
+			if fmt.Sprint(tc.have) != before {
+				t.Error("the pod's own list was written to")
+			}
+			if _, again := unlimited(got); again {
+				t.Error("it changes again")
+			}
+		})
+	}
+}
+
+func TestTolerationPatch(t *testing.T) {
+	node := edgeNode("e1")
+	keeps := edgeNode("e1")
+	keeps.Annotations = map[string]string{KeepEvictions: "true"}
+	pod := func(change func(*v1.Pod)) *v1.Pod {
+		p := testPod("e1", "ns", "a")
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	patch, err := tolerationPatch(pod(nil), node)
+	var got struct {
+		Metadata struct{ UID, ResourceVersion string }
+		Spec     struct{ Tolerations []v1.Toleration }
+	}
+	if err := errors.Join(err, json.Unmarshal(patch, &got)); err != nil || got.Metadata.UID != "uid-a" || got.Metadata.ResourceVersion != "1" || len(got.Spec.Tolerations) != 2 {
+		t.Errorf("%v %s", err, patch)
+	}
+	for name, tc := range map[string]struct {
+		pod  *v1.Pod
+		node *v1.Node
+	}{
+		"its node keeps":  {pod(nil), keeps},
+		"it keeps":        {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true"} }), node},
+		"mirror":          {pod(func(p *v1.Pod) { p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"} }), node},
+		"ended":           {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }), node},
+		"failed":          {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }), node},
+		"deleting":        {pod(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), node},
+		"nothing to do":   {pod(func(p *v1.Pod) { p.Spec.Tolerations, _ = unlimited(nil) }), node},
+		"keeps otherwise": {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true", "a": "b"} }), keeps},
+	} {
+		if patch, err := tolerationPatch(tc.pod, tc.node); patch != nil || err != nil {
+			t.Errorf("%s: %v %s", name, err, patch)
+		}
+	}
+	if patch, _ := tolerationPatch(pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "false"} }), node); patch == nil {
+		t.Error(`an annotation of "false" opts out`)
+	}
+}
+
+// TestTolerationSync: one patch in cloudcore's own name, and what its failures lead to.
+func TestTolerationSync(t *testing.T) {
+	w := newWorld(t)
+	w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("server", "ns", "b"))
+	status := func(code int, reason metav1.StatusReason) func(call) (int, any) {
+		return func(call) (int, any) {
+			return code, metav1.Status{Status: "Failure", Reason: reason, Code: int32(code)}
+		}
+	}
+	for name, tc := range map[string]struct {
+		reply func(call) (int, any)
+		check func(error) bool
+	}{
+		"done": {func(call) (int, any) { return 200, map[string]string{"kind": "Pod", "apiVersion": "v1"} }, func(err error) bool { return err == nil }},
+		"gone": {nil, func(err error) bool { return err == nil }},
+		"old":  {status(409, metav1.StatusReasonConflict), apierrors.IsConflict},
+		"down": {status(500, metav1.StatusReasonInternalError), func(err error) bool { return err != nil && !apierrors.IsConflict(err) }},
+	} {
+		w.api.answer(tc.reply)
+		if err := w.tolerations.sync(t.Context(), "ns/a"); !tc.check(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a as cloudcore"}, w.api.seen()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	w.api.answer(nil)
+	for _, k := range []string{"ns/b", "ns/none", "a/b/c"} {
+		if err := w.tolerations.sync(t.Context(), k); (err != nil) != (k == "a/b/c") || w.api.seen() != nil {
+			t.Errorf("%s: %v %v", k, err, w.api.seen())
+		}
+	}
+}
+
+func TestTolerationQueue(t *testing.T) {
+	w := newWorld(t)
+	w.options.LocalIP = ""
+	w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
+	w.Connected(t.Context(), "e1", "websocket")
+	w.tolerations.nodeChanged("e1")
+	if n := w.tolerations.queue.Len(); n != 2 {
+		t.Errorf("%d pods wait, want 2", n)
+	}
+	w.tolerations.podChanged(testPod("server", "ns", "c"))
+	w.Disconnected("e1", "")
+	w.tolerations.podChanged(testPod("e1", "ns", "later")) // the cloudcore that has the node is to go first
+	if n := w.tolerations.queue.Len(); n != 2 {
+		t.Errorf("%d pods wait, want 2", n)
+	}
+}

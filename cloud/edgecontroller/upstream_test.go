@@ -1,0 +1,421 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// failure reads the Status in an answer, on top or under Err.
+func failure(t testing.TB, m *model.Message) (status *metav1.Status, under bool) {
+	t.Helper()
+	var content struct {
+		Object    json.RawMessage
+		Err       *statusError
+		ErrStatus *metav1.Status
+	}
+	if m == nil {
+		t.Fatal("no answer")
+	}
+	if string(m.Content) == `"OK"` {
+		return nil, false
+	}
+	if err := json.Unmarshal(m.Content, &content); err != nil {
+		t.Fatalf("%s: %v", m.Content, err)
+	}
+	if content.Err != nil {
+		return &content.Err.ErrStatus, true
+	}
+	return content.ErrStatus, false
+}
+
+// TestRefused: what cannot be understood, or is not the node's, is answered with a Status where its flow has it, before
+// the API server hears of it.
+func TestRefused(t *testing.T) {
+	type row struct {
+		op, res, content string
+		reason           metav1.StatusReason
+	}
+	const bad, forbidden = metav1.StatusReasonBadRequest, metav1.StatusReasonForbidden
+	rows := []row{
+		{"insert", "null/node/e1", `null`, bad}, {"insert", "null/node/e1", `"x"`, bad}, {"insert", "null/node/e1", `[]`, bad},
+		{"insert", "null/node/e1", `{"metadata":{"name":"e2"}}`, bad}, {"insert", "null/node/e2", `{"metadata":{"name":"e2"}}`, forbidden},
+		{"query", "null/node/e2", `null`, forbidden}, {"query", "null/node", `null`, bad}, {"dance", "null/node/e1", `null`, bad},
+		{"query", "a/b/c/d", `null`, bad}, {"query", "", `null`, bad}, {"query", "ns/unicorn/x", `null`, bad},
+		{"patch", "null/nodepatch/e1", `"x"`, bad}, {"patch", "null/nodepatch/e1", `"[]"`, bad}, {"patch", "null/nodepatch/e1", `null`, bad},
+		{"patch", "null/nodepatch/e2", `"{}"`, forbidden},
+		{"query", "kube-node-lease/lease/e2", `null`, forbidden}, {"insert", "ns/lease/e1", `{}`, forbidden},
+		{"update", "kube-node-lease/lease/e1", `{"metadata":{"name":"e2"}}`, bad}, {"update", "kube-node-lease/lease/e1", `7`, bad},
+		{"patch", "ns/podpatch/a", `"{}"`, bad}, {"patch", "ns/podpatch/a", `"{\"metadata\":7}"`, bad}, {"patch", "ns/podpatch/a", `"{\"metadata\":{\"uid\":\"\"}}"`, bad},
+		{"delete", "ns/pod/a", `{}`, bad}, {"delete", "ns/pod/a", `null`, bad}, {"delete", "ns/pod/a", `""`, bad}, {"delete", "ns/pod/a", `{"preconditions":{"uid":""}}`, bad},
+		{"delete", "ns/pod/a", `{"preconditions":7}`, bad}, {"insert", "ns/pod/a", `{}`, bad}, {"insert", "ns/pod/a", `{"metadata":{"name":"a","namespace":"ns"}}`, forbidden},
+		{"query", "ns/serviceaccounttoken/sa", `null`, bad}, {"query", "ns/serviceaccounttoken/sa", `{}`, forbidden},
+		{"query", "ns/serviceaccounttoken/sa", `{"spec":{"boundObjectRef":{"kind":"Secret","apiVersion":"v1","name":"x","uid":"u"}}}`, forbidden},
+		{"query", "ns/serviceaccounttoken/sa", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"a","uid":"uid-a"}}}`, forbidden},
+		{"query", "ns/serviceaccounttoken/default", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"a","uid":"old"}}}`, forbidden},
+		{"query", "ns/serviceaccounttoken/default", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"b","uid":"uid-b"}}}`, forbidden},
+		{"insert", "default/certificatesigningrequest/c", `{"metadata":{"name":"d"}}`, bad},
+		{"query", "ns/pod/b", `null`, forbidden},
+		{"update", "ns/podstatus/a", `7`, bad}, {"update", "ns/podstatus", `{}`, bad}, {"update", "null/nodestatus/e2", `{}`, forbidden},
+	}
+	underErr := map[string]bool{"insert": true, "patch": true}
+	for _, r := range rows {
+		t.Run(r.op+" "+r.res+" "+r.content, func(t *testing.T) {
+			w := newWorld(t)
+			w.add(testPod("e1", "ns", "a"), testPod("e2", "ns", "b"))
+			answer := w.ask("e1", r.op, r.res, r.content)
+			status, under := failure(t, answer)
+			if status == nil || status.Reason != r.reason || status.Message == "" || status.Code == 0 {
+				t.Fatalf("%s", answer.Content)
+			}
+			lease := strings.Contains(r.res, "/lease/")
+			if known := r.res != "ns/unicorn/x"; known && under != (underErr[r.op] || lease) {
+				t.Errorf("in the wrong place: %s", answer.Content)
+			}
+			if calls := w.api.seen(); calls != nil {
+				t.Errorf("the API server saw %v", calls)
+			}
+		})
+	}
+}
+
+// TestEveryFlowSurvives: each flow, with each of many contents, against an API server that refuses all, knows nothing, is
+// broken, or says nonsense, is answered with valid JSON or not at all, as its row says.
+func TestEveryFlowSurvives(t *testing.T) {
+	replies := map[string]func(call) (int, any){
+		"not found":   nil,
+		"broken":      func(call) (int, any) { return 500, "x" },
+		"nonsense":    func(call) (int, any) { return 200, []string{"?"} },
+		"empty":       func(call) (int, any) { return 200, map[string]string{} },
+		"unavailable": func(call) (int, any) { return 503, metav1.Status{} },
+	}
+	contents := []string{`null`, `""`, `"x"`, `7`, `[]`, `{}`, `[{}]`, `{"metadata":{"name":"e1","namespace":"kube-node-lease","uid":"u"}}`, `"{\"metadata\":{\"uid\":\"u\"}}"`,
+		`{"event":{},"patchData":"x"}`, `{"preconditions":{"uid":"u"}}`, `{"UID":"u","Name":"e1"}`}
+	for name, reply := range replies {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.api.answer(reply)
+			w.add(testPod("e1", "ns", "e1"))
+			for f, row := range w.table {
+				for _, content := range contents {
+					answer := w.ask("e1", f.op, "ns/"+f.kind+"/e1", content)
+					if row.silent != (answer == nil) && f.kind+f.op != "nodeupdate" {
+						t.Errorf("%+v %s: answered %v", f, content, answer)
+					}
+					if answer != nil && !json.Valid(answer.Content) {
+						t.Errorf("%+v %s: %s", f, content, answer.Content)
+					}
+				}
+			}
+		})
+	}
+}
+
+func FuzzHandle(f *testing.F) {
+	requests, _ := recorded(f)
+	for _, m := range requests {
+		f.Add(m.Route.Operation, m.Route.Resource, []byte(m.Content))
+	}
+	f.Add("patch", "ns/event/e", []byte(`{"event":{"metadata":{"name":"e","namespace":"ns"}},"patchData":"{}"}`))
+	f.Add("update", "ns/podstatus", []byte(`[{"UID":"u","Name":"a"}]`))
+	f.Fuzz(func(t *testing.T, op, res string, content []byte) {
+		if !json.Valid(content) {
+			return // the codec refuses it
+		}
+		w := newWorld(t)
+		answer := w.ask("edge-1", op, res, string(content))
+		if answer == nil {
+			return
+		}
+		if !json.Valid(answer.Content) || strings.Contains(string(answer.Content), "cloudcore failed") {
+			t.Errorf("%s", answer.Content)
+		}
+		for _, c := range w.api.calls {
+			if c.User != "" && c.User != "system:node:edge-1" {
+				t.Errorf("%s", c)
+			}
+		}
+	})
+}
+
+func TestPanicIsAnswered(t *testing.T) {
+	w := newWorld(t)
+	w.table[flowName{resource.TypePod, model.OpQuery}] = flow{serve: w.table[flowName{"none", "none"}].serve}
+	status, _ := failure(t, w.ask("e1", "query", "ns/pod/a", "null"))
+	if status == nil || status.Reason != metav1.StatusReasonInternalError {
+		t.Errorf("%+v", status)
+	}
+}
+
+// TestRateLimit: one node that asks too much waits, and is told so; others do not notice.
+func TestRateLimit(t *testing.T) {
+	w := newWorld(t)
+	w.sessions.qps, w.sessions.burst = 0.001, 2
+	w.options.RequestTimeout = time.Second
+	w.options.LocalIP = ""
+	w.Connected(t.Context(), "e1", "websocket")
+	w.Connected(t.Context(), "e2", "websocket")
+	w.add(edgeNode("e1"), edgeNode("e2"))
+	for i, want := range []metav1.StatusReason{"", "", metav1.StatusReasonTooManyRequests} {
+		var got metav1.StatusReason
+		if status, _ := failure(t, w.ask("e1", "query", "null/node/e1", "null")); status != nil {
+			got = status.Reason
+		}
+		if got != want {
+			t.Errorf("request %d: %q, want %q", i, got, want)
+		}
+	}
+	if status, _ := failure(t, w.ask("e2", "query", "null/node/e2", "null")); status != nil {
+		t.Errorf("another node: %+v", status)
+	}
+}
+
+func TestAsStatus(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err    error
+		code   int32
+		reason metav1.StatusReason
+	}{
+		"of the API":   {fmt.Errorf("get: %w", apierrors.NewNotFound(gr("pod"), "a")), 404, metav1.StatusReasonNotFound},
+		"of a lease":   {forbidden(key("ns/lease/a"), "no"), 403, metav1.StatusReasonForbidden},
+		"of the net":   {errors.New("connection refused"), 500, metav1.StatusReasonInternalError},
+		"of the clock": {fmt.Errorf("get: %w", context.DeadlineExceeded), 504, metav1.StatusReasonTimeout},
+	} {
+		s := asStatus(tc.err)
+		if s.Code != tc.code || s.Reason != tc.reason || s.Status != "Failure" || s.Message == "" || s.Kind != "" {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	w := newWorld(t)
+	w.options.RequestTimeout = 50 * time.Millisecond
+	done := make(chan struct{})
+	w.api.answer(func(call) (int, any) { <-done; return 200, "late" })
+	status, _ := failure(t, w.ask("e1", "query", "null/persistentvolume/x", "null"))
+	close(done)
+	if status == nil || status.Code != 504 || status.Reason != metav1.StatusReasonTimeout {
+		t.Errorf("an API server that is slow: %+v", status)
+	}
+}
+
+// TestImpersonation: whose requests are whose.
+func TestImpersonation(t *testing.T) {
+	for how, group := range map[Impersonation]string{UserAndGroup: "system:nodes", UserOnly: ""} {
+		w := newWorld(t)
+		clients, err := NewClients(&rest.Config{Host: w.host, QPS: -1}, how)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(clients.Close)
+		get := func(ctxNode string) error {
+			ctx := t.Context()
+			if ctxNode != "" {
+				ctx = withNode(ctx, ctxNode)
+			}
+			_, err := clients.AsNode.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{})
+			return err
+		}
+		for _, node := range []string{"e1", "e2"} {
+			if err := get(node); !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+		}
+		if err := get(""); err == nil || !strings.Contains(err.Error(), "names no node") {
+			t.Errorf("for nobody: %v", err)
+		}
+		want := []call{{User: "system:node:e1", Group: group}, {User: "system:node:e2", Group: group}}
+		for i := range w.api.calls {
+			w.api.calls[i] = call{User: w.api.calls[i].User, Group: w.api.calls[i].Group}
+		}
+		if diff := cmp.Diff(want, w.api.calls); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+func TestChooseImpersonation(t *testing.T) {
+	review := func(groups ...string) any {
+		return map[string]any{"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "status": map[string]any{"userInfo": map[string]any{"groups": groups}}}
+	}
+	no := func() (int, any) {
+		return 403, metav1.Status{Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403}
+	}
+	for name, tc := range map[string]struct {
+		reply func(call) (int, any)
+		want  Impersonation
+		err   string
+	}{
+		"new": {func(call) (int, any) { return 201, review("system:nodes") }, UserOnly, ""},
+		"old, wide": {func(c call) (int, any) {
+			if c.Group == "" {
+				return 201, review("system:authenticated") // a node by name only
+			}
+			return 201, review("system:nodes")
+		}, UserAndGroup, ""},
+		"new, wide only": {func(c call) (int, any) {
+			if c.Group == "" {
+				return no()
+			}
+			return 201, review("system:nodes")
+		}, UserAndGroup, ""},
+		"none": {func(call) (int, any) { return no() }, UserAndGroup, "rbac-before-1.36.yaml"},
+		"down": {func(call) (int, any) { return 500, "x" }, UserOnly, "whether cloudcore may act for nodes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.api.answer(tc.reply)
+			got, err := ChooseImpersonation(t.Context(), &rest.Config{Host: w.host, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+			if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%d, %v; want %d, %q", got, err, tc.want, tc.err)
+			}
+		})
+	}
+}
+
+func TestAnnotate(t *testing.T) {
+	w := newWorld(t)
+	tries := 0
+	w.api.answer(func(c call) (int, any) {
+		if tries++; tries < 3 {
+			return 500, "x"
+		}
+		if c.Body != `{"metadata":{"annotations":{"cloudcore":"192.0.2.2"}}}` {
+			t.Errorf("patch %s", c.Body)
+		}
+		return 200, map[string]string{"kind": "Node", "apiVersion": "v1"}
+	})
+	w.annotate(t.Context(), "e1", time.Millisecond)
+	want := slices.Repeat([]string{"PATCH /api/v1/nodes/e1 as system:node:e1"}, 3)
+	if diff := cmp.Diff(want, w.api.seen()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	w.api.answer(func(call) (int, any) { return 500, "x" })
+	w.annotate(t.Context(), "e1", time.Millisecond)
+	if n := len(w.api.seen()); n != 3 {
+		t.Errorf("%d tries", n)
+	}
+	w.api.answer(nil)
+	w.annotate(t.Context(), "e1", time.Millisecond)
+	if n := len(w.api.seen()); n != 1 {
+		t.Errorf("a node that does not exist: %d tries", n)
+	}
+	node := edgeNode("e1")
+	node.Annotations = map[string]string{CloudcoreAnnotation: "192.0.2.2"}
+	w.add(node)
+	w.api.answer(nil)
+	w.annotate(t.Context(), "e1", time.Millisecond)
+	if calls := w.api.seen(); calls != nil {
+		t.Errorf("nothing to do, and %v", calls)
+	}
+}
+
+// TestRenew: one write; a lease is only made for a node that exists.
+func TestRenew(t *testing.T) {
+	const leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+	w := newWorld(t)
+	w.api.answer(func(call) (int, any) {
+		return 200, map[string]string{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}
+	})
+	w.Heartbeat(t.Context(), "e1")
+	if diff := cmp.Diff([]string{"PATCH " + leases + "/e1 as system:node:e1"}, w.api.seen()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	w.api.answer(nil)
+	w.Heartbeat(t.Context(), "e1")
+	if n := len(w.api.seen()); n != 1 {
+		t.Errorf("a node that does not exist: %v", w.api.seen())
+	}
+	w.add(edgeNode("e1"))
+	w.api.answer(func(c call) (int, any) {
+		if c.Method == http.MethodPost {
+			return 201, map[string]string{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}
+		}
+		return notFound(c.Path)
+	})
+	w.Heartbeat(t.Context(), "e1")
+	if diff := cmp.Diff([]string{"PATCH " + leases + "/e1 as system:node:e1", "POST " + leases + " as system:node:e1"}, w.api.seen()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if body := w.api.calls[1].Body; !strings.Contains(body, `"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"e1","uid":"uid-e1"}]`) {
+		t.Errorf("made %s", body)
+	}
+}
+
+func TestDeletion(t *testing.T) {
+	for content, want := range map[string]types.UID{
+		`{"preconditions":{"uid":"u"}}`: "u", `{"gracePeriodSeconds":30,"preconditions":{"uid":"u"},"propagationPolicy":"Orphan"}`: "u",
+		`u-1`: "u-1",
+	} {
+		got, err := deletion(&request{key: key("ns/pod/a"), content: []byte(content)})
+		if err != nil || *got.Preconditions.UID != want || *got.GracePeriodSeconds != 0 || got.PropagationPolicy != nil {
+			t.Errorf("%s: %v %+v", content, err, got)
+		}
+	}
+}
+
+func TestSplitLabels(t *testing.T) {
+	own, granted, refused := splitLabels(map[string]string{
+		"site": "a", "example.com/x": "b", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm", "topology.kubernetes.io/zone": "z",
+		"node.kubernetes.io/instance-type": "t", "kubelet.kubernetes.io/x": "y", "x.node.kubernetes.io/y": "z",
+		EdgeLabel: "", AgentLabel: "",
+		"node-role.kubernetes.io/master": "", "node-restriction.kubernetes.io/x": "", "a.node-restriction.kubernetes.io/x": "", "k8s.io/x": "", "x.k8s.io/y": "",
+	})
+	if diff := cmp.Diff(map[string]string{"site": "a", "example.com/x": "b", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm",
+		"topology.kubernetes.io/zone": "z", "node.kubernetes.io/instance-type": "t", "kubelet.kubernetes.io/x": "y", "x.node.kubernetes.io/y": "z"}, own); diff != "" {
+		t.Errorf("own (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{EdgeLabel: "", AgentLabel: ""}, granted); diff != "" {
+		t.Errorf("granted (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"a.node-restriction.kubernetes.io/x", "k8s.io/x", "node-restriction.kubernetes.io/x", "node-role.kubernetes.io/master", "x.k8s.io/y"}, refused); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+	if _, granted, refused := splitLabels(map[string]string{EdgeLabel: "yes"}); len(granted) != 0 || len(refused) != 1 {
+		t.Errorf("a label of edges with a value: %v %v", granted, refused)
+	}
+}
+
+func TestOldStatus(t *testing.T) {
+	have := v1.PodStatus{QOSClass: "Burstable", Phase: v1.PodPending, Conditions: []v1.PodCondition{{Type: "PodScheduled", Status: "True"}, {Type: "Ready", Status: "False"}}}
+	told := v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: "Ready", Status: "True"}}}
+	want := v1.PodStatus{QOSClass: "Burstable", Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: "PodScheduled", Status: "True"}, {Type: "Ready", Status: "True"}}}
+	if diff := cmp.Diff(want, mergeOldStatus(have, told)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	running := v1.ContainerStatus{State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
+	dead := v1.ContainerStatus{State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}
+	for name, tc := range map[string]struct {
+		status v1.PodStatus
+		want   bool
+	}{
+		"failed": {v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{running}}, true},
+		"runs":   {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{dead, running}}, false},
+		"ended":  {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{dead, dead}}, true},
+	} {
+		if got := ended(&tc.status); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	got, err := extendAnnotations(nil, map[v1.ResourceName][]extendResource{"nvidia.com/gpu": {{Name: "g", Type: "t"}}, "a.b/c": nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"huawei.com/gpu-status": `[{"name":"g","type":"t"}]`, "a.b/c": "null"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
