@@ -104,6 +104,7 @@ type Hub struct {
 	opts    Options
 	metrics *metrics
 	kinds   kinds
+	refused refusedLog
 
 	mu       sync.Mutex
 	sessions map[string]*session

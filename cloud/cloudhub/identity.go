@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -96,4 +99,35 @@ func TLSConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
 		},
 		NextProtos: []string{"http/1.1"},
 	}
+}
+
+// Refused nodes come again and again: each cause is logged once in a while.
+const (
+	refusedPeriod = 10 * time.Minute
+	refusedKept   = 1000
+)
+
+// refusedLog keeps what was logged of refused connections.
+type refusedLog struct {
+	mu   sync.Mutex
+	said map[string]time.Time
+}
+
+func (l *refusedLog) say(remote, node string, why *refusal) {
+	if l.news(node+" "+why.cause, time.Now()) {
+		klog.InfoS("Connection refused", "remote", remote, "node", node, "why", why.text)
+	}
+}
+
+func (l *refusedLog) news(what string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.said[what]) < refusedPeriod {
+		return false
+	}
+	if l.said == nil || len(l.said) >= refusedKept {
+		l.said = map[string]time.Time{}
+	}
+	l.said[what] = now
+	return true
 }

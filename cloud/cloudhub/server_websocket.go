@@ -86,7 +86,7 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 	}
 	node, why := h.admit(r.Header, r.TLS.PeerCertificates)
 	if why != nil {
-		klog.InfoS("Connection refused", "remote", r.RemoteAddr, "node", clip(r.Header.Get(wire.HeaderNodeID), 64), "why", why.text)
+		h.refused.say(r.RemoteAddr, clip(r.Header.Get(wire.HeaderNodeID), 64), why)
 		http.Error(w, why.text, why.status)
 		return
 	}

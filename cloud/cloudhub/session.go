@@ -266,7 +266,7 @@ func (s *session) handle(m *model.Message) {
 		reply = s.hub.opts.Upstream.Handle(s.ctx, s.node, m)
 	}
 	if reply != nil {
-		if err := s.deliver(s.ctx, reply); err != nil && !errors.Is(err, errEnded) {
+		if err := s.deliver(s.ctx, reply); err != nil && !errors.Is(err, errEnded) && s.ctx.Err() == nil {
 			klog.InfoS("Answer not sent", "node", s.node, "resource", m.Route.Resource, "err", err)
 		}
 	}

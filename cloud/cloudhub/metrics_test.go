@@ -1,0 +1,92 @@
+package cloudhub
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+func gather(t *testing.T, r *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := strings.TrimPrefix(f.GetName(), "cloudcore_cloudhub_")
+			for _, l := range m.Label {
+				name += " " + l.GetValue()
+			}
+			switch f.GetType() {
+			case dto.MetricType_COUNTER:
+				all[name] = m.Counter.GetValue()
+			case dto.MetricType_GAUGE:
+				all[name] = m.Gauge.GetValue()
+			case dto.MetricType_HISTOGRAM:
+				all[name] = float64(m.Histogram.GetSampleCount())
+			}
+		}
+	}
+	return all
+}
+
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	c := startCloud(t, func(o *Options) { o.Registry = registry })
+	c.cluster.set("n1", "default/pod/web", "u", "a")
+	e := newEdge(t, "n1").dialOurs(c)
+	settled(t, c, e)
+	e.setMute(true)
+	c.cluster.set("n1", "default/pod/web", "u", "b")
+	c.cluster.set("n1", "default/pod/web", "u", "c")
+	eventually(t, "the push", func() bool { return len(e.lines()) == 2 })
+	if err := e.send(model.New("twin", "twin", "get", "membership/detail", nil)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the message to be dropped", func() bool { return gather(t, registry)["dropped_messages_total"] == 1 })
+	got := gather(t, registry)
+	for name, want := range map[string]float64{
+		"connected_nodes": 1, "KubeEdge_CloudHub_connected_nodes": 1, "unacked_messages": 1, "queued_objects": 0, "pending_requests": 0,
+		"ack_seconds": 1, "sessions_total edgecore/websocket": 1, "messages_total in": 3, "messages_total out": 3, "resends_total": 0,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
+		}
+	}
+	if got["bytes_total in"] < 500 || got["bytes_total out"] < 500 {
+		t.Errorf("bytes %v in, %v out", got["bytes_total in"], got["bytes_total out"])
+	}
+	e.bye()
+	eventually(t, "the session to end", func() bool { return gather(t, registry)["connected_nodes"] == 0 })
+	if after := gather(t, registry); after["bytes_total in"] < got["bytes_total in"] || after["messages_total out"] != 3 {
+		t.Errorf("the counters went back: %v", after)
+	}
+	if _, err := New(Options{Downstream: c.cluster, Upstream: c.api, Registry: registry}); err == nil {
+		t.Error("two hubs share the metrics of one registry")
+	}
+}
+
+func TestHealth(t *testing.T) {
+	c := startCloud(t, nil)
+	eventually(t, "the server", func() bool { return c.hub.Health() == nil })
+	c.stop()
+	if err := c.hub.Health(); err == nil {
+		t.Error("healthy without a server")
+	}
+	idle, err := New(Options{Downstream: c.cluster, Upstream: c.api})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := idle.Health(); err == nil || !strings.Contains(err.Error(), "no address") {
+		t.Errorf("health: %v", err)
+	}
+	if _, err := New(Options{}); err == nil {
+		t.Error("a hub that can ask nobody")
+	}
+}

@@ -1,0 +1,282 @@
+package cloudhub
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// memory is Records in memory, which outlives a hub.
+type memory struct {
+	mu    sync.Mutex
+	nodes map[string]map[resource.Key]queue.State
+	calls []string
+}
+
+func (r *memory) note(format string, args ...any) {
+	r.calls = append(r.calls, fmt.Sprintf(format, args...))
+}
+
+func (r *memory) Held(_ context.Context, node string) (map[resource.Key]queue.State, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	held := map[resource.Key]queue.State{}
+	for k, s := range r.nodes[node] {
+		held[k] = queue.State{UID: s.UID, ResourceVersion: s.ResourceVersion} // as KubeEdge's CRD would
+	}
+	return held, nil
+}
+
+func (r *memory) put(node string, ref Ref, rv string) {
+	if r.nodes == nil {
+		r.nodes = map[string]map[resource.Key]queue.State{}
+	}
+	if r.nodes[node] == nil {
+		r.nodes[node] = map[resource.Key]queue.State{}
+	}
+	r.nodes[node][ref.Key] = queue.State{UID: ref.UID, ResourceVersion: rv}
+}
+
+func (r *memory) Sent(node string, ref Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.put(node, ref, "0")
+	r.note("sent %s %s %s %s", ref.Key, ref.UID, ref.APIVersion, ref.Kind)
+}
+
+func (r *memory) Acked(node string, ref Ref, version string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.put(node, ref, ref.ResourceVersion)
+	r.note("acked %s %s %s %s", ref.Key, ref.UID, ref.ResourceVersion, version)
+}
+
+func (r *memory) Deleted(node string, ref Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.nodes[node], ref.Key)
+	r.note("deleted %s %s", ref.Key, ref.UID)
+}
+
+func (r *memory) Forget(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.nodes, node)
+	r.note("forgot %s", node)
+}
+
+func (r *memory) Nodes() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []string
+	for node := range r.nodes {
+		all = append(all, node)
+	}
+	return all
+}
+
+func (r *memory) noted() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.calls...)
+}
+
+// TestUpstreamEdge follows one through its life: everything in its order, one message at a time, recorded as it is acked.
+func TestUpstreamEdge(t *testing.T) {
+	records := &memory{}
+	c := startCloud(t, func(o *Options) { o.Records = records })
+	c.cluster.set("n1", "default/pod/web", "u-web", "a")
+	c.cluster.set("n1", "default/secret/s", "u-s", "a")
+	e := newEdge(t, "n1")
+	e.setMute(true)
+	e.dialUpstream(c)
+	eventually(t, "the first push", func() bool { return len(e.lines()) == 1 })
+	c.cluster.set("n1", "default/configmap/conf", "u-conf", "a")
+	e.setMute(false)
+	e.mu.Lock()
+	first := e.got[0]
+	e.objects[first.Route.Resource] = "u-s/a"
+	e.mu.Unlock()
+	if err := e.send(first.Respond(model.OK)); err != nil {
+		t.Fatal(err)
+	}
+	settled(t, c, e)
+	want := []string{"update default/secret/s", "insert default/pod/web", "insert default/configmap/conf"}
+	if diff := cmp.Diff(want, e.lines()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, raw := range e.raw {
+		for _, never := range []string{"parent_msg_id", `"sync"`, `"destination"`, `"type"`} {
+			if strings.Contains(raw, never) {
+				t.Errorf("a push has %s: %s", never, raw)
+			}
+		}
+		for _, always := range []string{`"source":"edgecontroller"`, `"group":"resource"`, `"resourceversion":"`, `"timestamp":`} {
+			if !strings.Contains(raw, always) {
+				t.Errorf("a push has no %s: %s", always, raw)
+			}
+		}
+	}
+	c.cluster.set("n1", "default/pod/web", "u-web", "a") // its status changed
+	c.cluster.remove("n1", "default/configmap/conf")
+	settled(t, c, e)
+	eventually(t, "the records", func() bool { return len(records.noted()) == 8 })
+	if diff := cmp.Diff([]string{
+		"sent default/secret/s u-s v1 Secret", "acked default/secret/s u-s 2 a",
+		"sent default/pod/web u-web v1 Pod", "acked default/pod/web u-web 1 a",
+		"sent default/configmap/conf u-conf v1 ConfigMap", "acked default/configmap/conf u-conf 3 a",
+		"acked default/pod/web u-web 4 a", "deleted default/configmap/conf u-conf",
+	}, records.noted()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	c.cluster.set("n1", "null/node/n1", "u-n", "a")
+	settled(t, c, e)
+	c.cluster.remove("n1", "null/node/n1")
+	c.hub.Disconnect("n1", "the node was deleted")
+	if err := e.waitEnd(); err == nil || !strings.Contains(err.Error(), "the node was deleted") {
+		t.Errorf("ended with %v", err)
+	}
+	eventually(t, "the records to go", func() bool { return len(records.Nodes()) == 0 })
+	for _, line := range e.lines() {
+		if line == "delete null/node/n1" {
+			t.Error("the deletion of a node was told")
+		}
+	}
+}
+
+// TestVersionsOfUpstream: the names that each version uses for its node come back as they were asked with; requests
+// about a node are one lane whatever they are called.
+func TestVersionsOfUpstream(t *testing.T) {
+	for _, version := range []struct{ name, namespace string }{{"v1.12", "default"}, {"v1.22", "default"}, {"v1.23", "null"}} {
+		t.Run(version.name, func(t *testing.T) {
+			c := startCloud(t, func(o *Options) { o.KeepaliveInterval = 600 * time.Millisecond })
+			c.api.handle = func(_ context.Context, node string, m *model.Message) *model.Message {
+				c.api.note("%s %s", m.Route.Operation, m.Route.Resource)
+				if m.Route.Operation == model.OpInsert {
+					c.cluster.set(node, "null/node/"+node, "u-n", "registered")
+				}
+				r := m.Respond(json.RawMessage(`{"Object":null,"Err":null}`))
+				r.Route.Source, r.Route.Group = sourceEdgeController, model.GroupResource
+				return r
+			}
+			e := newEdge(t, "n1").dialUpstream(c)
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() { // half of the interval, as upstream's edges do
+				defer close(done)
+				tick := time.NewTicker(300 * time.Millisecond)
+				defer tick.Stop()
+				for {
+					select {
+					case <-tick.C:
+						e.keepalive()
+					case <-stop:
+						return
+					}
+				}
+			}()
+			defer func() { close(stop); <-done }()
+			began := time.Now()
+			node := version.namespace + "/node/n1"
+			reply := e.ask(model.OpInsert, node, `{"kind":"Node"}`)
+			if reply.Route.Resource != node || reply.Route.Group != "resource" || reply.Route.Operation != "response" {
+				t.Errorf("answer %+v", reply.Route)
+			}
+			// Upstream's edges ack answers, too.
+			if err := e.send(reply.Respond(model.OK)); err != nil {
+				t.Fatal(err)
+			}
+			patch := version.namespace + "/nodepatch/n1"
+			if reply := e.ask(model.OpPatch, patch, `"{}"`); reply.Route.Resource != patch {
+				t.Errorf("answer %+v", reply.Route)
+			}
+			settled(t, c, e)
+			if diff := cmp.Diff([]string{"update null/node/n1"}, e.lines()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			ca := e.ask(model.OpQuery, "k8s/ca.crt", "null")
+			if ca.Route.Source != "cloudhub" || ca.Route.Group != "resource" || string(ca.ContentData()) != "-----CA-----\n" {
+				t.Errorf("CA %+v %s", ca.Route, ca.Content)
+			}
+			eventually(t, "three intervals", func() bool { return time.Since(began) > 1800*time.Millisecond })
+			select {
+			case <-e.gone:
+				t.Error("disconnected in spite of its keepalives")
+			default:
+			}
+		})
+	}
+}
+
+// TestRestart: a new cloudcore sends an upstream edge what changed while there was none, and its node.
+func TestRestart(t *testing.T) {
+	records := &memory{}
+	withRecords := func(o *Options) { o.Records = records }
+	c := startCloud(t, withRecords)
+	for i := range 20 {
+		c.cluster.set("n1", fmt.Sprintf("default/pod/p%d", i), fmt.Sprint("u", i), "a")
+	}
+	c.cluster.set("n1", "null/node/n1", "u-n", "a")
+	e := newEdge(t, "n1").dialUpstream(c)
+	settled(t, c, e)
+	eventually(t, "the records", func() bool {
+		held, _ := records.Held(t.Context(), "n1")
+		return held[nodeKey("n1")].ResourceVersion == "21"
+	})
+	c.stop()
+	if err := e.waitEnd(); err == nil || !strings.Contains(err.Error(), "cloudcore stops") {
+		t.Errorf("ended with %v", err)
+	}
+	c.cluster.mu.Lock()
+	c.cluster.hub = nil
+	c.cluster.mu.Unlock()
+	c.cluster.set("n1", "default/pod/p3", "u3", "b")
+	c.cluster.set("n1", "default/pod/p4", "u4-new", "a")
+	c.cluster.mu.Lock()
+	delete(c.cluster.objects["n1"], resource.Key{Namespace: "default", Type: "pod", Name: "p5"})
+	c.cluster.mu.Unlock()
+	c.start(withRecords)
+	again := newEdge(t, "n1")
+	again.objects = e.holds()
+	again.dialUpstream(c)
+	settled(t, c, again)
+	want := []string{"delete default/pod/p5", "update null/node/n1", "update default/pod/p3", "delete default/pod/p4", "insert default/pod/p4"}
+	if diff := cmp.Diff(want, again.lines()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestRefusedObject: what an edge cannot store holds up no other, and comes again.
+func TestRefusedObject(t *testing.T) {
+	c := startCloud(t, nil)
+	e := newEdge(t, "n1")
+	e.refuse["default/pod/bad"] = true
+	e.dialOurs(c)
+	c.cluster.set("n1", "default/pod/bad", "u-b", "a")
+	for i := range 30 {
+		c.cluster.set("n1", fmt.Sprintf("default/pod/p%d", i), fmt.Sprint("u", i), "a")
+	}
+	eventually(t, "the other pods", func() bool { return len(e.holds()) == 30 })
+	e.mu.Lock()
+	e.refuse["default/pod/bad"] = false
+	e.mu.Unlock()
+	settled(t, c, e)
+	n := 0
+	for _, line := range e.lines() {
+		if strings.HasSuffix(line, "/bad") {
+			n++
+		}
+	}
+	if n < 2 || n > 3 {
+		t.Errorf("the refused pod was sent %d times", n)
+	}
+}
