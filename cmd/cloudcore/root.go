@@ -65,7 +65,7 @@ namespace kubeedge.`,
 	cmd.Flags().StringVar(&opts.version, "version", "", "print the version and exit; --version=raw prints more")
 	cmd.Flags().Lookup("version").NoOptDefVal = "true"
 	addLogFlags(cmd)
-	cmd.AddCommand(newConfigCommand(&opts.globalOptions))
+	cmd.AddCommand(newConfigCommand(&opts.globalOptions), newGetTokenCommand(&opts.globalOptions))
 	return cmd
 }
 
