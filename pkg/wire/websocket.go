@@ -177,7 +177,7 @@ func (c *wsConn) readError(err error) error {
 		if closed.Code == closeAbnormalCode {
 			return io.ErrUnexpectedEOF
 		}
-		return &Closed{Code: closed.Code, Reason: closed.Text}
+		return &Closed{Code: closed.Code, Reason: printable(closed.Text)}
 	case errors.Is(err, websocket.ErrReadLimit):
 		return &TooLarge{Limit: c.limits.MaxMessage}
 	case errors.Is(err, os.ErrDeadlineExceeded):

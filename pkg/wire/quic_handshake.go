@@ -1,0 +1,300 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+const (
+	// headerName is both resource and operation of the header message.
+	headerName = "header"
+	// maxHeader bounds the messages of the handshake.
+	maxHeader = 64 << 10
+	// handshakesMax is how many connections may be between TLS and their header message.
+	handshakesMax = 256
+)
+
+// headerAnswer is the content of the answer to the header message.
+type headerAnswer struct {
+	Ack    bool        `json:"ack"`
+	Reason string      `json:"reason,omitempty"`
+	Header http.Header `json:"header,omitempty"`
+}
+
+// DialQUIC connects to a cloud of ours. A handshake that was turned down is *Refused.
+func DialQUIC(ctx context.Context, o DialOptions) (Conn, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil {
+		return nil, fmt.Errorf("connect by QUIC: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.handshakeTimeout())
+	defer cancel()
+	conn, err := dialQUIC(ctx, u.Host, o)
+	if err != nil {
+		if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w (%w)", ctx.Err(), err)
+		}
+		return nil, fmt.Errorf("connect to %s by QUIC: %w", u.Host, err)
+	}
+	return conn, nil
+}
+
+func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
+	config := &tls.Config{}
+	if o.TLS != nil {
+		config = o.TLS.Clone()
+	}
+	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
+	limits := o.Limits.withDefaults()
+	conn, err := quic.DialAddr(ctx, addr, config, quicConfig(limits, -1))
+	if err != nil {
+		return nil, err
+	}
+	c, err := introduce(ctx, conn, o, limits)
+	if err != nil {
+		_ = conn.CloseWithError(CloseGoingAway, "")
+		return nil, err
+	}
+	return c.start(), nil
+}
+
+// introduce sends the header message, and opens the stream of messages.
+func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limits) (*quicConn, error) {
+	header := o.Header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	offered := o.Features
+	offered.Deflate = false // is WebSocket's
+	offered.set(header)
+	content, err := json.Marshal(header)
+	if err != nil {
+		return nil, err
+	}
+	control, err := conn.OpenStreamSync(ctx)
+	if err != nil {
+		return nil, err
+	}
+	deadline, _ := ctx.Deadline()
+	if err := control.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	if err := WritePacked(control, model.New("", "", headerName, headerName, content)); err != nil {
+		return nil, err
+	}
+	answer, err := ReadPacked(control, maxHeader)
+	if err != nil {
+		return nil, err
+	}
+	var a headerAnswer
+	if err := json.Unmarshal(answer.ContentData(), &a); err != nil {
+		return nil, malformed("answer to the header: %w", err)
+	}
+	if !a.Ack {
+		return nil, &Refused{Text: printable(a.Reason)}
+	}
+	messages, err := conn.OpenStreamSync(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.WriteString(messages, streamUse); err != nil {
+		return nil, err
+	}
+	return &quicConn{conn: conn, control: control, messages: messages, limits: limits, features: offered.And(ParseFeatures(a.Header))}, nil
+}
+
+// Prepare decides about an edge that introduces itself over QUIC: an error refuses it, with that reason.
+type Prepare func(header http.Header, chain []*x509.Certificate) (AcceptOptions, error)
+
+// QUICListener takes connections of edges.
+type QUICListener struct {
+	listener *quic.Listener
+	prepare  Prepare
+	ready    chan accepted
+	slots    chan struct{}
+	ctx      context.Context // ends with the listener
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+}
+
+type accepted struct {
+	conn   Conn
+	header http.Header
+	chain  []*x509.Certificate
+}
+
+// ListenQUIC listens on a UDP address. config has to ask for client certificates. limits hold until prepare has
+// given those of the edge.
+func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare) (*QUICListener, error) {
+	config = config.Clone()
+	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
+	ql, err := quic.ListenAddr(addr, config, quicConfig(limits.withDefaults(), 2))
+	if err != nil {
+		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &QUICListener{listener: ql, prepare: prepare, ready: make(chan accepted), slots: make(chan struct{}, handshakesMax), ctx: ctx, cancel: cancel}
+	l.wg.Go(l.run)
+	return l, nil
+}
+
+// Addr is where it listens.
+func (l *QUICListener) Addr() net.Addr { return l.listener.Addr() }
+
+// Close ends the listener, and what is in its handshake. Connections that were accepted go on.
+func (l *QUICListener) Close() error {
+	l.cancel()
+	err := l.listener.Close()
+	l.wg.Wait()
+	return err
+}
+
+// Accept returns the next edge that was let in, with its headers and certificates, or an error at the listener's
+// end or ctx's. Slow handshakes hold up nobody.
+func (l *QUICListener) Accept(ctx context.Context) (Conn, http.Header, []*x509.Certificate, error) {
+	select {
+	case a := <-l.ready:
+		return a.conn, a.header, a.chain, nil
+	case <-l.ctx.Done():
+		return nil, nil, nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, nil, nil, ctx.Err()
+	}
+}
+
+func (l *QUICListener) run() {
+	defer l.cancel()
+	for {
+		conn, err := l.listener.Accept(l.ctx)
+		if err != nil {
+			return
+		}
+		select {
+		case l.slots <- struct{}{}:
+		default:
+			_ = conn.CloseWithError(CloseTryLater, "too many connections at once")
+			continue
+		}
+		l.wg.Go(func() {
+			defer func() { <-l.slots }()
+			l.receive(conn)
+		})
+	}
+}
+
+// receive does the handshake of one connection.
+func (l *QUICListener) receive(conn *quic.Conn) {
+	ctx, cancel := context.WithTimeout(l.ctx, defaultHandshake)
+	defer cancel()
+	a, err := l.welcome(ctx, conn)
+	if err != nil {
+		_ = conn.CloseWithError(ClosePolicy, cutReason(printable(err.Error())))
+		return
+	}
+	select {
+	case l.ready <- a:
+	case <-l.ctx.Done():
+		_ = a.conn.Close(CloseGoingAway, "")
+	}
+}
+
+// welcome reads the header message, answers it, and takes the stream of messages.
+func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn) (accepted, error) {
+	control, err := conn.AcceptStream(ctx)
+	if err != nil {
+		return accepted{}, err
+	}
+	deadline, _ := ctx.Deadline()
+	if err := control.SetDeadline(deadline); err != nil {
+		return accepted{}, err
+	}
+	m, err := ReadPacked(control, maxHeader)
+	if err != nil {
+		return accepted{}, err
+	}
+	header, err := readHeader(m)
+	if err != nil {
+		return accepted{}, err
+	}
+	chain := conn.ConnectionState().TLS.PeerCertificates
+	o, err := l.prepare(header, chain)
+	if err != nil {
+		return accepted{}, refuse(ctx, conn, control, m, err)
+	}
+	agreed := o.Features.And(ParseFeatures(header))
+	agreed.Deflate = false
+	answer := http.Header{}
+	agreed.set(answer)
+	if err := answerHeader(control, m, headerAnswer{Ack: true, Header: answer}); err != nil {
+		return accepted{}, err
+	}
+	messages, err := conn.AcceptStream(ctx)
+	if err != nil {
+		return accepted{}, err
+	}
+	if err := messages.SetReadDeadline(deadline); err != nil {
+		return accepted{}, err
+	}
+	use := make([]byte, len(streamUse))
+	if _, err := io.ReadFull(messages, use); err != nil {
+		return accepted{}, err
+	}
+	if string(use) != streamUse {
+		return accepted{}, malformed("a stream for %q is not known", use)
+	}
+	c := &quicConn{conn: conn, control: control, messages: messages, limits: o.Limits.withDefaults(), features: agreed, onPing: o.OnPing}
+	return accepted{c.start(), header, chain}, nil
+}
+
+func readHeader(m *model.Message) (http.Header, error) {
+	if m.Route.Resource != headerName || m.Route.Operation != headerName {
+		return nil, malformed("%s %s came where the header was expected", m.Route.Operation, m.Route.Resource)
+	}
+	var sent map[string][]string
+	if err := json.Unmarshal(m.ContentData(), &sent); err != nil {
+		return nil, malformed("header: %w", err)
+	}
+	header := http.Header{}
+	for name, values := range sent {
+		for _, v := range values {
+			header.Add(name, v)
+		}
+	}
+	return header, nil
+}
+
+func answerHeader(control io.Writer, m *model.Message, a headerAnswer) error {
+	content, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	return WritePacked(control, m.Respond(content))
+}
+
+// refuse answers an edge that may not come in, and gives it the time to read why.
+func refuse(ctx context.Context, conn *quic.Conn, control *quic.Stream, m *model.Message, why error) error {
+	if err := answerHeader(control, m, headerAnswer{Reason: why.Error()}); err != nil {
+		return err
+	}
+	_ = control.Close()
+	select {
+	case <-conn.Context().Done():
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	return why
+}

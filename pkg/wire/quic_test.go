@@ -1,0 +1,355 @@
+package wire
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+)
+
+// quicCloud is a server that accepts edges over QUIC.
+type quicCloud struct {
+	t    *testing.T
+	ca   *wiretest.CA
+	l    *QUICListener
+	addr string
+}
+
+// letAll lets every edge in.
+func letAll(o AcceptOptions) Prepare {
+	return func(http.Header, []*x509.Certificate) (AcceptOptions, error) { return o, nil }
+}
+
+func newQUICCloud(t *testing.T, prepare Prepare) *quicCloud {
+	t.Helper()
+	ca := wiretest.NewCA(t)
+	l, err := ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), quick, prepare)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return &quicCloud{t: t, ca: ca, l: l, addr: l.Addr().String()}
+}
+
+func (c *quicCloud) options(addr string, f Features) DialOptions {
+	header := http.Header{}
+	header.Set(HeaderNodeID, "edge-1")
+	return DialOptions{URL: "quic://" + addr + "/project/edge-1/events", TLS: c.ca.ClientTLS(c.t, "edge-1"), Header: header, Limits: quick, Features: f}
+}
+
+func (c *quicCloud) pair(o DialOptions) (edge, far Conn) {
+	c.t.Helper()
+	edge, err := DialQUIC(c.t.Context(), o)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	far, header, chain, err := c.l.Accept(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if header.Get("node_id") != "edge-1" || len(chain) != 1 || chain[0].Subject.CommonName != "system:node:edge-1" {
+		c.t.Errorf("header %v, chain %v", header, chain)
+	}
+	c.t.Cleanup(func() {
+		_ = edge.Close(CloseNormal, "")
+		_ = far.Close(CloseNormal, "")
+	})
+	return edge, far
+}
+
+// TestQUICMessages: in order, of all sizes, from many writers, also when each tenth datagram is lost.
+func TestQUICMessages(t *testing.T) {
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick, Features: AllFeatures()}))
+	for _, lose := range []int64{0, 10} {
+		proxy := wiretest.NewUDPProxy(t, cloud.addr)
+		proxy.LoseEach(lose)
+		edge, far := cloud.pair(cloud.options(proxy.Addr(), AllFeatures()))
+		want := Features{Inventory: true, Lease: true}
+		if edge.Features() != want || far.Features() != want || edge.Protocol() != "quic" {
+			t.Errorf("features %v and %v, want all but deflate", edge.Features(), far.Features())
+		}
+		up, _ := reading(far)
+		down, _ := reading(edge)
+		const writers, each = 4, 20
+		var wg sync.WaitGroup
+		for _, c := range []Conn{edge, far} {
+			for w := range writers {
+				wg.Go(func() {
+					for i := range each {
+						m := message(i * 2000)
+						m.Header.ResourceVersion = fmt.Sprintf("%d/%d", w, i)
+						if err := errors.Join(c.Write(m), c.Ping()); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		for _, ch := range []<-chan *model.Message{up, down} {
+			next := map[int]int{}
+			for range writers * each {
+				m := <-ch
+				var w, i int
+				if _, err := fmt.Sscanf(m.Header.ResourceVersion, "%d/%d", &w, &i); err != nil {
+					t.Fatal(err)
+				}
+				if next[w] != i || len(m.ContentData()) != i*2000/16*16 {
+					t.Errorf("writer %d: message %d of %d bytes, want message %d", w, i, len(m.ContentData()), next[w])
+				}
+				next[w]++
+			}
+		}
+		wg.Wait()
+		if s := far.Stats(); s.MessagesReceived != 80 || s.MessagesSent != 80 || s.BytesReceived < 1<<20 || time.Since(s.Heard) > 5*time.Second {
+			t.Errorf("stats %+v", s)
+		}
+	}
+}
+
+func TestQUICSilence(t *testing.T) {
+	short := Limits{ReadTimeout: 400 * time.Millisecond}
+	pings := make(chan struct{}, 100)
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: short, OnPing: func() { pings <- struct{}{} }}))
+	proxy := wiretest.NewUDPProxy(t, cloud.addr)
+	o := cloud.options(proxy.Addr(), Features{})
+	o.Limits = short
+	edge, far := cloud.pair(o)
+	_, edgeEnd := reading(edge)
+	_, farEnd := reading(far)
+	for range 10 {
+		if err := edge.Ping(); err != nil {
+			t.Fatal(err)
+		}
+		<-pings
+		time.Sleep(short.ReadTimeout / 4)
+	}
+	if n := far.Stats().Pings; n != 10 {
+		t.Errorf("%d pings counted, want 10", n)
+	}
+	began := time.Now()
+	proxy.Silence(true)
+	for _, end := range []<-chan error{edgeEnd, farEnd} {
+		if err := <-end; !errors.Is(err, ErrSilent) {
+			t.Errorf("err = %v, want ErrSilent", err)
+		}
+	}
+	if took := time.Since(began); took > 2*short.ReadTimeout {
+		t.Errorf("noticed after %v, want within %v", took, short.ReadTimeout)
+	}
+}
+
+func TestQUICClose(t *testing.T) {
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: Limits{MaxMessage: 64 << 10}}))
+	edge, far := cloud.pair(cloud.options(cloud.addr, Features{}))
+	_, edgeEnd := reading(edge)
+	_, farEnd := reading(far)
+	if err := errors.Join(far.Close(CloseReplaced, "another came"), far.Close(CloseInternal, "twice")); err != nil {
+		t.Error(err)
+	}
+	var closed *Closed
+	if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseReplaced || closed.Reason != "another came" {
+		t.Errorf("the other end learns %v", err)
+	}
+	if err := <-farEnd; !errors.Is(err, ErrClosed) {
+		t.Errorf("this end: %v, want ErrClosed", err)
+	}
+	if err := far.Write(message(1)); !errors.Is(err, ErrClosed) {
+		t.Errorf("Write afterwards: %v, want ErrClosed", err)
+	}
+
+	edge, far = cloud.pair(cloud.options(cloud.addr, Features{}))
+	_, edgeEnd = reading(edge)
+	_, farEnd = reading(far)
+	var large *TooLarge
+	if err := edge.Write(message(2 << 20)); !errors.As(err, &large) {
+		t.Errorf("err = %v, want *TooLarge of this end", err)
+	}
+	wrote := make(chan error, 1)
+	go func() { wrote <- edge.Write(message(512 << 10)) }()
+	err := <-farEnd
+	if !errors.As(err, &large) || large.Limit != 64<<10 {
+		t.Errorf("err = %v, want *TooLarge", err)
+	}
+	_ = far.Close(CloseCode(err))
+	if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseTooLarge || !strings.Contains(closed.Reason, "larger than 65536") {
+		t.Errorf("the sender learns %v", err)
+	}
+	if err := <-wrote; err == nil {
+		t.Error("more was taken than fits")
+	}
+}
+
+func TestQUICRefusals(t *testing.T) {
+	cloud := newQUICCloud(t, func(header http.Header, _ []*x509.Certificate) (AcceptOptions, error) {
+		return AcceptOptions{}, fmt.Errorf("node %s has the certificate of another", header.Get("node_id"))
+	})
+	_, err := DialQUIC(t.Context(), cloud.options(cloud.addr, Features{}))
+	var refused *Refused
+	if !errors.As(err, &refused) || refused.Text != "node edge-1 has the certificate of another" {
+		t.Errorf("err = %v, want *Refused with the reason", err)
+	}
+	o := cloud.options(cloud.addr, Features{})
+	o.TLS.Certificates = nil
+	if _, err := DialQUIC(t.Context(), o); err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("without a certificate: %v", err)
+	}
+	o = cloud.options(cloud.addr, Features{})
+	o.TLS.RootCAs = wiretest.NewCA(t).Pool()
+	var unknown x509.UnknownAuthorityError
+	if _, err := DialQUIC(t.Context(), o); !errors.As(err, &unknown) {
+		t.Errorf("a cloud of another CA: %v", err)
+	}
+	o = cloud.options("127.0.0.1:9", Features{})
+	o.HandshakeTimeout = 300 * time.Millisecond
+	if _, err := DialQUIC(t.Context(), o); err == nil {
+		t.Error("connected to nobody")
+	}
+}
+
+// TestQUICHostile: an edge that breaks the rules is sent away; those after it are let in.
+func TestQUICHostile(t *testing.T) {
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick}))
+	config := cloud.ca.ClientTLS(t, "edge-1")
+	config.NextProtos = []string{alpn}
+	header := model.New("", "", headerName, headerName, []byte(`{"Node_id":["edge-1"]}`))
+	write := func(text string) func(*quic.Stream) error {
+		return func(s *quic.Stream) error {
+			_, err := io.WriteString(s, text)
+			return err
+		}
+	}
+	hello := func(s *quic.Stream) error {
+		if err := WritePacked(s, header); err != nil {
+			return err
+		}
+		_, err := ReadPacked(s, maxHeader)
+		return err
+	}
+	for name, streams := range map[string][]func(*quic.Stream) error{
+		"no packer":           {write("GET / HTTP/1.1\r\n\r\n")},
+		"large header":        {write("\x01\x01\x01\x00\x01\x00\x01\x00\x00\x00")},
+		"other message":       {func(s *quic.Stream) error { return WritePacked(s, message(1)) }},
+		"stream of another":   {hello, write("str")},
+		"message is none":     {hello, write("msg\x09\x09\x09\x09\x00\x00\x00\x00\x00\x00")},
+		"sign is none":        {func(s *quic.Stream) error { return errors.Join(hello(s), write("\x07")(s)) }, write("msg")},
+		"ends in the middle":  {hello, func(s *quic.Stream) error { return errors.Join(write("msg\x01\x01")(s), s.Close()) }},
+		"cuts its stream off": {hello, func(s *quic.Stream) error { defer s.CancelWrite(7); return write("msg\x01\x01")(s) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			conn, err := quic.DialAddr(ctx, cloud.addr, config, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.CloseWithError(0, "") }()
+			for _, do := range streams {
+				s, err := conn.OpenStreamSync(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := do(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			accepting, stop := context.WithCancel(ctx)
+			defer context.AfterFunc(conn.Context(), stop)()
+			if far, _, _, err := cloud.l.Accept(accepting); err == nil { // it gets that far, or not
+				_, end := reading(far)
+				_ = far.Close(CloseCode(<-end))
+			}
+			select {
+			case <-conn.Context().Done():
+			case <-ctx.Done():
+				t.Fatal("the connection goes on")
+			}
+			var closed *quic.ApplicationError
+			if err := context.Cause(conn.Context()); !errors.As(err, &closed) || !closed.Remote {
+				t.Errorf("ended by %v, want the cloud's word", err)
+			}
+		})
+	}
+	cloud.pair(cloud.options(cloud.addr, Features{}))
+	plain := config.Clone()
+	plain.NextProtos = []string{"h3"}
+	var alert *quic.TransportError
+	if _, err := quic.DialAddr(t.Context(), cloud.addr, plain, nil); !errors.As(err, &alert) {
+		t.Errorf("another protocol: %v", err)
+	}
+}
+
+// TestQUICListenerEnds: what waits in Accept, or in its handshake, ends; what was accepted goes on.
+func TestQUICListenerEnds(t *testing.T) {
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick}))
+	edge, far := cloud.pair(cloud.options(cloud.addr, Features{}))
+	got := make(chan error, 1)
+	go func() {
+		_, _, _, err := cloud.l.Accept(context.Background())
+		got <- err
+	}()
+	if err := cloud.l.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-got; err == nil {
+		t.Error("accepted after the end")
+	}
+	messages, _ := reading(far)
+	if err := edge.Write(message(10)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-messages:
+	case <-time.After(5 * time.Second):
+		t.Error("a connection did not outlive its listener")
+	}
+	if _, err := ListenQUIC("256.0.0.1:0", &tls.Config{}, quick, nil); err == nil || !strings.Contains(err.Error(), "256.0.0.1") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+// TestQUICIdleCosts: what an idle minute of four pings costs on the wire.
+func TestQUICIdleCosts(t *testing.T) {
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick}))
+	edge, far := cloud.pair(cloud.options(cloud.addr, Features{}))
+	_, _ = reading(edge)
+	_, _ = reading(far)
+	heard := func(after time.Time) {
+		t.Helper()
+		for end := time.Now().Add(3 * time.Second); !edge.Stats().Heard.After(after); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("no pong")
+			}
+		}
+	}
+	if err := edge.Ping(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond) // what belongs to the handshake is over
+	before := edge.Stats()
+	for range 4 {
+		now := time.Now()
+		if err := edge.Ping(); err != nil {
+			t.Fatal(err)
+		}
+		heard(now)
+		time.Sleep(100 * time.Millisecond)
+	}
+	after := edge.Stats()
+	if cost := after.BytesSent + after.BytesReceived - before.BytesSent - before.BytesReceived; cost == 0 || cost > 700 {
+		t.Errorf("%d bytes, want at most 700", cost)
+	} else {
+		t.Logf("4 pings cost %d bytes", cost)
+	}
+}
