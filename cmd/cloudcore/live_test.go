@@ -8,7 +8,6 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
@@ -19,7 +18,6 @@ type built struct {
 	QPS               float32
 	Burst             int
 	Certificates      certificates.Options
-	Controller        edgecontroller.Options
 	Hub               cloudhub.Options
 }
 
@@ -30,7 +28,7 @@ func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
 		t.Fatal(err)
 	}
 	hub := &cfg.Modules.CloudHub
-	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, certificateOptions(hub), controllerOptions(hub), hubOptions(hub)}
+	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, certificateOptions(hub), hubOptions(hub)}
 }
 
 // TestLiveKeysChangeSomething: a key that is said to be acted on changes what cloudcore is built with. This keeps the

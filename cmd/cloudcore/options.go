@@ -5,7 +5,6 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -25,12 +24,6 @@ func certificateOptions(hub *v1alpha1.CloudHub) certificates.Options {
 		NodeLifetime: time.Duration(hub.EdgeCertSigningDuration) * 24 * time.Hour,
 		TokenRefresh: time.Duration(hub.TokenRefreshDuration) * time.Hour,
 	}
-}
-
-// controllerOptions works out what the configuration says to edgecontroller. Nodes are annotated with the first address
-// at which edges reach this cloudcore.
-func controllerOptions(hub *v1alpha1.CloudHub) edgecontroller.Options {
-	return edgecontroller.Options{LocalIP: hub.AdvertiseAddress[0]}
 }
 
 // hubOptions works out what the configuration says to cloudhub. Edges of ours are offered all that there is.

@@ -133,9 +133,8 @@ func (c *cloud) build(ctx context.Context) error {
 	if c.clients, err = c.api.connect(ctx); err != nil {
 		return err
 	}
-	options := controllerOptions(&c.cfg.Modules.CloudHub)
-	options.Clients = c.clients
-	if c.controller, err = edgecontroller.New(options); err != nil {
+	// Nodes are annotated with the cloudcore that they are connected to, of several behind one address.
+	if c.controller, err = edgecontroller.New(edgecontroller.Options{Clients: c.clients, LocalIP: v1alpha1.HostIP()}); err != nil {
 		return err
 	}
 	if c.records, err = objectsync.New(c.api.objects); err != nil {

@@ -63,7 +63,7 @@ func defaultCloudHub(nodeLimit int32) CloudHub {
 	listen := func(enable bool, port int32) Listener { return Listener{Enable: enable, Address: anyIPv4, Port: port} }
 	return CloudHub{
 		Enable: true, KeepaliveInterval: 30, NodeLimit: nodeLimit, WriteTimeout: 30,
-		AdvertiseAddress: []string{hostIP()}, DNSNames: []string{""},
+		AdvertiseAddress: []string{HostIP()}, DNSNames: []string{""},
 		TLSCAFile: caFile, TLSCAKeyFile: caKeyFile, TLSCertFile: certFile, TLSPrivateKeyFile: keyFile,
 		EdgeCertSigningDuration: 365, TokenRefreshDuration: 12,
 		Quic:          Quic{Listener: listen(false, 10001), MaxIncomingStreams: 10000},
@@ -101,8 +101,8 @@ const maxInt32 = 1<<31 - 1
 func times(a, b int32) int32 { return int32(min(int64(a)*int64(b), maxInt32)) }
 func plus(a, b int32) int32  { return int32(min(int64(a)+int64(b), maxInt32)) }
 
-// hostIP is the address that this host sends from, as far as it knows a way out; nothing is sent to find it.
-func hostIP() string {
+// HostIP is the address that this host sends from, as far as it knows a way out; nothing is sent to find it.
+func HostIP() string {
 	for _, target := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		conn, err := net.Dial("udp", target)
 		if err != nil {

@@ -233,8 +233,8 @@ func TestChooseIP(t *testing.T) {
 			t.Errorf("%v: %s, want %s", addrs, got, want)
 		}
 	}
-	if net.ParseIP(hostIP()) == nil {
-		t.Errorf("the host's address is %q", hostIP())
+	if net.ParseIP(HostIP()) == nil {
+		t.Errorf("the host's address is %q", HostIP())
 	}
 }
 
