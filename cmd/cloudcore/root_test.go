@@ -77,7 +77,7 @@ func TestHelp(t *testing.T) {
 	for _, want := range []string{
 		"--config", "--defaultconfig", "--minconfig", "--version", "-v, --v", "--vmodule",
 		v1alpha1.DefaultConfigFile, v1alpha1.DefaultMonitorBind, "10000/tcp", "10001/udp", "10002/tcp", "/metrics, /healthz and /readyz",
-		"config", "cloudcore --minconfig >",
+		"config", "gettoken", "cloudcore --minconfig >", "edgecore join --cloudcore-ipport",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in the help:\n%s", want, out)
