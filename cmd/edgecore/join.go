@@ -50,14 +50,16 @@ configuration, and, where systemd runs, has the agent run now and at every boot.
 cloud has said yes, and nothing is downloaded.
 
 The token comes from the cloud, and lasts for a day: ` + "`cloudcore gettoken`, or `keadm gettoken`" + `. A token of
-` + "`cloudcore gettoken --node NAME`" + ` is good for that node alone. Others on this device can see a token that is on
-the command line: --token-file FILE, or --token-file - for standard input, keeps it from them.
+` + "`cloudcore gettoken --node NAME`" + ` is good for that node alone, and edgecore's own cloud wants one for a node that
+it has already. Others on this device can see a token that is on the command line: --token-file FILE, or
+--token-file - for standard input, keeps it from them.
 
 To join again is always allowed and loses nothing: pods run on, the store and the keys that you set in the
 configuration stay. A certificate of the same cloud that still has most of its life before it is kept; one that
 has ended, or is damaged, is made anew, which is the way back for a device that was off for too long. A name that
-another node has is refused, unless --take-name says that this device takes that one's place. Without a token
-only the configuration and the service are set, for a device that has its certificate.`,
+another node has is refused, unless the token is for that node or --take-name says that this device takes that
+one's place: the hardware was replaced. Without a token only the configuration and the service are set, for a
+device that has its certificate.`,
 		Example: `  edgecore join --cloudcore-ipport 192.0.2.1:10000 --token-file token.txt
   ssh cloud cloudcore gettoken | edgecore join -e cloud.example:10000 --token-file -
   edgecore join -e 192.0.2.1:10000 -t TOKEN -i edge1 --labels zone=hall-2,power=solar
@@ -85,7 +87,7 @@ func (o *joinOptions) addFlags(cmd *cobra.Command) {
 	f.StringSliceVarP(&o.labels, "labels", "l", nil, "`labels` of the node, KEY=VALUE,KEY=VALUE")
 	f.StringVar(&o.protocol, "hub-protocol", "", "how to reach the cloud: websocket or quic (QUIC only to edgecore's own cloudcore)")
 	f.StringArrayVar(&o.sets, "set", nil, "`keys` of the configuration, such as modules.edged.nodeIP=192.0.2.7; may be repeated")
-	f.BoolVar(&o.takeName, "take-name", false, "take the place of the node that has this name in the cloud: the hardware was replaced")
+	f.BoolVar(&o.takeName, "take-name", false, "take the place of the node that has this name in the cloud; not needed with a token for that node")
 	f.BoolVar(&o.noStart, "no-start", false, "leave the service alone")
 	for name, flag := range keadmFlags() {
 		if flag.isBool {
@@ -250,7 +252,8 @@ func (o *joinOptions) certificate(ctx context.Context, cfg *v1alpha2.EdgeCore, t
 		}
 		if taken {
 			return "", fmt.Errorf("the cloud has a node %s already, and this device has no certificate of it: choose another name (--edgenode-name), "+
-				"or remove that node in the cloud (kubectl delete node %s); if this device takes that one's place, say so with --take-name", node, node)
+				"or remove that node in the cloud (kubectl delete node %s); if this device takes that one's place, join with a token for it "+
+				"(cloudcore gettoken --node %s), or say so with --take-name", node, node, node)
 		}
 	}
 	if err := keeper.Join(ctx, text); err != nil {

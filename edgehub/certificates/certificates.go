@@ -97,7 +97,7 @@ func (k *Keeper) Ensure(ctx context.Context) error {
 // Check looks at the files alone: nil if they hold a certificate of this node that is valid now. How a token
 // helps is in the error.
 func (k *Keeper) Check() error {
-	const renew = "get a token in the cloud (cloudcore gettoken, or keadm gettoken) and run edgecore join with it"
+	renew := "get a token in the cloud (cloudcore gettoken --node " + k.opts.Node + ", or keadm gettoken) and run edgecore join with it"
 	id, err := k.opts.Files.Load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

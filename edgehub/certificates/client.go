@@ -186,9 +186,9 @@ func (c *client) refusal(a *answer, what string) error {
 	}
 	switch {
 	case a.status == http.StatusUnauthorized && strings.Contains(text, "expired"):
-		return problem(TokenExpired, errors.New(text), "the cloud says that what this device showed has expired (%s): get a new token (cloudcore gettoken, or keadm gettoken) and run edgecore join with it; no state is lost", text)
+		return problem(TokenExpired, errors.New(text), "the cloud says that what this device showed has expired (%s): get a new token (cloudcore gettoken --node NAME, or keadm gettoken) and run edgecore join with it; no state is lost", text)
 	case a.status == http.StatusUnauthorized && strings.Contains(text, "certificate"):
-		return problem(Refused, errors.New(text), "the cloud does not accept this device's certificate (%s): get a new token (cloudcore gettoken) and run edgecore join with it; no state is lost", text)
+		return problem(Refused, errors.New(text), "the cloud does not accept this device's certificate (%s): get a new token (cloudcore gettoken --node NAME, or keadm gettoken) and run edgecore join with it; no state is lost", text)
 	case a.status == http.StatusUnauthorized:
 		return problem(BadToken, errors.New(text), "the cloud does not accept the token (%s): get a new one (cloudcore gettoken, or keadm gettoken)", text)
 	case a.status == http.StatusConflict:

@@ -282,7 +282,7 @@ func TestStrangers(t *testing.T) {
 // renewal.
 func TestWithKubeEdgesCloud(t *testing.T) {
 	clk := newClock()
-	c := newCloud(t, clk, nil)
+	c := newCloud(t, clk, shortLived)
 	o := &oldCloud{t: t, ca: c.Authority, now: clk.now}
 	token := c.token(t, "")
 	opts := c.options(t, token)
@@ -369,13 +369,15 @@ func TestProxy(t *testing.T) {
 			return
 		}
 		defer to.Close()
-		w.WriteHeader(http.StatusOK)
 		from, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer from.Close()
+		if _, err := io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n"); err != nil {
+			t.Error(err)
+		}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)

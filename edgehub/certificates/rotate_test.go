@@ -48,11 +48,13 @@ func (s *sleeper) sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// TestRotate lives through five years: each certificate is renewed between 70 and 90 % of its life, with a
+func shortLived(o *cloud.Options) { o.NodeLifetime = 100 * time.Hour }
+
+// TestRotate lives through ten certificates: each certificate is renewed between 70 and 90 % of its life, with a
 // new key, and each renewal is told of once.
 func TestRotate(t *testing.T) {
 	clk := newClock()
-	c := newCloud(t, clk, func(o *cloud.Options) { o.NodeLifetime = 100 * time.Hour })
+	c := newCloud(t, clk, shortLived)
 	opts := c.options(t, c.token(t, ""))
 	id := join(t, opts)
 	s := &sleeper{clock: clk, until: clk.now().Add(1000 * time.Hour)}
@@ -86,7 +88,7 @@ func TestRotate(t *testing.T) {
 // stays, and the end of the trouble is reported, too.
 func TestRotateTriesAgain(t *testing.T) {
 	clk := newClock()
-	c := newCloud(t, clk, nil)
+	c := newCloud(t, clk, shortLived)
 	o := &oldCloud{t: t, ca: c.Authority, now: clk.now}
 	failures := 0
 	o.answer = func(w http.ResponseWriter, r *http.Request) bool {
@@ -100,7 +102,7 @@ func TestRotateTriesAgain(t *testing.T) {
 	opts := c.options(t, c.token(t, ""))
 	opts.Server = o.start(t)
 	first := join(t, opts)
-	s := &sleeper{clock: clk, until: clk.now().Add(400 * 24 * time.Hour)}
+	s := &sleeper{clock: clk, until: clk.now().Add(100 * time.Hour)}
 	var reported []error
 	opts.Report = func(err error) {
 		reported = append(reported, err)
