@@ -94,6 +94,9 @@ func (s *session) inventoried(m *model.Message) {
 	held := make(map[resource.Key]queue.State, len(content.Objects))
 	for _, o := range content.Objects {
 		key, err := resource.Parse(o.Key)
+		if err == nil && !s.hub.kinds.pushed(key.Type) {
+			continue // it asked for it, and keeps it as long as it likes
+		}
 		if err != nil || key.Name == "" {
 			klog.V(2).InfoS("Entry of an inventory left out", "node", s.node, "key", clip(o.Key, 256))
 			continue

@@ -102,15 +102,20 @@ func fatal(err error) bool {
 	return !errors.As(err, &large) && !errors.As(err, &invalid)
 }
 
+// repeatedly is how often an object has failed when it is worth a line: caches that are behind catch up soon.
+const repeatedly = 3
+
 // push sends what a node needs of an object, if it needs anything.
 func (s *session) push(key resource.Key) {
 	object, err := s.hub.opts.Downstream.Object(s.node, key)
 	now := time.Now()
 	s.mu.Lock()
 	if err != nil {
-		s.queue.Fail(key, now)
+		failures := s.queue.Fail(key, now)
 		s.mu.Unlock()
-		klog.InfoS("Object cannot be sent; it is tried again", "node", s.node, "object", key.String(), "err", err)
+		if failures == repeatedly {
+			klog.InfoS("Object cannot be sent; it is tried again", "node", s.node, "object", key.String(), "err", err)
+		}
 		return
 	}
 	want := wanted(object)

@@ -86,6 +86,17 @@ func (k *kinds) of(typ string) (apiVersion, kind string) {
 	return "", ""
 }
 
+// pushed tells whether objects of a type are sent without being asked for: only those are deleted when a node is not
+// to have them.
+func (k *kinds) pushed(typ string) bool {
+	switch typ {
+	case resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
+		return false
+	}
+	_, kind := k.of(typ)
+	return kind != ""
+}
+
 // saw remembers the kind of an object that is sent.
 func (k *kinds) saw(ref Ref) {
 	if _, ok := usualKinds[ref.Key.Type]; ok || ref.Kind == "" {

@@ -255,13 +255,18 @@ func (q *Queue) Drop(key resource.Key) {
 	q.settle(key)
 }
 
-// Fail tells that nobody could say what the peer is to have of a key whose turn it was: it comes again later.
-func (q *Queue) Fail(key resource.Key, now time.Time) {
+// Fail tells that nobody could say what the peer is to have of a key whose turn it was: it comes again later. It
+// returns how often the key had failed before.
+func (q *Queue) Fail(key resource.Key, now time.Time) (failures int) {
+	if r := q.retries[key]; r != nil {
+		failures = r.failures
+	}
 	if f := q.flights[key]; f != nil && !f.parked {
 		f.due = now.Add(q.opts.Resend)
-		return
+		return failures
 	}
 	q.pause(key, now)
+	return failures
 }
 
 func (q *Queue) pause(key resource.Key, now time.Time) {
