@@ -217,6 +217,19 @@ func TestReportRefused(t *testing.T) {
 	}
 }
 
+// TestForbidden: an API server that does not know yet what cloudcore may do is asked again, about pods that are here.
+func TestForbidden(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
+	h.answer(always(failure(403, "Forbidden")))
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+	e.ok(e.edged("patch", "default/podpatch/gone", quote(t, patch("u2", "Running"))))
+	e.link(up)
+	eventually(t, "that on a pod which is gone is dropped", func() bool { return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"}) })
+	h.answer(always(good))
+	eventually(t, "the other is tried again", func() bool { return len(e.waiting()) == 0 })
+}
+
 // TestNewerReportOvertakes: the answer to a report is none to a newer one.
 func TestNewerReportOvertakes(t *testing.T) {
 	e, h := newLinked(t, Options{})

@@ -3,6 +3,7 @@ package metamanager
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -203,11 +204,19 @@ func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 	if !failed {
 		return nil
 	}
-	if again(failure) {
+	if again(failure) || failure.Code == http.StatusForbidden && m.stillWanted(ctx, key) {
 		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
 	}
 	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation, "reason", failure.Reason, "message", failure.Message)
 	return nil
+}
+
+// stillWanted tells whether the pod that a report is about is stored here. As long as it is, a refusal is not the
+// last word: an API server that has just started knows neither the rights of cloudcore nor the pods of nodes.
+func (m *Module) stillWanted(ctx context.Context, key resource.Key) bool {
+	key.Type = resource.TypePod
+	_, err := m.store.Get(ctx, key.String())
+	return !errors.Is(err, store.ErrNotFound)
 }
 
 // again tells whether the same report may be taken another time.

@@ -1,0 +1,256 @@
+package link
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+)
+
+var (
+	faults = flag.Int("faults", 1000, "how many faults TestFaults makes")
+	seed   = flag.Uint64("seed", 1, "the seed of TestFaults")
+)
+
+// weights say how often each fault comes, in a thousand.
+var weights = []struct {
+	name   string
+	weight int
+}{
+	{"cut", 180}, {"silence", 150}, {"delay", 200}, {"kill edgecore", 350}, {"kill cloudcore", 100}, {"restart the API server", 20},
+}
+
+// TestFaults: random faults of the link and of both ends while pods and configmaps change. Afterwards the API server,
+// the device's store and its runtime agree, and the pods that nobody touched were never restarted.
+func TestFaults(t *testing.T) {
+	s := newSite(t, siteOptions{edgeHub: map[string]any{"heartbeat": 1}})
+	s.apply(confAndKey)
+	s.apply(full("steady"))
+	s.until("it runs", s.running("steady"))
+	before := s.lives()
+	t.Logf("%d faults, seed %d", *faults, *seed)
+	ctx, stop := context.WithCancel(t.Context())
+	var change sync.WaitGroup
+	change.Go(func() { s.changeAtRandom(ctx, rand.New(rand.NewPCG(*seed, 2))) })
+	s.makeFaults(rand.New(rand.NewPCG(*seed, 1)))
+	stop()
+	change.Wait()
+	s.cable.Delay(0)
+	s.cable.Set(proxy.Passing)
+	s.until("all agree", s.agree)
+	after := s.lives()
+	for id, at := range before {
+		if after[id] != at {
+			t.Error("the pod that nobody touched was restarted")
+		}
+	}
+}
+
+func (s *site) makeFaults(r *rand.Rand) {
+	s.t.Helper()
+	count := map[string]int{}
+	for i := range *faults {
+		n, what := r.IntN(1000), ""
+		for _, w := range weights {
+			if n -= w.weight; n < 0 {
+				what = w.name
+				break
+			}
+		}
+		s.fault(what, r)
+		count[what]++
+		if (i+1)%100 == 0 {
+			s.t.Logf("%d faults: %v", i+1, count)
+		}
+	}
+}
+
+func (s *site) fault(what string, r *rand.Rand) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	switch what {
+	case "cut": // in the middle of whatever is under way
+		s.cable.CutAfter(int64(r.IntN(20000)))
+		s.until("it is cut, or idle", func() error {
+			if s.cable.Conns() == 0 {
+				return nil
+			}
+			s.cable.CutAfter(0)
+			return errors.New("still up")
+		})
+	case "silence":
+		s.cable.Set(proxy.Silent)
+		time.Sleep(time.Duration(r.IntN(200)) * time.Millisecond)
+		s.cable.Set(proxy.Passing)
+	case "delay":
+		s.cable.Delay(time.Duration(r.IntN(30)) * time.Millisecond)
+		time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+	case "kill edgecore":
+		s.must(s.edge.Kill9(ctx))
+		s.must(s.edge.Start(ctx))
+		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+	case "kill cloudcore":
+		s.must(s.cloud.Kill9(ctx))
+		s.must(s.cloud.Start(ctx))
+		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+	case "restart the API server":
+		s.must(s.kube.APIServer.Restart(ctx))
+	}
+}
+
+// changeAtRandom makes, changes and deletes pods and configmaps until ctx ends. While the API server is away it
+// tries again.
+func (s *site) changeAtRandom(ctx context.Context, r *rand.Rand) {
+	for n := 0; ctx.Err() == nil; n++ {
+		name := fmt.Sprintf("p%d", r.IntN(4))
+		switch r.IntN(4) {
+		case 0:
+			_, _ = s.api.CoreV1().Pods("default").Create(ctx, randomPod(name), metav1.CreateOptions{})
+		case 1:
+			_ = s.api.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(r.IntN(2)))})
+		case 2:
+			patch := fmt.Sprintf(`{"data":{"a":"v%d"}}`, n)
+			_, _ = s.api.CoreV1().ConfigMaps("default").Patch(ctx, "conf", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		case 3:
+			patch := fmt.Sprintf(`{"metadata":{"labels":{"n":"v%d"}}}`, n)
+			_, _ = s.api.CoreV1().Pods("default").Patch(ctx, "steady", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(r.IntN(600)) * time.Millisecond):
+		}
+	}
+}
+
+func randomPod(name string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: v1.PodSpec{
+			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](1),
+			Volumes: []v1.Volume{{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}}}}},
+			Containers: []v1.Container{{
+				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent, Command: []string{"sh", "-c", forever},
+				VolumeMounts: []v1.VolumeMount{{Name: "conf", MountPath: "/conf"}},
+			}},
+		},
+	}
+}
+
+// agree checks that the API server, the store and the runtime have the same pods and objects.
+func (s *site) agree() error {
+	list, err := s.api.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	lives := s.lives()
+	want := map[string]any{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		if p.DeletionTimestamp != nil || !ready(p) {
+			return fmt.Errorf("pod %s: %s, being deleted at %v", p.Name, p.Status.Phase, p.DeletionTimestamp)
+		}
+		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+		if lives[id] == 0 {
+			return fmt.Errorf("pod %s: its container %s does not run", p.Name, id)
+		}
+		delete(lives, id)
+		p.APIVersion, p.Kind = "v1", "Pod"
+		want["default/pod/"+p.Name] = p
+	}
+	if len(lives) > 0 {
+		return fmt.Errorf("%d containers run that are nobody's", len(lives))
+	}
+	for _, name := range []string{"conf", "kube-root-ca.crt"} {
+		c, err := s.api.CoreV1().ConfigMaps("default").Get(s.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		want["default/configmap/"+name] = c
+	}
+	secret, err := s.api.CoreV1().Secrets("default").Get(s.t.Context(), "key", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	want["default/secret/key"] = secret
+	return s.storeHas(want)
+}
+
+// storeHas stops the agent, and checks that its store has these pods, configmaps and secrets and no others, and that
+// nothing waits for the cloud.
+func (s *site) storeHas(want map[string]any) (err error) {
+	ctx := s.t.Context()
+	s.must(s.edge.Stop(ctx))
+	defer func() { s.must(s.edge.Start(ctx)) }()
+	db, recovery, err := store.Open(ctx, s.edge.Store(), store.Options{})
+	if err != nil || recovery != nil {
+		s.t.Fatalf("the store: %v, %v", recovery, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var wrong []string
+	for _, typ := range []string{"pod", "configmap", "secret"} {
+		rows, err := db.List(ctx, typ)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			obj, ok := want[row.Key]
+			if !ok {
+				wrong = append(wrong, row.Key+" is in the store alone")
+				continue
+			}
+			delete(want, row.Key)
+			if err := same(obj, row.Value); err != nil {
+				wrong = append(wrong, fmt.Sprintf("%s: %v", row.Key, err))
+			}
+		}
+	}
+	for key := range want {
+		wrong = append(wrong, key+" is not in the store")
+	}
+	reports, err := db.Outbox(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range reports {
+		if !strings.Contains(r.Key, "/event/") {
+			wrong = append(wrong, r.Key+" waits for the cloud")
+		}
+	}
+	if len(wrong) > 0 {
+		slices.Sort(wrong)
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+func same(obj any, stored []byte) error {
+	text, err := json.Marshal(obj)
+	if err != nil {
+		return err
+	}
+	want, err := wire.Version(text)
+	if err != nil {
+		return err
+	}
+	got, err := wire.Version(stored)
+	if err == nil && got != want {
+		err = errors.New("differs")
+	}
+	return err
+}
