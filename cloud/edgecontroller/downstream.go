@@ -101,6 +101,9 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 
 func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
 	if !c.caches.names(node, key) {
+		if key.Type == resource.TypeSecret && hasClaims(c.caches.podsOf(node)) {
+			return c.volumeSecret(node, key)
+		}
 		return nil, nil
 	}
 	obj, _ := c.named(key)
@@ -119,6 +122,33 @@ func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, 
 		return nil, err
 	}
 	return toSend(key, secret)
+}
+
+// volumeSecret is a secret that no pod names, and perhaps a persistent volume of one. The node may have asked for it, and
+// keeps it for as long as the API server would still give it.
+func (c *Controller) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
+	ctx, cancel := context.WithTimeout(withNode(c.ctx, node), confirmTimeout)
+	defer cancel()
+	secret, err := c.clients.AsNode.CoreV1().Secrets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("ask the API server whether node %s may have %s: %w", node, key, err)
+	}
+	return toSend(key, secret)
+}
+
+// hasClaims tells whether any of the pods uses a persistent volume.
+func hasClaims(pods []*v1.Pod) bool {
+	for _, pod := range pods {
+		for i := range pod.Spec.Volumes {
+			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *Controller) nodeFor(node string, key resource.Key) (*cloudhub.Object, error) {

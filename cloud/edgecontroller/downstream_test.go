@@ -161,6 +161,40 @@ func TestGoneIsConfirmed(t *testing.T) {
 	}
 }
 
+// TestVolumeSecret: a secret of a volume, which no pod names, is the node's for as long as the API server says so.
+func TestVolumeSecret(t *testing.T) {
+	w := newWorld(t)
+	k := key("ns/secret/of-volume")
+	w.add(testPod("e1", "ns", "a"))
+	if o, err := w.Object("e1", k); o != nil || err != nil || w.api.seen() != nil {
+		t.Errorf("a node without volumes: %v %v %v", o, err, w.api.seen())
+	}
+	pod := testPod("e1", "ns", "with-volume")
+	pod.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	w.add(pod)
+	forbid := metav1.Status{Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403}
+	for name, tc := range map[string]struct {
+		reply       func(call) (int, any)
+		there, fail bool
+	}{
+		"allowed": {func(call) (int, any) {
+			return 200, map[string]any{"kind": "Secret", "apiVersion": "v1", "metadata": objectMeta("ns", "of-volume", "3")}
+		}, true, false},
+		"forbidden": {func(call) (int, any) { return 403, forbid }, false, false},
+		"gone":      {nil, false, false},
+		"down":      {func(call) (int, any) { return 500, "x" }, false, true},
+	} {
+		w.api.answer(tc.reply)
+		o, err := w.Object("e1", k)
+		if (o != nil) != tc.there || (err != nil) != tc.fail {
+			t.Errorf("%s: %v %v", name, o, err)
+		}
+		if diff := cmp.Diff([]string{"GET /api/v1/namespaces/ns/secrets/of-volume as system:node:e1"}, w.api.seen()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // TestVersions: the version is that of what the edge acts on, and the same on both ends.
 func TestVersions(t *testing.T) {
 	w := newWorld(t)

@@ -47,10 +47,28 @@ func notFound(path string) (int, any) {
 		Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: path + " not found"}
 }
 
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		panic(err)
+// RoundTrip implements http.RoundTripper.
+func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
+	w, done := httptest.NewRecorder(), make(chan struct{})
+	go func() {
+		defer close(done)
+		a.serve(w, r)
+	}()
+	select {
+	case <-done:
+		return w.Result(), nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+func (a *api) serve(w http.ResponseWriter, r *http.Request) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			panic(err)
+		}
 	}
 	c := call{Method: r.Method, Path: r.URL.Path, User: r.Header.Get("Impersonate-User"), Group: r.Header.Get("Impersonate-Group"),
 		Type: r.Header.Get("Content-Type"), Body: string(body)}
@@ -67,6 +85,10 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := json.NewEncoder(w).Encode(out); err != nil {
 		panic(err)
 	}
+}
+
+func (a *api) config() *rest.Config {
+	return &rest.Config{Host: "http://api", Transport: a, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 }
 
 func (a *api) answer(f func(r call) (int, any)) {
@@ -116,22 +138,18 @@ func (n *notes) take() []string {
 // world is a controller whose caches the test fills itself.
 type world struct {
 	*Controller
-	t    testing.TB
-	api  *api
-	host string
-	hub  *notes
+	t   testing.TB
+	api *api
+	hub *notes
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	a := &api{}
-	server := httptest.NewServer(a)
-	t.Cleanup(server.Close)
-	clients, err := NewClients(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, UserAndGroup)
+	clients, err := NewClients(a.config(), UserAndGroup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(clients.Close)
 	c, err := New(Options{Clients: clients, LocalIP: "192.0.2.2"})
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +158,7 @@ func newWorld(t testing.TB) *world {
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)
-	return &world{Controller: c, t: t, api: a, host: server.URL, hub: n}
+	return &world{Controller: c, t: t, api: a, hub: n}
 }
 
 // add puts objects into the caches.

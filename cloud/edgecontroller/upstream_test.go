@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -217,11 +216,10 @@ func TestAsStatus(t *testing.T) {
 func TestImpersonation(t *testing.T) {
 	for how, group := range map[Impersonation]string{UserAndGroup: "system:nodes", UserOnly: ""} {
 		w := newWorld(t)
-		clients, err := NewClients(&rest.Config{Host: w.host, QPS: -1}, how)
+		clients, err := NewClients(w.api.config(), how)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(clients.Close)
 		get := func(ctxNode string) error {
 			ctx := t.Context()
 			if ctxNode != "" {
@@ -279,7 +277,7 @@ func TestChooseImpersonation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.api.answer(tc.reply)
-			got, err := ChooseImpersonation(t.Context(), &rest.Config{Host: w.host, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+			got, err := ChooseImpersonation(t.Context(), w.api.config())
 			if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%d, %v; want %d, %q", got, err, tc.want, tc.err)
 			}
