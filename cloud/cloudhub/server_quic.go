@@ -1,0 +1,57 @@
+package cloudhub
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// ListenQUIC listens on a UDP address for edges of ours; upstream's QUIC is older than IETF's, and cannot come in
+// (protocol section 2.3).
+func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, error) {
+	return wire.ListenQUIC(addr, config, h.limits(), func(header http.Header, chain []*x509.Certificate) (wire.AcceptOptions, error) {
+		node, why := h.admit(header, chain)
+		if why != nil {
+			h.refused.say("", node, why)
+			return wire.AcceptOptions{}, why
+		}
+		return wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features}, nil
+	})
+}
+
+// ServeQUIC serves the edges of a listener of ListenQUIC until the context ends, and then ends their sessions.
+func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
+	var sessions group
+	h.listening(1)
+	defer func() {
+		h.listening(-1)
+		sessions.wait()
+		_ = l.Close() // after the sessions: they say good-bye over it
+	}()
+	for {
+		conn, header, chain, err := l.Accept(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("serve QUIC on %s: %w", l.Addr(), err)
+		case err != nil:
+			continue
+		}
+		// Once more: there may be less room by now.
+		node, why := h.admit(header, chain)
+		if why != nil {
+			_ = conn.Close(wire.CloseTryLater, why.text)
+			continue
+		}
+		if !sessions.run(func() { h.Serve(ctx, node, conn) }) {
+			_ = conn.Close(wire.CloseGoingAway, "cloudcore stops")
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package cloudhub
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+func TestQUIC(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { // the library keeps its socket a while after the last connection
+		eventually(t, "QUIC's goroutines to end", func() bool { return goleak.Find(before) == nil })
+	})
+	c := startCloud(t, nil)
+	server := c.ca.Server(t)
+	l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.hub.ServeQUIC(ctx, l) }()
+	dial := func(node, certificate string) (wire.Conn, error) {
+		return wire.DialQUIC(t.Context(), wire.DialOptions{URL: "https://" + l.Addr().String(), Header: nodeHeader(node), Features: wire.AllFeatures(),
+			TLS: c.clientTLS(c.ca.Node(t, certificate, time.Now().Add(time.Hour)))})
+	}
+	c.cluster.set("n1", "default/pod/web", "u", "a")
+	conn, err := dial("n1", "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEdge(t, "n1").over(conn)
+	settled(t, c, e)
+	eventually(t, "the answer to the inventory", e.isSynced)
+	c.cluster.set("n1", "default/pod/web", "u", "b")
+	settled(t, c, e)
+
+	var refused *wire.Refused
+	if _, err := dial("n1", "n2"); !errors.As(err, &refused) || !strings.Contains(refused.Text, "not for node n1") {
+		t.Errorf("another node's certificate: %v", err)
+	}
+	if s := c.hub.session("n1"); s == nil || s.protocol() != "edgecore/quic" {
+		t.Errorf("session %+v", s)
+	}
+	// The same node by WebSocket takes over, whatever the protocol.
+	again := newEdge(t, "n1")
+	again.objects = e.holds()
+	again.dialOurs(c)
+	if err := e.waitEnd(); err == nil || !strings.Contains(err.Error(), "a newer connection") {
+		t.Errorf("ended with %v", err)
+	}
+	settled(t, c, again)
+	if n := len(again.lines()); n != 0 {
+		t.Errorf("sent %v", again.lines())
+	}
+	if conn, err = dial("n2", "n2"); err != nil {
+		t.Fatal(err)
+	}
+	last := newEdge(t, "n2").over(conn)
+	eventually(t, "the session", func() bool { return c.hub.session("n2") != nil })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the server ended with %v", err)
+	}
+	if err := last.waitEnd(); err == nil || !strings.Contains(err.Error(), "cloudcore stops") {
+		t.Errorf("ended with %v", err)
+	}
+}
