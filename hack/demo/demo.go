@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+)
+
+// removeTimeout bounds the removal of everything.
+const removeTimeout = 3 * time.Minute
+
+// errInterrupted: somebody has asked the demo to end.
+var errInterrupted = errors.New("interrupted")
+
+// demo is all that runs. What has not been started yet is nil.
+type demo struct {
+	options
+	*narrator
+
+	kube  *kube.Cluster
+	cloud *cloud.Cloud
+	// cables are between device and cloud: of the link, and of the certificates.
+	cables []*proxy.Proxy
+	ctrd   *containerd.Instance
+	cri    *cri.Client
+	edge   *agent.Agent
+
+	// undo removes what was made, the last first.
+	undo []func(context.Context) error
+}
+
+// play tells the whole story, and removes everything afterwards, however it went.
+func play(ctx context.Context, o options) error {
+	for _, binary := range []string{o.edgecore, o.cloudcore} {
+		if _, err := os.Stat(binary); err != nil {
+			return fmt.Errorf("%w: `make build` makes it", err)
+		}
+	}
+	d := &demo{options: o, narrator: &narrator{out: os.Stdout, began: time.Now()}}
+	if err := d.prepare(ctx); err != nil {
+		return err
+	}
+	err := d.tell(ctx)
+	if err == nil && o.keep {
+		d.keepRunning(ctx)
+	}
+	interrupted := err != nil && ctx.Err() != nil
+	if interrupted {
+		err = nil // it is only what was in the way
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), daemon.Scaled(removeTimeout))
+	defer cancel()
+	switch {
+	case interrupted:
+		d.say("Interrupted. Removing everything that was made so far.")
+	case err != nil:
+		d.say("This went wrong: %v", err)
+		d.say("Removing everything but the logs.")
+		d.keepLogs()
+	default:
+		d.title("Remove everything")
+	}
+	removed := d.remove(ctx, err != nil)
+	if removed == nil {
+		d.say("All is removed: processes, pods, mounts, network and files.")
+	}
+	if err != nil {
+		err = fmt.Errorf("the demo has failed, see above; the logs are in %s", shown(d.logs()))
+	}
+	if err = errors.Join(err, removed); err == nil && interrupted {
+		err = errInterrupted
+	}
+	return err
+}
+
+// prepare makes the folder.
+func (d *demo) prepare(ctx context.Context) error {
+	if err := clear(ctx, d.dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(d.dir, "bin"), 0o755); err != nil {
+		return err
+	}
+	owner, err := daemon.Identify(os.Getpid())
+	if err != nil {
+		return err
+	}
+	for name, target := range map[string]string{"edgecore": d.edgecore, "cloudcore": d.cloudcore} {
+		if err := os.Symlink(target, filepath.Join(d.dir, "bin", name)); err != nil {
+			return err
+		}
+	}
+	d.env = []string{"PATH=" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH"), "KUBECONFIG=" + d.kubeconfig(), "KUBECACHEDIR=" + filepath.Join(d.dir, "kubectl-cache")}
+	return (&record{Owner: owner}).save(d.dir)
+}
+
+func (d *demo) kubeconfig() string { return filepath.Join(d.dir, "kubeconfig") }
+
+// logs is where the logs lie after a failure.
+func (d *demo) logs() string { return filepath.Join(d.dir, "logs") }
+
+// later says how to remove what has just been made.
+func (d *demo) later(undo func(context.Context) error) { d.undo = append(d.undo, undo) }
+
+// remove removes all, and goes on after an error to leave as little as it can.
+func (d *demo) remove(ctx context.Context, keepLogs bool) error {
+	var errs []error
+	for _, undo := range slices.Backward(d.undo) {
+		errs = append(errs, undo(ctx))
+	}
+	if keepLogs {
+		return errors.Join(append(errs, agent.Unmount(d.dir), d.removeAllBut("logs", filepath.Base(recordFile(d.dir))))...)
+	}
+	return errors.Join(append(errs, removeFolder(d.dir))...)
+}
+
+func (d *demo) removeAllBut(names ...string) error {
+	entries, err := os.ReadDir(d.dir)
+	errs := []error{err}
+	for _, e := range entries {
+		if !slices.Contains(names, e.Name()) {
+			errs = append(errs, os.RemoveAll(filepath.Join(d.dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// keepLogs copies all logs to one place. What cannot be copied is missing there, which is said.
+func (d *demo) keepLogs() {
+	var files []string
+	if d.edge != nil {
+		files = append(files, d.edge.Log())
+	}
+	if d.ctrd != nil {
+		files = append(files, d.ctrd.LogFile())
+	}
+	if d.cloud != nil {
+		files = append(files, d.cloud.Log())
+	}
+	if d.kube != nil {
+		for _, p := range []*kube.Component{d.kube.Etcd, d.kube.APIServer, d.kube.ControllerManager, d.kube.Scheduler} {
+			files = append(files, p.Log())
+		}
+	}
+	err := os.MkdirAll(d.logs(), 0o755)
+	for _, f := range files {
+		err = errors.Join(err, copyFile(filepath.Join(d.logs(), filepath.Base(f)), f))
+	}
+	if err != nil {
+		d.say("Not all logs could be kept: %v", err)
+	}
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// until waits until a check is content; what it waits for is named when it never is.
+func (d *demo) until(ctx context.Context, limit time.Duration, what string, check func() error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, daemon.Scaled(limit), fmt.Errorf("not within %v", limit))
+	defer cancel()
+	if err := daemon.Poll(ctx, check); err != nil {
+		return fmt.Errorf("waiting until %s: %w", what, err)
+	}
+	return nil
+}
+
+// keepRunning waits until it is told to end, and cuts and mends the cable as it is told on the way.
+func (d *demo) keepRunning(ctx context.Context) {
+	d.title("All of it runs on, until Ctrl-C here or `make demo-stop`")
+	d.say("To use it from another terminal:")
+	d.say("  cd %s\n  export PATH=%s:$PATH KUBECONFIG=%s", workingFolder(), filepath.Join(d.dir, "bin"), d.kubeconfig())
+	d.say("Then, for example:")
+	d.say(`  kubectl get pods -o wide
+  kubectl scale deployment/web --replicas=5
+  edgecore status --config %[1]s
+  edgecore get events --config %[1]s
+  tail -f %s %s`, shown(d.edge.Config()), shown(d.edge.Log()), shown(d.cloud.Log()))
+	d.say("Here, the word cut (and Enter) cuts the link, and mend mends it.")
+	// It ends with this program: nothing ends a read of a terminal.
+	go d.obey(os.Stdin)
+	<-ctx.Done()
+}
+
+func workingFolder() string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "."
+	}
+	return shown(wd + string(filepath.Separator))
+}
+
+// obey does what lines say.
+func (d *demo) obey(in io.Reader) {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		switch word := strings.TrimSpace(lines.Text()); word {
+		case "":
+		case "cut":
+			d.cable(proxy.Cut)
+			fmt.Fprintln(d.out, "The link is cut. In some 20 s the cluster calls the node NotReady; the pods run on.")
+		case "mend":
+			d.cable(proxy.Passing)
+			fmt.Fprintln(d.out, "The link is mended. The device dials again within a minute, sooner if it was cut for a short time.")
+		default:
+			fmt.Fprintf(d.out, "%q: want cut or mend (Ctrl-C ends the demo)\n", word)
+		}
+	}
+}
+
+// cable cuts or mends every way between device and cloud.
+func (d *demo) cable(state proxy.State) {
+	for _, c := range d.cables {
+		c.Set(state)
+	}
+}

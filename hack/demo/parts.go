@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+)
+
+const (
+	node = "edge-1"
+	// heartbeat is the device's, in seconds; gracePeriod is how long Kubernetes waits for one before it calls a node
+	// NotReady. Both are shorter than usual, so that the story is.
+	heartbeat   = 5
+	gracePeriod = 15 * time.Second
+)
+
+// startCluster starts etcd and Kubernetes.
+func (d *demo) startCluster(ctx context.Context) (err error) {
+	d.kube, err = kube.Launch(ctx, kube.Options{
+		ControllerManager: true, Scheduler: true, NodeMonitorGracePeriod: gracePeriod, NodeMonitorPeriod: time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	d.later(d.kube.Stop)
+	if err := os.Symlink(d.kube.KubectlPath(), filepath.Join(d.dir, "bin", "kubectl")); err != nil {
+		return err
+	}
+	return os.Symlink(d.kube.Kubeconfig(kube.AdminUser), d.kubeconfig())
+}
+
+// startCloud starts cloudcore with the rights of deploy/cloudcore, and lays the cables.
+func (d *demo) startCloud(ctx context.Context) error {
+	kubeconfig, err := d.kube.AddServiceAccount(ctx, "kubeedge", "cloudcore")
+	if err != nil {
+		return err
+	}
+	if d.cloud, err = cloud.New(cloud.Options{Binary: d.cloudcore, Dir: filepath.Join(d.dir, "cloud"), Kubeconfig: kubeconfig}); err != nil {
+		return err
+	}
+	d.later(d.cloud.Stop)
+	d.show("cloudcore --config " + shown(d.cloud.Config()) + " &")
+	if err := d.cloud.Start(ctx); err != nil {
+		return err
+	}
+	for _, port := range []int{d.cloud.Link, d.cloud.Bootstrap} {
+		c, err := proxy.Start(net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			return err
+		}
+		d.later(func(context.Context) error { return c.Close() })
+		d.cables = append(d.cables, c)
+	}
+	return nil
+}
+
+// startRuntime starts the device's containerd.
+func (d *demo) startRuntime(ctx context.Context) (err error) {
+	if d.ctrd, err = containerd.Start(ctx, containerd.Options{Root: filepath.Join(d.dir, "containerd")}); err != nil {
+		return err
+	}
+	d.later(func(ctx context.Context) error {
+		err := d.ctrd.Stop(ctx)
+		if left := d.ctrd.Leaks(ctx); err == nil && len(left) > 0 {
+			err = fmt.Errorf("this is left of the containerd: %s", strings.Join(left, ", "))
+		}
+		return err
+	})
+	if err := d.ctrd.LoadImages(ctx); err != nil {
+		return err
+	}
+	if d.cri, err = d.ctrd.Dial(); err != nil {
+		return err
+	}
+	d.later(func(context.Context) error { return d.cri.Close() })
+	return nil
+}
+
+// makeDevice writes the configuration of a device that has joined no cloud yet.
+func (d *demo) makeDevice() (err error) {
+	d.edge, err = agent.New(agent.Options{
+		Binary: d.edgecore, Dir: filepath.Join(d.dir, "edge"), NodeName: node, Endpoint: d.ctrd.Endpoint(), CgroupRoot: d.ctrd.CgroupRoot(),
+		Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s"},
+	})
+	if err == nil {
+		d.later(d.edge.Stop)
+	}
+	return err
+}
+
+// join is the command by which the device joins.
+func (d *demo) join() string {
+	link, bootstrap := d.cables[0].Addr(), d.cables[1].Addr()
+	_, certPort, _ := net.SplitHostPort(bootstrap) // it is a listener's address
+	return strings.Join([]string{
+		"cloudcore gettoken --config " + shown(d.cloud.Config()) + " |",
+		"edgecore join --cloudcore-ipport " + link + " --certport " + certPort + " --token-file -",
+		"--config " + shown(d.edge.Config()) + " --cert-path " + shown(filepath.Join(d.edge.Dir, "certs")),
+		"--set modules.edgeHub.heartbeat=" + strconv.Itoa(heartbeat) + " --no-start",
+	}, " \\\n    ")
+}
+
+// startAgent starts edgecore.
+func (d *demo) startAgent(ctx context.Context) error {
+	d.show("edgecore --config " + shown(d.edge.Config()) + " &")
+	return d.edge.Start(ctx)
+}
+
+// lives are the running containers, by id, with their start times.
+func (d *demo) lives(ctx context.Context) (map[string]int64, error) {
+	list, err := d.cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	lives := map[string]int64{}
+	for _, c := range list.Containers {
+		status, err := d.cri.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
+		if err != nil {
+			return nil, err
+		}
+		lives[c.Id] = status.Status.StartedAt
+	}
+	return lives, nil
+}
