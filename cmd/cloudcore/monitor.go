@@ -90,7 +90,11 @@ func listenMonitor(ctx context.Context, cfg *v1alpha1.MonitorServer) (net.Listen
 	if cfg.BindAddress == "" {
 		return nil, nil
 	}
-	return listen(ctx, "commonConfig.monitorServer.bindAddress", cfg.BindAddress)
+	l, err := listenTCP(ctx, cfg.BindAddress)
+	if err != nil {
+		return nil, fmt.Errorf("commonConfig.monitorServer.bindAddress: %w; free the port, or name another one in the configuration", err)
+	}
+	return l, nil
 }
 
 // serveHTTP answers until ctx ends.

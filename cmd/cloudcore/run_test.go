@@ -200,17 +200,28 @@ func TestServe(t *testing.T) {
 		rv, _, _ := unstructured.NestedString(sync.Object, "status", "objectResourceVersion")
 		return rv == "7"
 	})
-	if _, text := get(t, plain, monitor+"/metrics"); !strings.Contains(string(text), "\nKubeEdge_CloudHub_connected_nodes 1\n") {
-		t.Error("the metrics do not count the node")
+	quic, err := wire.DialQUIC(ctx, wire.DialOptions{
+		URL: "https://" + address(&cfg.Modules.CloudHub.Quic.Listener), TLS: joined(t, "https://"+address(&cfg.Modules.CloudHub.HTTPS), api, "edge2"),
+		Header: http.Header{wire.HeaderNodeID: {"edge2"}},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer quic.Close(wire.CloseGoingAway, "")
+	await(t, "both nodes in the metrics", func() bool {
+		_, text := get(t, plain, monitor+"/metrics")
+		return strings.Contains(string(text), "\nKubeEdge_CloudHub_connected_nodes 2\n")
+	})
 
 	cancel()
-	for err = nil; err == nil; {
-		_, err = conn.Read()
-	}
-	var closed *wire.Closed
-	if !errors.As(err, &closed) || closed.Code != wire.CloseGoingAway || closed.Reason != "cloudcore stops" {
-		t.Errorf("the edge was told %v", err)
+	for _, link := range []wire.Conn{conn, quic} {
+		for err = nil; err == nil; {
+			_, err = link.Read()
+		}
+		var closed *wire.Closed
+		if !errors.As(err, &closed) || closed.Code != wire.CloseGoingAway || closed.Reason != "cloudcore stops" {
+			t.Errorf("over %s the edge was told %v", link.Protocol(), err)
+		}
 	}
 	if err := <-result; err != nil {
 		t.Errorf("ended with %v", err)
@@ -279,6 +290,14 @@ func TestServePortInUse(t *testing.T) {
 		}
 		_ = l.Close()
 	}
+	udp, err := net.ListenPacket("udp", address(&cfg.Modules.CloudHub.Quic.Listener))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := serve(t.Context(), cfg, fakeAPI()); err == nil || !strings.Contains(err.Error(), "modules.cloudHub.quic.port") {
+		t.Errorf("%v, want the key of the port in it", err)
+	}
+	_ = udp.Close()
 	cfg.Modules.CloudHub.UnixSocket.Address = "unix:///proc/none/hub.sock"
 	if err := serve(t.Context(), cfg, fakeAPI()); err == nil || !strings.Contains(err.Error(), "modules.cloudHub.unixsocket.address") {
 		t.Errorf("%v, want the key of the socket in it", err)

@@ -11,7 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 )
 
-// server is one that edges reach.
+// server is one that edges reach, with its port open.
 type server struct {
 	key   string // of the configuration
 	addr  net.Addr
@@ -20,61 +20,75 @@ type server struct {
 }
 
 // listen opens the ports of the configuration, all or none.
-func (c *cloud) listen(ctx context.Context) (servers []server, err error) {
-	defer func() {
-		if err != nil {
-			for _, s := range servers {
-				_ = s.close() // nobody was served yet
-			}
-			servers = nil
-		}
-	}()
+func (c *cloud) listen(ctx context.Context) ([]server, error) {
 	hub := &c.cfg.Modules.CloudHub
-	edges := cloudhub.TLSConfig(c.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate, c.authority.Pool())
+	var servers []server
 	for _, s := range []struct {
-		key   string
-		on    bool
-		open  func(key string) (net.Listener, error)
-		serve func(context.Context, net.Listener) error
+		key  string
+		on   bool
+		open func(context.Context) (server, error)
 	}{
-		{"modules.cloudHub.websocket.port", hub.WebSocket.Enable,
-			func(key string) (net.Listener, error) { return listen(ctx, key, address(&hub.WebSocket)) },
-			func(ctx context.Context, l net.Listener) error { return c.hub.ServeWebSocket(ctx, l, edges) }},
-		{"modules.cloudHub.https.port", hub.HTTPS.Enable,
-			func(key string) (net.Listener, error) { return listen(ctx, key, address(&hub.HTTPS)) },
-			func(ctx context.Context, l net.Listener) error {
-				return c.authority.Serve(ctx, l, c.api.client.CoreV1().Nodes())
-			}},
-		{"modules.cloudHub.unixsocket.address", hub.UnixSocket.Enable,
-			func(key string) (net.Listener, error) { return listenUnix(key, hub.UnixSocket.Address) }, c.hub.ServeUnix},
+		{"modules.cloudHub.websocket.port", hub.WebSocket.Enable, c.openWebSocket},
+		{"modules.cloudHub.quic.port", hub.Quic.Enable, c.openQUIC},
+		{"modules.cloudHub.https.port", hub.HTTPS.Enable, c.openHTTPS},
+		{"modules.cloudHub.unixsocket.address", hub.UnixSocket.Enable, c.openUnix},
 	} {
 		if !s.on {
 			continue
 		}
-		l, err := s.open(s.key)
+		opened, err := s.open(ctx)
 		if err != nil {
-			return servers, err
+			for _, other := range servers {
+				_ = other.close() // nobody was served yet
+			}
+			return nil, fmt.Errorf("%s: %w; free it, name another one in the configuration, or set enable: false beside it", s.key, err)
 		}
-		servers = append(servers, server{s.key, l.Addr(), func(ctx context.Context) error { return s.serve(ctx, l) }, l.Close})
+		opened.key = s.key
+		servers = append(servers, opened)
 	}
 	return servers, nil
 }
 
-func listenUnix(key, addr string) (net.Listener, error) {
-	l, err := cloudhub.ListenUnix(addr)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w; name a path that cloudcore may write, or set enable: false beside it", key, err)
-	}
-	return l, nil
+// edgeTLS lets in who has a certificate of the link's CA.
+func (c *cloud) edgeTLS() *tls.Config {
+	return cloudhub.TLSConfig(c.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate, c.authority.Pool())
 }
 
-// listen opens a TCP port; key names it in the error.
-func listen(ctx context.Context, key, addr string) (net.Listener, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+func (c *cloud) openWebSocket(ctx context.Context) (server, error) {
+	l, err := listenTCP(ctx, address(&c.cfg.Modules.CloudHub.WebSocket))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; free the port, or change it in the configuration", key, err)
+		return server{}, err
 	}
-	return l, nil
+	return server{addr: l.Addr(), close: l.Close, serve: func(ctx context.Context) error { return c.hub.ServeWebSocket(ctx, l, c.edgeTLS()) }}, nil
+}
+
+func (c *cloud) openQUIC(context.Context) (server, error) {
+	l, err := c.hub.ListenQUIC(address(&c.cfg.Modules.CloudHub.Quic.Listener), c.edgeTLS())
+	if err != nil {
+		return server{}, err
+	}
+	return server{addr: l.Addr(), close: l.Close, serve: func(ctx context.Context) error { return c.hub.ServeQUIC(ctx, l) }}, nil
+}
+
+func (c *cloud) openHTTPS(ctx context.Context) (server, error) {
+	l, err := listenTCP(ctx, address(&c.cfg.Modules.CloudHub.HTTPS))
+	if err != nil {
+		return server{}, err
+	}
+	nodes := c.api.client.CoreV1().Nodes()
+	return server{addr: l.Addr(), close: l.Close, serve: func(ctx context.Context) error { return c.authority.Serve(ctx, l, nodes) }}, nil
+}
+
+func (c *cloud) openUnix(context.Context) (server, error) {
+	l, err := cloudhub.ListenUnix(c.cfg.Modules.CloudHub.UnixSocket.Address)
+	if err != nil {
+		return server{}, err
+	}
+	return server{addr: l.Addr(), close: l.Close, serve: func(ctx context.Context) error { return c.hub.ServeUnix(ctx, l) }}, nil
+}
+
+func listenTCP(ctx context.Context, addr string) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 }
 
 func address(l *v1alpha1.Listener) string {
