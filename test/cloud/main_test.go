@@ -202,6 +202,23 @@ func (c *cloud) oldAsk(node, op, res string, content any) *model.Message {
 	return answer
 }
 
+func key(text string) resource.Key {
+	k, err := resource.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+func decode[T any](t *testing.T, data []byte) *T {
+	t.Helper()
+	out := new(T)
+	if err := json.Unmarshal(data, out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 func isService(ref cloudhub.Ref) bool { return ref.Key.Type == resource.TypeService }
 
 func (c *cloud) parse(m *model.Message) *reply {

@@ -1,0 +1,147 @@
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+// TestEvictions: when nodes fall silent, the real controller manager evicts the pods of a server and those that want it
+// so, and leaves all others on edges alone. Two cloudcores serve the cluster; each edge is connected to one of them, or
+// to none.
+func TestEvictions(t *testing.T) {
+	c := start(t, kube.Options{ControllerManager: true, NodeMonitorGracePeriod: 4 * time.Second, NodeMonitorPeriod: 500 * time.Millisecond,
+		TolerationTime: 2 * time.Second, ControllerManagerFlags: []string{"--node-eviction-rate=10"}}, "rbac.yaml")
+	c.control()
+	second := *c
+	second.hub = newHub()
+	second.control()
+	c.defaultAccount()
+
+	c.register("first")
+	second.register("other")
+	second.register("kept")
+	if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "server"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.cluster.Kubectl(t.Context(), "annotate", "node", "kept", "edgecore.io/keep-evictions=true"); err != nil {
+		t.Fatal(err)
+	}
+	live := c.live(6)
+	for _, node := range append([]string{"first", "other", "kept", "server"}, live...) {
+		ready := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`,
+			time.Now().UTC().Format(time.RFC3339))
+		if _, err := c.cluster.Kubectl(t.Context(), "patch", "node", node, "--subresource=status", "-p", ready); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.eventually("both cloudcores know of the annotation", func() error {
+		for _, one := range []*cloud{c, &second} {
+			o, err := one.ctl.Object("kept", key("null/node/kept"))
+			if err != nil {
+				return err
+			}
+			if node := decode[v1.Node](t, o.JSON); node.Annotations["edgecore.io/keep-evictions"] != "true" {
+				return errors.New("not yet")
+			}
+		}
+		return nil
+	})
+	for _, p := range []struct{ node, pod, extra string }{
+		{"first", "on-first", ""}, {"other", "on-other", ""}, {"server", "on-server", ""}, {"kept", "on-kept", ""},
+		{"other", "limited", ", tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}]"},
+	} {
+		c.pod(p.node, p.pod, p.extra)
+		second.wants(p.node, "default/pod/"+p.pod)
+	}
+	for _, pod := range []string{"on-first", "on-other"} {
+		c.eventually(pod+" tolerates all", func() error { return c.tolerant(pod) })
+	}
+	pod := func(name string) *v1.Pod {
+		p, err := c.admin.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for _, name := range []string{"on-server", "on-kept"} {
+		c.eventually(name+" is evicted", func() error {
+			if pod(name).DeletionTimestamp == nil {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+	}
+	for _, name := range live {
+		n, err := c.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || len(n.Status.Conditions) != 1 || n.Status.Conditions[0].Status != v1.ConditionTrue {
+			t.Errorf("a node whose lease is renewed: %v %+v", err, n.Status.Conditions)
+		}
+	}
+	// One that came later and is evicted shows that the turn of the others has passed.
+	for _, node := range []string{"first", "other"} {
+		c.eventually(node+" counts as unreachable", func() error {
+			n, err := c.admin.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			for _, taint := range n.Spec.Taints {
+				if taint.Key == v1.TaintNodeUnreachable && taint.Effect == v1.TaintEffectNoExecute {
+					return nil
+				}
+			}
+			return fmt.Errorf("%+v", n.Spec.Taints)
+		})
+	}
+	c.pod("server", "on-server-later", "")
+	c.eventually("the later pod is evicted", func() error {
+		if pod("on-server-later").DeletionTimestamp == nil {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	for _, name := range []string{"on-first", "on-other", "limited"} {
+		if pod(name).DeletionTimestamp != nil {
+			t.Errorf("pod %s is evicted", name)
+		}
+	}
+}
+
+// live makes nodes of which signs of life come. Without enough of them, the controller manager takes the silence of the
+// others for a fault of its own network, and evicts nothing.
+func (c *cloud) live(n int) []string {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var beats sync.WaitGroup
+	c.t.Cleanup(func() {
+		cancel()
+		beats.Wait()
+	})
+	var names []string
+	for i := range n {
+		name := fmt.Sprintf("live-%d", i)
+		names = append(names, name)
+		c.register(name)
+		c.wants(name, "null/node/"+name)
+		beats.Go(func() {
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				c.ctl.Heartbeat(ctx, name)
+				select {
+				case <-ctx.Done():
+				case <-tick.C:
+				}
+			}
+		})
+	}
+	return names
+}
