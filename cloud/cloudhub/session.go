@@ -72,7 +72,7 @@ type answer struct {
 func newSession(h *Hub, node string, conn wire.Conn) *session {
 	now := time.Now()
 	s := &session{hub: h, node: node, conn: conn, features: conn.Features(), done: make(chan struct{}), closed: make(chan struct{}),
-		began: now, heartbeat: now}
+		began: now, heartbeat: now.Add(-heartbeatPeriod)} // the first renewal is due at once
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.kept.Store(now.UnixNano())
 	opts := upstreamPeer

@@ -3,6 +3,7 @@ package cloudhub
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 func TestOurEdge(t *testing.T) {
@@ -58,7 +60,8 @@ func TestOurEdge(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	log := []string{"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)", "connected n1 edgecore/websocket"}
-	if diff := cmp.Diff(log, c.api.noted()); diff != "" {
+	noted := slices.DeleteFunc(c.api.noted(), func(line string) bool { return line == "heartbeat n1" })
+	if diff := cmp.Diff(log, noted); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -109,6 +112,113 @@ func TestSilence(t *testing.T) {
 	}
 	if err := ours.waitEnd(); err == nil || !strings.Contains(err.Error(), "for") {
 		t.Errorf("the silent edge ended with %v", err)
+	}
+}
+
+// link is a Conn without a network.
+type link struct {
+	wire.Conn
+	features wire.Features
+	heard    time.Time
+	closed   chan string
+}
+
+func (l *link) Features() wire.Features { return l.features }
+func (l *link) Stats() wire.Stats       { return wire.Stats{Heard: l.heard} }
+func (l *link) Protocol() string        { return wire.ProtocolWebSocket }
+func (l *link) Close(_ int, reason string) error {
+	l.closed <- reason
+	return nil
+}
+
+// TestSweep: leases are renewed at once, then every 10 s at most and only while signs of life come; silence ends the session.
+func TestSweep(t *testing.T) {
+	api := &api{}
+	hub, err := New(Options{Downstream: newCluster(), Upstream: api})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	conn := &link{features: wire.Features{Lease: true, Inventory: true}, heard: began, closed: make(chan string, 1)}
+	s := newSession(hub, "n1", conn)
+	s.begun = true
+	at := func(seconds int) { s.sweep(began.Add(time.Duration(seconds) * time.Second)) }
+	beats := func(want int) {
+		t.Helper()
+		s.work.Wait()
+		if got := len(api.noted()); got != want {
+			t.Errorf("%d renewals, want %d", got, want)
+		}
+	}
+	at(0)
+	at(1)
+	beats(1)
+	conn.heard = began.Add(8 * time.Second)
+	at(9)
+	beats(1)
+	at(11)
+	beats(2)
+	at(25) // nothing came since
+	beats(2)
+	conn.heard = began.Add(26 * time.Second)
+	at(26)
+	beats(3)
+	s.stalled.Store(true) // it is not heard because nobody listens
+	at(90)
+	s.stalled.Store(false)
+	if s.ended {
+		t.Error("ended while its reader waited")
+	}
+	at(57)
+	if reason := <-conn.closed; reason != "no sign of life came for 30s" {
+		t.Errorf("ended: %s", reason)
+	}
+	<-s.closed
+	at(58)
+	beats(3)
+}
+
+// TestNoInventory: an edge of ours that does not tell what it holds gets everything after a while.
+func TestNoInventory(t *testing.T) {
+	c := startCloud(t, nil)
+	c.cluster.set("n1", "default/pod/web", "u", "a")
+	conn, err := wire.DialWebSocket(t.Context(), wire.DialOptions{URL: "wss://" + c.addr + "/", Header: nodeHeader("n1"),
+		TLS: c.clientTLS(c.ca.Node(t, "n1", time.Now().Add(time.Hour))), Features: wire.AllFeatures()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(wire.CloseNormal, "")
+	eventually(t, "the session", func() bool { s := c.hub.session("n1"); return s != nil && s.sweepStart(time.Now()) })
+	s := c.hub.session("n1")
+	s.sweepStart(time.Now().Add(inventoryWait - time.Second))
+	if s.waited {
+		t.Error("waited too little")
+	}
+	s.sweepStart(time.Now().Add(inventoryWait + time.Second))
+	m, err := conn.Read()
+	if err != nil || m.Route.Resource != "default/pod/web" {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	// It tells later all the same: only what it lacks is sent.
+	c.cluster.set("n1", "default/pod/api", "u2", "a")
+	inventory, err := wire.NewInventory([]wire.Held{{Key: "default/pod/web", UID: "u", Version: "a"}, {Key: "default/pod/api", UID: "u2", Version: "a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(conn.Write(m.Respond(model.OK)), conn.Write(inventory)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := conn.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Header.ParentID == inventory.Header.ID {
+			break
+		}
+		if err := conn.Write(m.Respond(model.OK)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -27,6 +27,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
+var noOptions = metav1.CreateOptions{}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // syncObject makes one as KubeEdge writes it.
