@@ -96,7 +96,7 @@ func newAPIServer(rc *rest.Config) (*apiServer, error) {
 const (
 	// firstRetry and lastRetry bound the time between two questions to an API server that does not answer.
 	firstRetry = time.Second
-	lastRetry  = 10 * time.Second
+	lastRetry  = 3 * time.Second
 	// answerWithin is how long kube-apiserver may take to answer at the start.
 	answerWithin = 10 * time.Second
 )

@@ -98,7 +98,7 @@ func TestAwaitAPI(t *testing.T) {
 		"there":        {[]error{nil}, 0, ""},
 		"no namespace": {[]error{apierrors.NewNotFound(namespaces, "kubeedge")}, 0, ""},
 		"not for us":   {[]error{apierrors.NewForbidden(namespaces, "kubeedge", errors.New("no"))}, 0, ""},
-		"starting":     {[]error{errors.New("connection refused"), errors.New("connection refused"), apierrors.NewServiceUnavailable("soon"), nil}, 7 * time.Second, ""},
+		"starting":     {[]error{errors.New("connection refused"), errors.New("connection refused"), apierrors.NewServiceUnavailable("soon"), nil}, 6 * time.Second, ""},
 		"refused":      {[]error{errors.New("connection refused"), apierrors.NewUnauthorized("no")}, time.Second, "refuses our credentials"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestAwaitAPIEnds(t *testing.T) {
 		if err := awaitAPI(ctx, client, func(error) { asked++ }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v", err)
 		}
-		if asked != 9 { // after 0, 1, 3, 7, 15, 25 ... 55 s
+		if asked != 21 { // after 0, 1, 3, 6, 9 ... 57 s
 			t.Errorf("asked %d times", asked)
 		}
 	})
