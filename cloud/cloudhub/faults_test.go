@@ -164,9 +164,10 @@ func TestFaults(t *testing.T) {
 	eventually(t, "as many ends as beginnings", func() bool {
 		begun, ended = 0, 0
 		for _, line := range c.api.noted() {
-			if strings.HasPrefix(line, "connected") {
+			switch {
+			case strings.HasPrefix(line, "connected"):
 				begun++
-			} else {
+			case strings.HasPrefix(line, "disconnected"):
 				ended++
 			}
 		}
