@@ -13,7 +13,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -189,7 +188,7 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 	var config *tls.Config
 	var caDER []byte
 	if with != nil {
-		config = k.tlsAs(with)
+		config = with.ClientTLS(k.now)
 	} else {
 		config, caDER = k.tlsTo(certs.Pool(ca)), ca.Raw
 	}
@@ -213,15 +212,6 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 	return nil
 }
 
-// tlsAs is a connection on which the device says who it is.
-func (k *Keeper) tlsAs(id *certs.Identity) *tls.Config {
-	config := k.tlsTo(id.Pool())
-	own := id.TLS()
-	// It is shown whichever CAs the cloud says it takes: without it there is nothing to be had.
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &own, nil }
-	return config
-}
-
 // checkIssued makes sure that what the cloud gave is what was asked for: it is going to take the place of
 // what works.
 func (k *Keeper) checkIssued(der []byte, key *ecdsa.PrivateKey, cas *x509.CertPool) error {
@@ -240,26 +230,6 @@ func (k *Keeper) checkIssued(der []byte, key *ecdsa.PrivateKey, cas *x509.CertPo
 		return problem(Refused, err, "the certificate that the cloud at %s gave is not what was asked for (%v); the files are as they were. Look at cloudcore's log", k.opts.Server, err)
 	}
 	return nil
-}
-
-// TLS is what the hub dials with: the device's certificate as it is now, and the CA that it trusts. It is to
-// be taken anew for each connection.
-func (k *Keeper) TLS() (*tls.Config, error) {
-	if err := k.Check(); err != nil {
-		return nil, err
-	}
-	id, err := k.opts.Files.Load()
-	if err != nil {
-		return nil, fmt.Errorf("device's certificate: %w", err)
-	}
-	return k.tlsAs(id), nil
-}
-
-// Explain turns an error of a connection to another port of the cloud, made with TLS, into a Problem.
-func (k *Keeper) Explain(server string, err error) error {
-	c := k.client
-	c.server = server
-	return c.explain(err)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

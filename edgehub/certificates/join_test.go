@@ -39,9 +39,6 @@ func TestJoin(t *testing.T) {
 	opts := c.options(t, c.token(t, ""))
 	k := certificates.New(opts)
 	wantProblem(t, k.Check(), certificates.NoToken, "has no certificate for the cloud yet", "cloudcore gettoken", "edgecore join")
-	if _, err := k.TLS(); certificates.ReasonOf(err) != certificates.NoToken {
-		t.Errorf("TLS: %v", err)
-	}
 	if err := k.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -63,11 +60,7 @@ func TestJoin(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	// What it gives the hub is good for the hub.
-	config, err := k.TLS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	peer := handshake(t, c.ServerTLS(tls.RequireAndVerifyClientCert), config)
+	peer := handshake(t, c.ServerTLS(tls.RequireAndVerifyClientCert), id.ClientTLS(c.clock.now))
 	if got := peer.PeerCertificates[0].Subject.CommonName; got != "system:node:edge1" {
 		t.Errorf("the hub sees %s", got)
 	}

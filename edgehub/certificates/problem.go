@@ -49,15 +49,6 @@ func (p *Problem) Error() string { return p.Text }
 
 func (p *Problem) Unwrap() error { return p.Err }
 
-// Passing tells whether the problem may pass without anybody doing something on this device.
-func (p *Problem) Passing() bool {
-	switch p.Reason {
-	case Unreachable, Busy, Clock, WrongHost, Refused:
-		return true
-	}
-	return false
-}
-
 func problem(reason Reason, err error, format string, args ...any) *Problem {
 	return &Problem{Reason: reason, Text: fmt.Sprintf(format, args...), Err: err}
 }

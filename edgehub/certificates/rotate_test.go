@@ -137,9 +137,6 @@ func TestExpired(t *testing.T) {
 	opts.Token = func() (string, error) { return token, nil }
 	k := certificates.New(opts)
 	wantProblem(t, k.Ensure(t.Context()), certificates.Expired, "ended at 2027-11-21T12:00:00Z (the clock says 2027-12-26T12:00:00Z)", "edgecore join", "no state is lost, and the pods run on")
-	if _, err := k.TLS(); certificates.ReasonOf(err) != certificates.Expired {
-		t.Errorf("TLS: %v", err)
-	}
 	if !load(t, opts.Files).Cert().Equal(first.Cert()) {
 		t.Error("the files are changed")
 	}
@@ -211,18 +208,14 @@ func TestClockOfTheCertificate(t *testing.T) {
 	if err := k.Check(); err != nil {
 		t.Error(err)
 	}
-	config, err := k.TLS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := config.Time(); got.Before(clk.now().Add(-time.Hour)) {
-		t.Errorf("TLS believes that it is %v", got)
+	if taken, err := k.NameTaken(t.Context(), c.token(t, "")); taken || err != nil {
+		t.Errorf("it does not dial: %v", err)
 	}
 	clk.add(500 * 24 * time.Hour) // the cloud renews its certificate, which the device has not heard of
 	if err := c.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = k.NameTaken(t.Context(), c.token(t, ""))
+	_, err := k.NameTaken(t.Context(), c.token(t, ""))
 	wantProblem(t, err, certificates.Clock, "behind the cloud's", "date -s")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -297,14 +290,7 @@ func TestAwait(t *testing.T) {
 	wg.Wait()
 }
 
-func TestPassing(t *testing.T) {
-	for reason, want := range map[certificates.Reason]bool{
-		certificates.Unreachable: true, certificates.Clock: true, certificates.NoToken: false, certificates.BadToken: false,
-	} {
-		if got := (&certificates.Problem{Reason: reason}).Passing(); got != want {
-			t.Errorf("%s: %v", reason, got)
-		}
-	}
+func TestProblem(t *testing.T) {
 	cause := errors.New("cause")
 	if !errors.Is(&certificates.Problem{Err: cause}, cause) || certificates.ReasonOf(cause) != "" {
 		t.Error("the cause is lost")

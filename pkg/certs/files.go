@@ -48,6 +48,21 @@ func (i *Identity) TLS() tls.Certificate {
 	return c
 }
 
+// ClientTLS is what the node dials its cloud with. Its clock is never before the beginning of its own
+// certificates: a device whose clock starts in 1970 dials all the same.
+func (i *Identity) ClientTLS(now func() time.Time) *tls.Config {
+	own := i.TLS()
+	bounds := []time.Time{i.Cert().NotBefore}
+	for _, ca := range i.CAs {
+		bounds = append(bounds, ca.NotBefore)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: i.Pool(), Time: AtLeast(now, bounds...),
+		// It is shown whichever CAs the cloud says it takes: without it there is nothing to be had.
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &own, nil },
+	}
+}
+
 // Load reads the identity. It finishes a Save that a power cut interrupted. A file that is not there gives an
 // error that is os.ErrNotExist; the time is not looked at.
 func (f Files) Load() (*Identity, error) {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func testFiles(t *testing.T) Files {
@@ -40,6 +41,10 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 	if c := id.TLS(); len(c.Certificate) != 1 || !bytes.Equal(c.Certificate[0], cert.Raw) || c.PrivateKey != id.Key {
 		t.Error("not what TLS needs")
+	}
+	c := id.ClientTLS(func() time.Time { return time.Unix(0, 0) })
+	if own, err := c.GetClientCertificate(nil); err != nil || own.Leaf != id.Cert() || !c.RootCAs.Equal(id.Pool()) || !c.Time().Equal(cert.NotBefore) {
+		t.Errorf("not what the node dials with: %v, at %v", err, c.Time())
 	}
 	if err := VerifyClient(id.Cert(), id.Pool(), cert.NotBefore); err != nil {
 		t.Error(err)
