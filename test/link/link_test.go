@@ -299,3 +299,13 @@ spec:
     command: [sh, -c, %q]
 `, name, node, more, script)
 }
+
+// cloudLogs checks that cloudcore has logged something.
+func (s *site) cloudLogs(text string) {
+	s.t.Helper()
+	data, err := os.ReadFile(s.cloud.Log())
+	s.must(err)
+	if !strings.Contains(string(data), text) {
+		s.t.Errorf("cloudcore did not log %s:\n%s", text, daemon.Tail(s.cloud.Log(), 10))
+	}
+}

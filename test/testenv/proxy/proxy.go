@@ -24,14 +24,14 @@ const (
 
 // Proxy is one cable. Its methods may be called from any goroutine.
 type Proxy struct {
-	target string
-	l      net.Listener
-	wg     sync.WaitGroup
+	l  net.Listener
+	wg sync.WaitGroup
 	// Up and Down count the bytes to and from the target.
 	Up, Down atomic.Int64
 
-	mu    sync.Mutex
-	state State
+	mu     sync.Mutex
+	target string
+	state  State
 	// changed is closed at each change of the state.
 	changed chan struct{}
 	delay   time.Duration
@@ -46,7 +46,7 @@ func Start(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, l: l, changed: make(chan struct{}), left: -1, conns: map[net.Conn]struct{}{}}
+	p := &Proxy{l: l, target: target, changed: make(chan struct{}), left: -1, conns: map[net.Conn]struct{}{}}
 	p.wg.Go(p.accept)
 	return p, nil
 }
@@ -78,6 +78,15 @@ func (p *Proxy) set(s State) {
 			_ = c.Close()
 		}
 	}
+}
+
+// Retarget ends all connections; new ones go elsewhere.
+func (p *Proxy) Retarget(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+	p.set(Cut)
+	p.set(Passing)
 }
 
 // CutAfter cuts the connections when so many more bytes have passed: in the middle of a frame, most likely. New ones
@@ -117,7 +126,10 @@ func (p *Proxy) join(from net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	var dialer net.Dialer
-	to, err := dialer.DialContext(ctx, "tcp", p.target)
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	to, err := dialer.DialContext(ctx, "tcp", target)
 	if err != nil {
 		return
 	}
