@@ -1,0 +1,66 @@
+package metaclient
+
+import (
+	"encoding/json"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The status of a pod travels as a strategic merge patch. It is to make the API server's status what this one is,
+// whatever that was before, but for the conditions of others: so it says of each field of ours that is empty
+// that it is (null), and of the lists that would be merged by address that they are replaced.
+
+// owned are the fields of a pod's status that a node agent sets.
+var owned = [...]string{
+	"phase", "message", "reason", "hostIP", "hostIPs", "podIP", "podIPs", "startTime", "qosClass",
+	"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses",
+}
+
+// mergedByIP are the lists whose entries are merged by their address.
+var mergedByIP = [...]string{"hostIPs", "podIPs"}
+
+// replaceList is the entry by which a list is replaced rather than merged.
+var replaceList = json.RawMessage(`{"$patch":"replace"}`)
+
+func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
+	text, err := json.Marshal(status)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	for _, name := range owned {
+		if _, ok := fields[name]; !ok {
+			fields[name] = json.RawMessage("null")
+		}
+	}
+	for _, name := range mergedByIP {
+		var list []json.RawMessage
+		if json.Unmarshal(fields[name], &list) == nil && list != nil {
+			if fields[name], err = json.Marshal(append(list, replaceList)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": fields})
+}
+
+// readPatch reads a patch of ours, or one of KubeEdge's.
+func readPatch(text []byte) (types.UID, v1.PodStatus, error) {
+	var p struct {
+		Metadata struct {
+			UID types.UID `json:"uid"`
+		} `json:"metadata"`
+		Status v1.PodStatus `json:"status"`
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return "", v1.PodStatus{}, err
+	}
+	p.Status.PodIPs = slices.DeleteFunc(p.Status.PodIPs, func(ip v1.PodIP) bool { return ip.IP == "" })
+	p.Status.HostIPs = slices.DeleteFunc(p.Status.HostIPs, func(ip v1.HostIP) bool { return ip.IP == "" })
+	return p.Metadata.UID, p.Status, nil
+}

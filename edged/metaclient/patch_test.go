@@ -1,0 +1,58 @@
+package metaclient
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+// TestPatch: the API server's status becomes the edge's, whatever it was; the conditions of others stay.
+func TestPatch(t *testing.T) {
+	before := v1.Pod{Status: v1.PodStatus{
+		Phase: v1.PodPending, Reason: "Evicted", Message: "old", PodIP: "10.0.0.1", PodIPs: []v1.PodIP{{IP: "10.0.0.1"}}, HostIPs: []v1.HostIP{{IP: "192.0.2.1"}},
+		Conditions:            []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "old"}},
+		InitContainerStatuses: []v1.ContainerStatus{{Name: "i"}}, ContainerStatuses: []v1.ContainerStatus{{Name: "c", RestartCount: 1}},
+		NominatedNodeName: "of the scheduler",
+	}}
+	want := v1.PodStatus{
+		Phase: v1.PodRunning, PodIP: "10.0.0.2", PodIPs: []v1.PodIP{{IP: "10.0.0.2"}}, HostIP: "192.0.2.2", HostIPs: []v1.HostIP{{IP: "192.0.2.2"}},
+		Conditions:        []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
+		ContainerStatuses: []v1.ContainerStatus{{Name: "c", RestartCount: 2}},
+	}
+	text, err := writePatch("u", want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, kept, err := readPatch(text)
+	if err != nil || uid != "u" {
+		t.Fatal(uid, err)
+	}
+	if diff := cmp.Diff(want, kept); diff != "" {
+		t.Errorf("what the store keeps (-want +got):\n%s", diff)
+	}
+	data, err := json.Marshal(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err = strategicpatch.StrategicMergePatch(data, text, v1.Pod{}); err != nil {
+		t.Fatal(err)
+	}
+	var after v1.Pod
+	if err := json.Unmarshal(data, &after); err != nil {
+		t.Fatal(err)
+	}
+	ready := after.Status.Conditions[0]
+	if ready.Type != v1.PodReady {
+		ready = after.Status.Conditions[1]
+	}
+	if len(after.Status.Conditions) != 2 || ready.Status != v1.ConditionTrue {
+		t.Errorf("conditions %+v", after.Status.Conditions)
+	}
+	want.Conditions, want.NominatedNodeName = after.Status.Conditions, "of the scheduler"
+	if diff := cmp.Diff(want, after.Status); diff != "" {
+		t.Errorf("what the API server has (-want +got):\n%s", diff)
+	}
+}
