@@ -9,11 +9,11 @@ BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
 
 export CGO_ENABLED := 1
 
-.PHONY: help setup build run stop test test-vm lint race bench cross clean
+.PHONY: help setup build run stop demo demo-stop test test-vm lint race bench cross clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  %-8s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  %-9s %s\n' "$$t" "$$d"; done
 	@echo
 	@echo "make run CRI=unix:///run/containerd/containerd.sock uses a runtime that is there already."
 
@@ -31,10 +31,18 @@ run: setup build ## run sample pods under edgecore on a containerd of its own
 stop: ## remove all that `make run` made
 	go run ./hack/dev stop
 
+demo: setup build ## a cluster and a device here, the link between them cut and mended (KEEP=1: they run on)
+	go run ./hack/demo run $(if $(KEEP),--keep)
+
+demo-stop: ## remove all that `make demo` made
+	go run ./hack/demo stop
+
 test: setup lint build ## all tests, on real parts, with the race detector (needs root)
 	go test -timeout 10m ./beehive ./metamanager/store # what they promise of speed, which means nothing under the race detector
-	go test -timeout 30m -race $$(go list ./... | grep -v -e /test/edge -e '/test/vm$$')
+	go run ./hack/kube # builds the Kubernetes of the tests; the first time takes 10 minutes
+	go test -timeout 30m -race $$(go list ./... | grep -v -e /test/edge -e /test/link -e '/test/vm$$')
 	go test -timeout 30m -race ./test/edge # alone: it measures times
+	go test -timeout 40m -race ./test/link # and so does this
 
 lint: ## gofmt, go vet, staticcheck
 	@echo "gofmt -l ."; out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
