@@ -127,6 +127,7 @@ func (c *cluster) want(node string) map[string]string {
 type api struct {
 	mu     sync.Mutex
 	log    []string
+	beats  int
 	handle func(ctx context.Context, node string, m *model.Message) *model.Message
 }
 
@@ -145,8 +146,12 @@ func (a *api) noted() []string {
 func (a *api) Connected(_ context.Context, node, protocol string) {
 	a.note("connected %s %s", node, protocol)
 }
-func (a *api) Disconnected(node, reason string)         { a.note("disconnected %s: %s", node, reason) }
-func (a *api) Heartbeat(_ context.Context, node string) { a.note("heartbeat %s", node) }
+func (a *api) Disconnected(node, reason string) { a.note("disconnected %s: %s", node, reason) }
+func (a *api) Heartbeat(context.Context, string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.beats++
+}
 func (a *api) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	a.mu.Lock()
 	handle := a.handle
