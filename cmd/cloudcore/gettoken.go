@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,7 +54,7 @@ name that no node has. With --node it is a new token for that node alone, and th
 cluster knows already: its certificate has ended, or its hardware was replaced.
 
 It reads secrets of the namespace kubeedge, by way of --kube-config, or else as cloudcore itself does, or else by
-$KUBECONFIG or ~/.kube/config. The token goes to standard output, a word on it to standard error.`,
+$KUBECONFIG or ~/.kube/config. The token goes to standard output; on a terminal, a word on it to standard error.`,
 		Example: `  cloudcore gettoken
   cloudcore gettoken --node edge1 --ttl 1h
   kubectl -n kubeedge exec deploy/cloudcore -- cloudcore gettoken --node edge1`,
@@ -89,13 +90,30 @@ func (o *getTokenOptions) run(ctx context.Context, out, errs io.Writer, now time
 	if err != nil {
 		return err
 	}
+	if isTerminal(errs) {
+		fmt.Fprintln(errs, aboutToken(token))
+	}
+	_, err = fmt.Fprintln(out, token)
+	return err
+}
+
+// aboutToken is a word to somebody who looks at a token.
+func aboutToken(token *certs.Token) string {
 	whom := "any device"
 	if token.Claims.Node != "" {
 		whom = "node " + token.Claims.Node + " alone"
 	}
-	fmt.Fprintf(errs, "For %s, until %s. To join: edgecore join --cloudcore-ipport HOST:10000 --token-file FILE\n", whom, token.Claims.Expires.UTC().Format(time.RFC3339))
-	_, err = fmt.Fprintln(out, token)
-	return err
+	return "For " + whom + ", until " + token.Claims.Expires.UTC().Format(time.RFC3339) + ". To join: edgecore join --cloudcore-ipport HOST:10000 --token-file FILE"
+}
+
+// isTerminal tells whether a person reads along; a program may take all output together for the token.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 func (o *getTokenOptions) token(ctx context.Context, secrets certificates.Secrets, now time.Time) (*certs.Token, error) {

@@ -54,12 +54,15 @@ func TestGetToken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Count(out, "\n") != 1 || !strings.Contains(errs, tc.word) || !strings.Contains(errs, "edgecore join") {
-				t.Errorf("stdout %q, stderr %q", out, errs)
+			if strings.Count(out, "\n") != 1 || errs != "" {
+				t.Errorf("stdout %q, stderr %q: want the token alone", out, errs)
 			}
 			token, err := certs.ParseToken(out)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if about := aboutToken(token); !strings.HasPrefix(about, tc.word) || !strings.Contains(about, "edgecore join") {
+				t.Errorf("about it: %s", about)
 			}
 			bound, err := authority.VerifyToken(token.Bearer, "edge1")
 			if err != nil || bound != tc.bound || !token.SignedBy(authority.CA().Raw) {
