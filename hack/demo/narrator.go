@@ -75,3 +75,6 @@ func shown(path string) string {
 
 // seconds is how long something took, for people.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+// kilobytes is how much something was, for people.
+func kilobytes(n int64) string { return fmt.Sprintf("%.1f kB", float64(n)/1000) }

@@ -119,7 +119,7 @@ func (d *demo) deployment(ctx context.Context) error {
 
 func (d *demo) cut(ctx context.Context) error {
 	d.title("Cut the link")
-	d.say("From here on no byte passes between device and cloud. After %v without a heartbeat the cluster calls the node NotReady\n(Kubernetes' own time is 50 s), and the device says itself that it is alone:", gracePeriod)
+	d.say("From here on no byte passes between device and cloud. After %.0f s without a heartbeat the cluster calls the node NotReady\n(Kubernetes' own time is 50 s). The device says itself what it knows of it.", gracePeriod.Seconds())
 	d.cable(proxy.Cut)
 	if err := d.until(ctx, patience, "the cluster notices that the node is away", func() error { return d.nodeIs(ctx, v1.ConditionUnknown) }); err != nil {
 		return err
@@ -228,15 +228,15 @@ func (d *demo) reconnect(ctx context.Context) error {
 			return fmt.Errorf("container %s was restarted when the link was mended", id)
 		}
 	}
-	d.say("%s after that the cluster knew all that had happened on the device, and after %s the pods showed the new page.\nThis took %d bytes from the device and %d bytes to it.",
-		seconds(current), seconds(arrived), d.cables[0].Up.Load()-up, d.cables[0].Down.Load()-down)
+	d.say("%s after that the cluster knew all that had happened on the device, and after %s the pods showed the new page.\nIt took %s from the device and %s to it, TLS and all.",
+		seconds(current), seconds(arrived), kilobytes(d.cables[0].Up.Load()-up), kilobytes(d.cables[0].Down.Load()-down))
 	if err := d.showPage(ctx, newPage); err != nil {
 		return err
 	}
 	if _, err := d.sh(ctx, "kubectl get nodes,pods -o wide"); err != nil {
 		return err
 	}
-	d.say("No pod was restarted by it: the %d containers that run are those that edgecore started without a cloud. (RESTARTS counts\nthe containers that were removed on the way.)", len(after))
+	d.say("No pod was restarted by it: the %d containers that run are those that edgecore started without a cloud. (RESTARTS\ncounts those that were lost before.)", len(after))
 	return nil
 }
 

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestShown(t *testing.T) {
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(wd, ".demo", "a.yaml"): ".demo/a.yaml",
+		"/etc/passwd":                        "/etc/passwd",
+		filepath.Join(wd, "a b"):             "'a b'",
+		"/it's":                              `'/it'\''s'`,
+		"/a;b":                               "'/a;b'",
+	} {
+		if got := shown(path); got != want {
+			t.Errorf("shown(%q) = %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestShShowsWhatItRuns(t *testing.T) {
+	var out bytes.Buffer
+	n := &narrator{out: &out, env: []string{"GREETING=hello"}}
+	text, err := n.sh(t.Context(), "echo $GREETING; echo oops >&2; exit 3")
+	if want := "hello\noops\n"; text != want || out.String() != "\n$ echo $GREETING; echo oops >&2; exit 3\n"+want {
+		t.Errorf("%q, shown as %q", text, out.String())
+	}
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestShEndsWithItsChildren(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	n := &narrator{out: &bytes.Buffer{}}
+	if _, err := n.sh(ctx, "sleep 60 & sleep 60"); err == nil {
+		t.Error("no error")
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+}
+
+// TestClearLeavesOthersAlone: a folder that is no demo's is not removed.
+func TestClearLeavesOthersAlone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "precious")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := clear(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "is not a demo's") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+	if err := clear(t.Context(), filepath.Join(dir, "none")); err != nil {
+		t.Error(err)
+	}
+}
