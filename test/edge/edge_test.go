@@ -211,11 +211,8 @@ func (n *node) nothingLeft() {
 				return fmt.Errorf("%s: %s is left", dir, entries[0].Name())
 			}
 		}
-		for _, hierarchy := range []string{"", "/memory"} {
-			groups, err := filepath.Glob("/sys/fs/cgroup" + hierarchy + n.CgroupRoot + "/kubepods/*/pod*")
-			if err != nil || len(groups) > 0 {
-				return fmt.Errorf("cgroups left: %v, %w", groups, err)
-			}
+		if groups, err := n.ctrd.PodCgroups(); err != nil || len(groups) > 0 {
+			return fmt.Errorf("cgroups left: %v, %w", groups, err)
 		}
 		boxes, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{})
 		if err == nil && len(boxes.Items) > 0 {

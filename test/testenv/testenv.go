@@ -5,9 +5,11 @@ package testenv
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
+	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
@@ -15,6 +17,9 @@ import (
 )
 
 const stopTimeout = 2 * time.Minute
+
+// CgroupDriverEnv chooses the cgroup driver of containerd and edgecore; empty is cgroupfs.
+const CgroupDriverEnv = "EDGECORE_TEST_CGROUP_DRIVER"
 
 // Options say which containerd a test wants. The zero value is the machine's, with images.
 type Options struct {
@@ -35,7 +40,7 @@ func StartContainerd(t testing.TB, opts Options) *containerd.Instance {
 			t.Fatal(err)
 		}
 	}
-	instance, err := containerd.Start(t.Context(), containerd.Options{Binary: binary})
+	instance, err := containerd.Start(t.Context(), containerd.Options{Binary: binary, SystemdCgroup: os.Getenv(CgroupDriverEnv) == cgroups.DriverSystemd})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +58,7 @@ func remove(t testing.TB, instance *containerd.Instance) {
 	if t.Failed() {
 		t.Logf("the end of containerd's log:\n%s", daemon.Tail(instance.LogFile(), 40))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
 	defer cancel()
 	if err := instance.Stop(ctx); err != nil {
 		t.Errorf("stop containerd %s: %v", instance.Name, err)
@@ -64,7 +69,7 @@ func remove(t testing.TB, instance *containerd.Instance) {
 // CheckNoLeaks fails the test when anything of a stopped instance is left on the machine.
 func CheckNoLeaks(t testing.TB, instance *containerd.Instance) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
 	defer cancel()
 	for _, left := range instance.Leaks(ctx) {
 		t.Errorf("containerd %s is stopped, and this is left of it: %s", instance.Name, left)
@@ -86,9 +91,11 @@ func Dial(t testing.TB, instance *containerd.Instance) *cri.Client {
 	return client
 }
 
-// Poll calls check until it returns nil, and fails the test with the last error after limit.
+// Poll calls check until it returns nil, and fails the test with the last error after limit, which is
+// longer on a slow machine.
 func Poll(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
+	limit = daemon.Scaled(limit)
 	deadline := time.Now().Add(limit)
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
@@ -116,14 +123,17 @@ func StartAgent(t testing.TB, instance *containerd.Instance, opts agent.Options)
 	if opts.Dir == "" {
 		opts.Dir = t.TempDir()
 	}
-	opts.Endpoint, opts.CgroupRoot = instance.Endpoint(), instance.CgroupRoot()
+	opts.Endpoint, opts.CgroupRoot, opts.CgroupDriver = instance.Endpoint(), instance.CgroupRoot(), cgroups.DriverCgroupfs
+	if instance.SystemdCgroup {
+		opts.CgroupDriver = cgroups.DriverSystemd
+	}
 	a, err := agent.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Runs before the containerd's own clean-up, and before the folder is removed.
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
 		defer cancel()
 		if err := a.Stop(ctx); err != nil {
 			t.Errorf("stop edgecore: %v", err)

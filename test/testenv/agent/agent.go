@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ type Options struct {
 	NodeName string
 	// Endpoint is the runtime's socket, CgroupRoot the cgroup of the pods.
 	Endpoint, CgroupRoot string
+	// CgroupDriver is the runtime's; empty is cgroupfs.
+	CgroupDriver string
 	// Port is the read-only port; 0 finds a free one.
 	Port int
 	// Kubelet are more keys of tailoredKubeletConfig.
@@ -51,8 +54,14 @@ type Agent struct {
 	proc *daemon.Process
 }
 
-// Build builds edgecore into a folder and returns its path.
+// BinaryEnv names an edgecore that was built before, for machines that have no Go.
+const BinaryEnv = "EDGECORE_TEST_BINARY"
+
+// Build builds edgecore into a folder and returns its path; BinaryEnv takes its place.
 func Build(ctx context.Context, dir string) (string, error) {
+	if built := os.Getenv(BinaryEnv); built != "" {
+		return built, nil
+	}
 	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the module: %w", err)
@@ -103,7 +112,7 @@ func freePort() (int, error) {
 func (a *Agent) writeConfig() error {
 	kubelet := map[string]any{
 		"staticPodPath": a.Manifests(), "podLogsDir": a.PodLogs(), "containerRuntimeEndpoint": a.Endpoint,
-		"cgroupRoot": a.CgroupRoot, "cgroupDriver": "cgroupfs", "address": "127.0.0.1", "readOnlyPort": a.Port,
+		"cgroupRoot": a.CgroupRoot, "cgroupDriver": cmp.Or(a.CgroupDriver, "cgroupfs"), "address": "127.0.0.1", "readOnlyPort": a.Port,
 	}
 	for k, v := range a.Kubelet {
 		kubelet[k] = v
@@ -152,7 +161,7 @@ func (a *Agent) Start(ctx context.Context) error {
 		return err
 	}
 	a.proc = proc
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(30*time.Second))
 	defer cancel()
 	err = daemon.Poll(ctx, func() error {
 		if !proc.Running() {
@@ -237,7 +246,7 @@ func (a *Agent) Get(ctx context.Context, path string) (string, error) {
 }
 
 func (a *Agent) get(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(5*time.Second))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(a.Port)+path, nil)
 	if err != nil {

@@ -1,10 +1,12 @@
 package containerd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -101,4 +103,57 @@ func removeCgroups(name string) error {
 func inCgroup(line, name string) bool {
 	parts := strings.SplitN(line, ":", 3)
 	return len(parts) == 3 && (parts[2] == name || strings.HasPrefix(parts[2], name+"/"))
+}
+
+// cgroupTrees are where the instance's cgroups are: below its name, and where systemd makes them below a slice
+// of that name, too.
+func (i *Instance) cgroupTrees() []string {
+	trees := []string{i.CgroupRoot()}
+	if i.SystemdCgroup {
+		trees = append(trees, "/"+i.slice())
+	}
+	return trees
+}
+
+// slice is the systemd form of CgroupRoot; a '-' in it would mean one level down.
+func (i *Instance) slice() string { return strings.ReplaceAll(i.Name, "-", "_") + ".slice" }
+
+// CgroupParent is the CRI cgroup_parent of a child of CgroupRoot, in the form of the instance's driver.
+func (i *Instance) CgroupParent(child string) string {
+	if i.SystemdCgroup {
+		return strings.TrimSuffix(i.slice(), ".slice") + "-" + strings.ReplaceAll(child, "-", "_") + ".slice"
+	}
+	return i.CgroupRoot() + "/" + child
+}
+
+// PodCgroups lists the cgroups of the pods that an agent keeps below CgroupRoot.
+func (i *Instance) PodCgroups() ([]string, error) {
+	all, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, h := range all {
+		for _, tree := range i.cgroupTrees() {
+			for _, pattern := range []string{"kubepods/pod*", "kubepods/*/pod*", "*-kubepods.slice/*-pod*.slice", "*-kubepods.slice/*.slice/*-pod*.slice"} {
+				dirs, err := filepath.Glob(filepath.Join(h, tree, pattern))
+				if err != nil {
+					return nil, err
+				}
+				found = append(found, dirs...)
+			}
+		}
+	}
+	return found, nil
+}
+
+// stopSlice has systemd forget the units of the instance.
+func (i *Instance) stopSlice(ctx context.Context) error {
+	if !i.SystemdCgroup {
+		return nil
+	}
+	if out, err := exec.CommandContext(ctx, "systemctl", "stop", i.slice()).CombinedOutput(); err != nil {
+		return fmt.Errorf("systemctl stop %s: %w: %s", i.slice(), err, out)
+	}
+	return nil
 }

@@ -143,9 +143,9 @@ default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-SystemdCgroup = false
+SystemdCgroup = %t
 Root = %q
-`, images.Pause, plugins, i.cniConfDir(), i.runcRoot())
+`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot())
 }
 
 // criConfig2 says the same to containerd 2.x, which split the plugin in two.
@@ -168,9 +168,9 @@ default_runtime_name = "runc"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-SystemdCgroup = false
+SystemdCgroup = %t
 Root = %q
-`, images.Pause, plugins, i.cniConfDir(), i.runcRoot())
+`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot())
 }
 
 func (i *Instance) runcRoot() string { return filepath.Join(i.dir(), "runc") }

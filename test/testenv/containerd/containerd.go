@@ -46,6 +46,8 @@ type Options struct {
 	// Binary is the containerd to run; its shim is looked for beside it first. Empty: the one
 	// in PATH.
 	Binary string
+	// SystemdCgroup has containers' cgroups made by systemd, which must be pid 1.
+	SystemdCgroup bool
 }
 
 // Instance is one private containerd. Its methods must not be called at the same time.
@@ -56,12 +58,14 @@ type Instance struct {
 
 // record is what another process needs to know of an instance; it is kept in /run/NAME.
 type record struct {
-	Name    string          `json:"name"`
-	Root    string          `json:"root"`
-	Binary  string          `json:"binary"`
-	Major   int             `json:"major"`
-	Subnet  netip.Prefix    `json:"subnet"`
-	Process daemon.Identity `json:"process"`
+	Name   string `json:"name"`
+	Root   string `json:"root"`
+	Binary string `json:"binary"`
+	Major  int    `json:"major"`
+	// SystemdCgroup is as in Options.
+	SystemdCgroup bool            `json:"systemdCgroup,omitempty"`
+	Subnet        netip.Prefix    `json:"subnet"`
+	Process       daemon.Identity `json:"process"`
 	// Owner is the process that must live for the instance to be wanted; zero: wanted for ever.
 	Owner daemon.Identity `json:"owner"`
 }
@@ -89,7 +93,7 @@ func Start(ctx context.Context, opts Options) (*Instance, error) {
 }
 
 func prepare(ctx context.Context, opts Options) (*Instance, error) {
-	i := &Instance{record: record{Name: opts.Name, Root: opts.Root, Binary: opts.Binary}}
+	i := &Instance{record: record{Name: opts.Name, Root: opts.Root, Binary: opts.Binary, SystemdCgroup: opts.SystemdCgroup}}
 	if i.Name == "" {
 		var key [4]byte
 		if _, err := rand.Read(key[:]); err != nil {
@@ -175,7 +179,9 @@ func (i *Instance) CgroupRoot() string { return "/" + i.Name }
 func (i *Instance) LogFile() string { return filepath.Join(i.Root, "containerd.log") }
 
 // Dial returns a client of the instance's CRI. The caller closes it.
-func (i *Instance) Dial() (*cri.Client, error) { return cri.Dial(i.Endpoint(), "", callTimeout) }
+func (i *Instance) Dial() (*cri.Client, error) {
+	return cri.Dial(i.Endpoint(), "", daemon.Scaled(callTimeout))
+}
 
 // Running tells whether the daemon's process is there, paused or not.
 func (i *Instance) Running() bool { return i.proc.Running() }

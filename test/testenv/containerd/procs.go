@@ -44,7 +44,7 @@ func (i *Instance) owns(proc string) bool {
 		return string(data)
 	}
 	for line := range strings.Lines(read("cgroup")) {
-		if inCgroup(strings.TrimSpace(line), i.CgroupRoot()) {
+		if slices.ContainsFunc(i.cgroupTrees(), func(tree string) bool { return inCgroup(strings.TrimSpace(line), tree) }) {
 			return true
 		}
 	}

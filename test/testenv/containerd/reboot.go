@@ -83,7 +83,7 @@ func trySweep(name string) (unlock func(), mine bool) {
 // processes, mounts, cgroups, links, iptables rules and folders. It waits a moment for what the
 // kernel frees late.
 func (i *Instance) Leaks(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(5*time.Second))
 	defer cancel()
 	var left []string
 	_ = daemon.Poll(ctx, func() error {
@@ -114,8 +114,10 @@ func (i *Instance) leaks(ctx context.Context) []string {
 	found("process", names, err)
 	points, err := mounts(i.Root, i.dir())
 	found("mount", points, err)
-	groups, err := cgroupsNamed(i.CgroupRoot())
-	found("cgroup", groups, err)
+	for _, tree := range i.cgroupTrees() {
+		groups, err := cgroupsNamed(tree)
+		found("cgroup", groups, err)
+	}
 	rules, err := natRules(ctx)
 	found("iptables rule", slices.DeleteFunc(rules, func(r string) bool { return !strings.Contains(r, i.Name) }), err)
 	found("CNI result", i.cniResults(), nil)

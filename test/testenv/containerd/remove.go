@@ -31,7 +31,7 @@ const (
 func (i *Instance) Stop(ctx context.Context) error {
 	if i.Running() {
 		_ = i.Resume()
-		polite, cancel := context.WithTimeout(ctx, politeTimeout)
+		polite, cancel := context.WithTimeout(ctx, daemon.Scaled(politeTimeout))
 		// Only the polite way: what it leaves is removed below.
 		_ = i.removePods(polite)
 		cancel()
@@ -49,7 +49,7 @@ func (i *Instance) Stop(ctx context.Context) error {
 
 // clear takes away all that runs or is held by the kernel; the folders stay.
 func (i *Instance) clear(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, forceTimeout)
+	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(forceTimeout))
 	defer cancel()
 	sockets := i.shimSockets()
 	err := i.killProcesses(ctx)
@@ -58,7 +58,14 @@ func (i *Instance) clear(ctx context.Context) error {
 		_ = os.Remove(socket)
 	}
 	// A cgroup is busy until the last killed process has been reaped.
-	err = errors.Join(err, daemon.Poll(ctx, func() error { return removeCgroups(i.CgroupRoot()) }))
+	err = errors.Join(err, i.stopSlice(ctx))
+	err = errors.Join(err, daemon.Poll(ctx, func() error {
+		var errs []error
+		for _, tree := range i.cgroupTrees() {
+			errs = append(errs, removeCgroups(tree))
+		}
+		return errors.Join(errs...)
+	}))
 	err = errors.Join(err, removeRules(ctx, i.Name))
 	for _, path := range i.cniResults() {
 		err = errors.Join(err, os.Remove(path))

@@ -141,7 +141,7 @@ func (p *Process) End(ctx context.Context, sig syscall.Signal) error {
 	if !p.Running() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	ctx, cancel := context.WithTimeout(ctx, Scaled(endTimeout))
 	defer cancel()
 	if err := errors.Join(p.Signal(sig), p.Signal(syscall.SIGCONT)); err != nil {
 		return err
@@ -152,6 +152,18 @@ func (p *Process) End(ctx context.Context, sig syscall.Signal) error {
 		}
 		return nil
 	})
+}
+
+// SlowdownEnv makes every wait and every limit longer, by a factor: for machines under emulation.
+const SlowdownEnv = "EDGECORE_TEST_SLOWDOWN"
+
+// Scaled is a limit on this machine.
+func Scaled(d time.Duration) time.Duration {
+	factor, err := strconv.ParseFloat(os.Getenv(SlowdownEnv), 64)
+	if err != nil || factor < 1 {
+		return d
+	}
+	return time.Duration(float64(d) * factor)
 }
 
 type fatalError struct{ error }
