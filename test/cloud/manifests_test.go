@@ -1,0 +1,98 @@
+package cloud
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+// TestManifests: the API server takes them all, the example configuration is valid and without warnings, and cloudcore may do
+// what it has to, and no more.
+func TestManifests(t *testing.T) {
+	c := start(t, kube.Options{})
+	if out, err := c.cluster.Kubectl(t.Context(), "apply", "-k", filepath.Join("..", "..", "deploy", "cloudcore")); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var config v1.ConfigMap
+	if err := yaml.UnmarshalStrict([]byte(manifest(t, "config.yaml")), &config); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "cloudcore.yaml")
+	if err := os.WriteFile(file, []byte(config.Data["cloudcore.yaml"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, warnings, err := v1alpha1.Load(file); err != nil || len(warnings) > 0 {
+		t.Errorf("the example configuration: %v %v", err, warnings)
+	}
+
+	const all = ""
+	for _, row := range []struct {
+		verb, resource, namespace, name string
+		may                             bool
+	}{
+		{"watch", "pods", all, "", true}, {"watch", "secrets", all, "", true}, {"get", "configmaps", "any", "x", true},
+		{"patch", "nodes", all, "", true}, {"patch", "pods", "any", "", true}, {"get", "namespaces", all, "kubeedge", true},
+		{"create", "secrets", "kubeedge", "", true}, {"update", "secrets", "kubeedge", "casecret", true}, {"get", "secrets", "kubeedge", "tokenkeysecret", true},
+		{"create", "objectsyncs.reliablesyncs.kubeedge.io", "any", "", true}, {"patch", "clusterobjectsyncs.reliablesyncs.kubeedge.io/status", all, "", true},
+		{"impersonate:arbitrary-node", "nodes.authentication.k8s.io", all, "e1", true},
+		{"impersonate-on:arbitrary-node:create", "serviceaccounts/token", "any", "default", true},
+
+		{"create", "nodes", all, "", false}, {"delete", "nodes", all, "", false}, {"delete", "pods", "any", "", false}, {"create", "pods", "any", "", false},
+		{"create", "pods/exec", "any", "", false}, {"patch", "pods/status", "any", "", false}, {"update", "secrets", "kubeedge", "other", false},
+		{"create", "secrets", "default", "", false}, {"update", "configmaps", "any", "", false}, {"create", "serviceaccounts/token", "any", "", false},
+		{"impersonate", "users", all, "admin", false}, {"impersonate", "groups", all, "system:masters", false},
+		{"impersonate-on:arbitrary-node:delete", "nodes", all, "", false}, {"get", "namespaces", all, "default", false},
+		{"update", "leases.coordination.k8s.io", "kube-node-lease", "", false}, {"create", "clusterroles.rbac.authorization.k8s.io", all, "", false},
+	} {
+		resource, sub, _ := strings.Cut(row.resource, "/")
+		resource, group, _ := strings.Cut(resource, ".")
+		review, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "system:serviceaccount:kubeedge:cloudcore", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kubeedge", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: row.verb, Group: group, Resource: resource, Subresource: sub,
+					Namespace: row.namespace, Name: row.name},
+			}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if review.Status.Allowed != row.may {
+			t.Errorf("%s %s in %q, name %q: allowed is %v", row.verb, row.resource, row.namespace, row.name, review.Status.Allowed)
+		}
+	}
+	if may := allowedVerbs(t, c); may != "get list patch watch" {
+		t.Errorf("cloudcore may %s nodes in its own name", may)
+	}
+}
+
+// allowedVerbs asks which plain verbs cloudcore may use on nodes.
+func allowedVerbs(t *testing.T, c *cloud) string {
+	t.Helper()
+	out, err := c.cluster.Kubectl(t.Context(), "auth", "can-i", "--list", "--as=system:serviceaccount:kubeedge:cloudcore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out) {
+		fields := strings.Fields(line)
+		if len(fields) > 0 && fields[0] == "nodes" {
+			verbs := strings.Fields(strings.Trim(line[strings.LastIndex(line, "["):], "[]\n "))
+			var plain []string
+			for _, v := range verbs {
+				if !strings.Contains(v, ":") {
+					plain = append(plain, v)
+				}
+			}
+			return strings.Join(slices.Sorted(slices.Values(plain)), " ")
+		}
+	}
+	return ""
+}
