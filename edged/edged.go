@@ -266,7 +266,7 @@ func (e *Edged) loadStored(ctx context.Context) error {
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 30*time.Second) {
 		err := e.loadOnce(ctx)
 		e.storeTried.Store(true)
-		e.poke(e.up)
+		poke(e.up)
 		if err == nil {
 			return nil
 		}
@@ -320,18 +320,11 @@ func (e *Edged) mine(pod *v1.Pod) bool {
 	return !mirror && (pod.Spec.NodeName == "" || pod.Spec.NodeName == e.opts.NodeName)
 }
 
-func (e *Edged) poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // runtimeHealth is told when the runtime stops or begins to answer.
 func (e *Edged) runtimeHealth(err error) {
 	e.health.SetError(health.RuntimeDown, "", err)
 	if err == nil {
-		e.poke(e.up)
+		poke(e.up)
 	}
 	e.wakeNode()
 }

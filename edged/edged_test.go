@@ -101,6 +101,43 @@ func (m *memory) set(err error) {
 	m.fail = err
 }
 
+// TestReporterTellsMilestonesAtOnce: that a pod runs, is ready or has ended; what is between waits for more.
+func TestReporterTellsMilestonesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		r := newReporter(m, func(error) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { r.run(ctx) })
+		a := testPod("a", "1")
+		status := func(phase v1.PodPhase, ready v1.ConditionStatus, restarts int32) v1.PodStatus {
+			return v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}, ContainerStatuses: []v1.ContainerStatus{{RestartCount: restarts}}}
+		}
+		for _, c := range []struct {
+			status v1.PodStatus
+			atOnce bool
+		}{
+			{status(v1.PodPending, v1.ConditionFalse, 0), false}, {status(v1.PodRunning, v1.ConditionFalse, 0), true},
+			{status(v1.PodRunning, v1.ConditionTrue, 0), true}, {status(v1.PodRunning, v1.ConditionTrue, 1), false},
+			{status(v1.PodRunning, v1.ConditionFalse, 1), true}, {status(v1.PodFailed, v1.ConditionFalse, 1), true},
+		} {
+			before := len(m.puts)
+			r.PodStatus(a, c.status)
+			synctest.Wait()
+			if got := len(m.puts) > before; got != c.atOnce {
+				t.Errorf("%s, ready %s: told at once: %v, want %v", c.status.Phase, c.status.Conditions[0].Status, got, c.atOnce)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if len(m.puts) != before+1 {
+				t.Errorf("%s: told %d times", c.status.Phase, len(m.puts)-before)
+			}
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 // TestReporter: the newest status of each pod is stored once, and a store that fails loses nothing.
 func TestReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,7 +26,7 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 		klog.InfoS("Static pod added", "pod", klog.KObj(pod), "podUID", pod.UID)
 	}
 	if e.staticLoaded.CompareAndSwap(false, true) {
-		e.poke(e.up)
+		poke(e.up)
 	}
 	if !e.started.Load() {
 		return // start does the rest
