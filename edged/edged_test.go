@@ -95,6 +95,12 @@ func (m *memory) KeepStatus(_ context.Context, pod *v1.Pod, s v1.PodStatus) erro
 	return m.put("keep", pod, s)
 }
 
+func (m *memory) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.puts)
+}
+
 func (m *memory) set(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,16 +127,16 @@ func TestReporterTellsMilestonesAtOnce(t *testing.T) {
 			{status(v1.PodRunning, v1.ConditionTrue, 0), true}, {status(v1.PodRunning, v1.ConditionTrue, 1), false},
 			{status(v1.PodRunning, v1.ConditionFalse, 1), true}, {status(v1.PodFailed, v1.ConditionFalse, 1), true},
 		} {
-			before := len(m.puts)
+			before := m.count()
 			r.PodStatus(a, c.status)
 			synctest.Wait()
-			if got := len(m.puts) > before; got != c.atOnce {
+			if got := m.count() > before; got != c.atOnce {
 				t.Errorf("%s, ready %s: told at once: %v, want %v", c.status.Phase, c.status.Conditions[0].Status, got, c.atOnce)
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()
-			if len(m.puts) != before+1 {
-				t.Errorf("%s: told %d times", c.status.Phase, len(m.puts)-before)
+			if m.count() != before+1 {
+				t.Errorf("%s: told %d times", c.status.Phase, m.count()-before)
 			}
 		}
 		cancel()
