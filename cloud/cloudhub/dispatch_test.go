@@ -155,3 +155,25 @@ func TestKinds(t *testing.T) {
 		t.Errorf("a pod is %s %s", v, kind)
 	}
 }
+
+// FuzzClassify: whatever a node sends is something, and what goes on to Upstream names an object.
+func FuzzClassify(f *testing.F) {
+	f.Add("edged", "meta", "query", "default/pod/web", "", true)
+	f.Add("metamanager", "resource", "inventory", "null/inventory", "", true)
+	f.Add("x", "resource", "response", "a/volume/b", "parent", false)
+	f.Fuzz(func(t *testing.T, source, group, operation, name, parent string, ours bool) {
+		m := &model.Message{Header: model.Header{ID: "a", ParentID: parent}, Route: model.Route{Source: source, Group: group, Operation: operation, Resource: name}}
+		what, why := classify(m, wire.Features{Inventory: ours})
+		if (what == dropped) != (why != "") {
+			t.Errorf("%v because %q", what, why)
+		}
+		if what == request {
+			if _, err := resource.Parse(laneOf(name)); err != nil {
+				t.Errorf("a request about %q: %v", name, err)
+			}
+		}
+		if (what == ack || what == nack) && parent == "" {
+			t.Error("an answer to nothing")
+		}
+	})
+}

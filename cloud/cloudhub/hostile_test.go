@@ -230,3 +230,23 @@ func TestDeafNode(t *testing.T) {
 		}
 	}
 }
+
+// TestTooLargeForTheLink: what does not go over the link holds up nothing else, and who asked for it is told.
+func TestTooLargeForTheLink(t *testing.T) {
+	c := startCloud(t, nil)
+	huge, err := json.Marshal(strings.Repeat("x", 9<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.api.handle = func(_ context.Context, _ string, m *model.Message) *model.Message { return m.Respond(huge) }
+	c.cluster.set("n1", "default/secret/huge", "u-h", strings.Repeat("x", 9<<20))
+	c.cluster.set("n1", "default/pod/web", "u-w", "a")
+	e := newEdge(t, "n1").dialOurs(c)
+	eventually(t, "the pod", func() bool { return e.holds()["default/pod/web"] != "" })
+	if reply := e.ask(model.OpQuery, "default/secret/huge", "null"); reply.Route.Operation != model.OpError || !strings.Contains(string(reply.ContentData()), "larger than") {
+		t.Errorf("answer %s %.100s", reply.Route.Operation, reply.Content)
+	}
+	c.cluster.set("n1", "default/secret/huge", "u-h", "smaller now")
+	settled(t, c, e)
+	eventually(t, "the answer to the inventory", e.isSynced)
+}

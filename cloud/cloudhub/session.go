@@ -265,11 +265,15 @@ func (s *session) handle(m *model.Message) {
 	} else {
 		reply = s.hub.opts.Upstream.Handle(s.ctx, s.node, m)
 	}
-	if reply != nil {
-		if err := s.deliver(s.ctx, reply); err != nil && !errors.Is(err, errEnded) && s.ctx.Err() == nil {
-			klog.InfoS("Answer not sent", "node", s.node, "resource", m.Route.Resource, "err", err)
-		}
+	if reply == nil {
+		return
 	}
+	err := s.deliver(s.ctx, reply)
+	if err == nil || s.ctx.Err() != nil {
+		return
+	}
+	klog.InfoS("Answer cannot be sent", "node", s.node, "resource", m.Route.Resource, "err", err)
+	_ = s.deliver(s.ctx, m.RespondError(sourceCloudHub, err)) // if the link ends meanwhile, nobody waits any more
 }
 
 // deliver writes a message before all objects, and waits until that is done.
