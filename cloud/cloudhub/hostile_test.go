@@ -250,3 +250,21 @@ func TestTooLargeForTheLink(t *testing.T) {
 	settled(t, c, e)
 	eventually(t, "the answer to the inventory", e.isSynced)
 }
+
+// TestTooManyMessages: a node that sends without an end is read slowly, and loses nothing by that.
+func TestTooManyMessages(t *testing.T) {
+	c := startCloud(t, func(o *Options) { o.KeepaliveInterval = time.Second })
+	loud, calm := newEdge(t, "loud").dialUpstream(c), newEdge(t, "calm").dialUpstream(c)
+	const over = 750
+	began := time.Now()
+	for range readBurst + over {
+		loud.keepalive()
+	}
+	if calm.ask(model.OpQuery, "default/pod/x", "null"); time.Since(began) > time.Second {
+		t.Errorf("another node was answered after %v", time.Since(began))
+	}
+	loud.ask(model.OpQuery, "default/pod/x", "null")
+	if took := time.Since(began); took < time.Second*over/readRate*9/10 {
+		t.Errorf("%d messages were read in %v", readBurst+over, took)
+	}
+}

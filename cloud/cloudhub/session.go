@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -21,6 +22,12 @@ import (
 var (
 	upstreamPeer = queue.Options{Window: 1, Resend: 5 * time.Second, Tries: 5, Backoff: 5 * time.Second, MaxBackoff: 5 * time.Minute}
 	ourPeer      = queue.Options{Window: 16, Resend: 15 * time.Second, Tries: 5, Backoff: time.Second, MaxBackoff: time.Minute}
+)
+
+// What a node may send without being slowed down. Upstream's edges send 30 messages a second, 60 at once.
+const (
+	readRate  = 500
+	readBurst = 2000
 )
 
 // heartbeatPeriod is how often a node's lease is renewed at most.
@@ -45,7 +52,7 @@ type session struct {
 	began     time.Time
 	kept      atomic.Int64 // when the last keepalive came, Unix ns
 	dismissed atomic.Bool  // by Hub.Disconnect
-	stalled   atomic.Bool  // the reader waits for requests to be handled
+	stalled   atomic.Bool  // the reader holds back
 	heartbeat time.Time    // for sweep only
 
 	mu      sync.Mutex
@@ -157,6 +164,7 @@ var errEnded = errors.New("the link to the node ended")
 
 // read takes what comes until the link ends.
 func (s *session) read() {
+	rates := rate.NewLimiter(readRate, readBurst)
 	for {
 		m, err := s.conn.Read()
 		if err != nil {
@@ -171,6 +179,28 @@ func (s *session) read() {
 			return
 		}
 		s.receive(m)
+		if pause := rates.Reserve().Delay(); pause > 0 {
+			s.rest(pause)
+		}
+	}
+}
+
+// rest reads nothing for a while; what comes waits in the network.
+func (s *session) rest(pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	s.stalled.Store(true)
+	select {
+	case <-timer.C:
+	case <-s.ctx.Done():
+	}
+	s.resume()
+}
+
+// resume notes that the reader reads again: what came meanwhile was not seen.
+func (s *session) resume() {
+	if s.stalled.Swap(false) {
+		s.kept.Store(time.Now().UnixNano())
 	}
 }
 
@@ -190,9 +220,7 @@ func (s *session) receive(m *model.Message) {
 		s.inventoried(m)
 	case kubeCA, request:
 		s.lanes.put(m, s.stall)
-		if s.stalled.Swap(false) {
-			s.kept.Store(time.Now().UnixNano()) // what came meanwhile was not read
-		}
+		s.resume()
 	case dropped:
 		s.hub.metrics.dropped.Inc()
 		klog.V(4).InfoS("Message dropped", "node", s.node, "why", why, "source", m.Route.Source, "operation", m.Route.Operation, "resource", m.Route.Resource)
