@@ -158,7 +158,7 @@ func (c *Controller) servicesChanged(pod *v1.Pod) {
 func (c *Controller) nodeEvent(old, now *v1.Node) {
 	switch {
 	case now == nil:
-		c.hub.Disconnect(old.Name, "the node was deleted")
+		c.hub.Disconnect(old.Name, "the node was deleted, or is no edge node any more")
 		return
 	case old != nil && old.UID != now.UID:
 		c.hub.Disconnect(old.Name, "the node was deleted and registered again")

@@ -165,5 +165,5 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 		}
 		err = ctx.Err()
 	}
-	klog.ErrorS(err, "Node not annotated with the cloudcore to which it is connected", "node", node, "cloudcore", c.options.LocalIP)
+	klog.V(1).InfoS("Node not annotated with the cloudcore to which it is connected", "node", node, "cloudcore", c.options.LocalIP, "err", err)
 }

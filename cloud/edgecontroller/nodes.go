@@ -166,7 +166,7 @@ func (c *Controller) updateNode(ctx context.Context, r *request) result {
 		return failed(err)
 	}
 	// An upstream edge would store the error as its node object.
-	klog.ErrorS(err, "Node not updated as its edge asked", "node", r.node)
+	klog.V(1).InfoS("Node not updated as its edge asked", "node", r.node, "err", err)
 	return result{none: true}
 }
 

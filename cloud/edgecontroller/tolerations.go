@@ -26,6 +26,8 @@ const (
 	tolerationTimeout = 20 * time.Second
 	// elsewhereDelay leaves the pods of a node to the cloudcore to which it is connected, if there is one.
 	elsewhereDelay = 3 * time.Second
+	// tolerationsTold is the failure of a pod that is worth a line: after some 6 s.
+	tolerationsTold = 5
 )
 
 // unlimitedTaints are the taints of a node whose link is down.
@@ -153,7 +155,9 @@ func (t *tolerations) next(ctx context.Context) bool {
 	case apierrors.IsConflict(err):
 		t.queue.AddRateLimited(key) // the cache is behind
 	default:
-		klog.ErrorS(err, "Tolerations of a pod not changed; it is tried again", "pod", key)
+		if t.queue.NumRequeues(key) == tolerationsTold {
+			klog.ErrorS(err, "Tolerations of a pod not changed, so it may be evicted while its edge cannot be reached; it is tried again", "pod", key)
+		}
 		t.queue.AddRateLimited(key)
 	}
 	return true

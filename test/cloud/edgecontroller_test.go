@@ -611,3 +611,46 @@ func endOfNode(c *cloud) {
 		return nil
 	})
 }
+
+// TestAPIServerRestarts: meanwhile, nothing is said to be gone and requests fail in a way that is tried again; afterwards,
+// changes arrive.
+func TestAPIServerRestarts(t *testing.T) {
+	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c.control()
+	c.defaultAccount()
+	c.register("r1")
+	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {a: "1"}}`)
+	c.pod("r1", "runs", ", volumes: [{name: v, configMap: {name: conf}}]")
+	c.wants("r1", "default/configmap/conf")
+	if err := c.cluster.APIServer.Kill9(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := len(c.ctl.Desired("r1"))
+	if o, err := c.ctl.Object("r1", key("default/pod/runs")); o == nil || err != nil {
+		t.Errorf("a pod, from memory: %v %v", err, o)
+	}
+	if o, err := c.ctl.Object("r1", key("default/pod/other")); o != nil || err == nil {
+		t.Errorf("a pod that is said to be gone while nobody can know: %v", o)
+	}
+	if conf := object[v1.ConfigMap](c, c.must("r1", "query", "default/configmap/conf", nil)); conf.Data["a"] != "1" {
+		t.Errorf("a configmap, from memory: %+v", conf)
+	}
+	if f := c.parse(c.ask("r1", "patch", "null/nodepatch/r1", "{}")).failure(); f == nil || f.Code < 500 {
+		t.Errorf("a write: %+v", f)
+	}
+	if err := c.cluster.APIServer.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {a: "2"}}`)
+	c.eventually("the change arrives", func() error {
+		o, err := c.ctl.Object("r1", key("default/configmap/conf"))
+		if err != nil || o == nil || !strings.Contains(string(o.JSON), `"a":"2"`) {
+			return fmt.Errorf("%v %v", err, o)
+		}
+		return nil
+	})
+	if after := len(c.ctl.Desired("r1")); after != before {
+		t.Errorf("%d objects are wanted, and were %d", after, before)
+	}
+	c.must("r1", "patch", "null/nodepatch/r1", "{}")
+}
