@@ -169,6 +169,21 @@ func (e *edge) told(n int) wire.LinkState {
 	return e.links[n-1]
 }
 
+// pong waits until no answer to a ping is under way.
+func (e *edge) pong() {
+	e.t.Helper()
+	conn, asked := e.hub.session().conn, time.Now()
+	if err := conn.Ping(); err != nil {
+		e.t.Fatal(err)
+	}
+	for !conn.Stats().Heard.After(asked) {
+		if time.Since(asked) > 10*time.Second {
+			e.t.Fatal("no pong")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func (e *edge) ask(ctx context.Context, m *model.Message) (*model.Message, error) {
 	return e.bus.SendSync(ctx, model.ModuleEdgeHub, m)
 }
@@ -381,6 +396,7 @@ func TestNetworkComesBack(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	// A link that did not survive the change is noticed before its silence is over.
+	e.pong()
 	proxy.Silence()
 	e.network()
 	e.told(4)

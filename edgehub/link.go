@@ -53,7 +53,7 @@ func (m *Module) keepLink(ctx context.Context) {
 
 // plain takes from an error of the network what is another with each connection: the ports.
 func plain(err error) error {
-	if op := (*net.OpError)(nil); errors.As(err, &op) {
+	if op, ok := err.(*net.OpError); ok {
 		return op.Err
 	}
 	return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -14,10 +15,26 @@ import (
 // watchNetwork calls changed for each change of a link, an address or a route that may open a way to the cloud,
 // or close one, until ctx ends.
 func watchNetwork(ctx context.Context, changed func()) error {
+	s, err := subscribe()
+	if err != nil {
+		return err
+	}
+	return s.follow(ctx, changed)
+}
+
+// networkSocket tells of changes of the network in which it was made.
+type networkSocket struct{ *nl.NetlinkSocket }
+
+func subscribe() (networkSocket, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
-		return fmt.Errorf("subscribe to changes of the network: %w", err)
+		return networkSocket{}, fmt.Errorf("subscribe to changes of the network: %w", err)
 	}
+	return networkSocket{s}, nil
+}
+
+// follow reads the socket until ctx ends, and closes it.
+func (s networkSocket) follow(ctx context.Context, changed func()) error {
 	stop := context.AfterFunc(ctx, s.Close)
 	defer func() {
 		if stop() {
@@ -54,14 +71,41 @@ func matters(up map[int]bool, m syscall.NetlinkMessage) bool {
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return len(m.Data) >= unix.SizeofIfAddrmsg && nl.DeserializeIfAddrmsg(m.Data).Scope < unix.RT_SCOPE_LINK
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		if len(m.Data) < unix.SizeofRtMsg {
-			return false
-		}
-		route := nl.DeserializeRtMsg(m.Data)
-		// A way to somewhere else: through a gateway, or the default. Those to the device's own nets come with their addresses.
-		return route.Table == unix.RT_TABLE_MAIN && route.Scope == unix.RT_SCOPE_UNIVERSE && route.Type == unix.RTN_UNICAST
+		return routeMatters(m.Data)
 	}
 	return false
+}
+
+// routeMatters passes over the device's own addresses (other tables), those of pods (whole addresses without a
+// gateway), and what every link has (link-local nets).
+func routeMatters(data []byte) bool {
+	if len(data) < unix.SizeofRtMsg {
+		return false
+	}
+	route := nl.DeserializeRtMsg(data)
+	if route.Table != unix.RT_TABLE_MAIN || route.Type != unix.RTN_UNICAST {
+		return false
+	}
+	attrs, err := nl.ParseRouteAttr(data[unix.SizeofRtMsg:])
+	if err != nil {
+		return false
+	}
+	gateway := false
+	for _, a := range attrs {
+		switch a.Attr.Type {
+		case unix.RTA_GATEWAY, unix.RTA_VIA:
+			gateway = true
+		case unix.RTA_DST:
+			if dst, ok := netip.AddrFromSlice(a.Value); ok && dst.IsLinkLocalUnicast() {
+				return false
+			}
+		}
+	}
+	whole := uint8(32)
+	if route.Family == unix.AF_INET6 {
+		whole = 128
+	}
+	return gateway || route.Dst_len < whole
 }
 
 func linkMatters(up map[int]bool, m syscall.NetlinkMessage) bool {

@@ -75,7 +75,7 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	parts.Go(func() { m.attend(s, cancel) })
 
 	m.begin(s)
-	m.tell(inner, wire.LinkState{Connected: true, Features: conn.Features()})
+	told := m.tell(inner, wire.LinkState{Connected: true, Features: conn.Features()})
 	err := m.read(s)
 	if cause := context.Cause(inner); cause != nil {
 		err = cause // why this end closed it
@@ -93,7 +93,9 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	if !errors.Is(err, errAgain) {
 		m.failed(fmt.Errorf("the link was lost: %w", plain(err)))
 	}
-	m.tell(ctx, wire.LinkState{})
+	if told {
+		m.tell(ctx, wire.LinkState{})
+	}
 	return err
 }
 
@@ -161,18 +163,19 @@ func (m *Module) attend(s *session, cancel context.CancelCauseFunc) {
 	}
 }
 
-// tell tells the group "meta" of the link, again until it is heard or ctx ends.
-func (m *Module) tell(ctx context.Context, state wire.LinkState) {
+// tell tells the group "meta" of the link, again until it is heard or ctx ends, which makes it false.
+func (m *Module) tell(ctx context.Context, state wire.LinkState) bool {
 	content, err := json.Marshal(state)
 	if err != nil {
 		klog.ErrorS(err, "State of the link not told")
-		return
+		return false
 	}
 	msg := model.New(m.Name(), model.GroupMeta, wire.OpConnect, wire.ResourceLink, content)
 	for ctx.Err() == nil {
 		err := m.bus.SendToGroup(ctx, model.GroupMeta, msg)
 		if !errors.Is(err, beehive.ErrFull) {
-			return // nobody there is nobody to tell
+			return true // nobody there is nobody to tell
 		}
 	}
+	return false
 }

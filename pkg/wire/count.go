@@ -6,7 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// CountBytes makes the connections of a listener count what goes over them, for Stats.
+// CountBytes makes the connections of a listener count what goes over them, for Stats, and keeps what waits in
+// the kernel short, for pings. It belongs below TLS.
 func CountBytes(l net.Listener) net.Listener { return countingListener{l} }
 
 type countingListener struct{ net.Listener }
@@ -16,7 +17,12 @@ func (l countingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &countingConn{Conn: c}, nil
+	return count(c), nil
+}
+
+func count(c net.Conn) *countingConn {
+	tuneConn(c)
+	return &countingConn{Conn: c}
 }
 
 // countingConn is a connection that counts.

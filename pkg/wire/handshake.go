@@ -76,7 +76,7 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 			if err != nil {
 				return nil, err
 			}
-			return &countingConn{Conn: c}, nil
+			return count(c), nil
 		},
 		Proxy: func(r *http.Request) (*url.URL, error) {
 			if o.Proxy == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,7 +196,7 @@ func (c *quicConn) Write(m *model.Message) error {
 func (c *quicConn) writeError(err error) error {
 	var idle *quic.IdleTimeoutError
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && !errors.As(err, &idle) {
-		return fmt.Errorf("the network took nothing for %v: %w", c.limits.WriteTimeout, err)
+		return fmt.Errorf("the network took nothing for %v: %w", c.limits.WriteTimeout, os.ErrDeadlineExceeded)
 	}
 	return c.quicError(err)
 }

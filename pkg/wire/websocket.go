@@ -238,7 +238,7 @@ func (c *wsConn) Ping() error {
 // fail ends the link after an error of writing, and returns why it ended.
 func (c *wsConn) fail(err error) error {
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
-		err = fmt.Errorf("the network took nothing for %v: %w", c.limits.WriteTimeout, err)
+		err = fmt.Errorf("the network took nothing for %v: %w", c.limits.WriteTimeout, os.ErrDeadlineExceeded)
 	}
 	c.ending.Do(func() {
 		c.cause.Store(&err)

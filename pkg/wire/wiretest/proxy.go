@@ -5,9 +5,13 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
+
+// queue is how many bytes wait in the proxy, a direction and socket.
+const queue = 16 << 10
 
 // Proxy stands between edge and cloud, and does what bad networks do. It ends with its test.
 type Proxy struct {
@@ -27,7 +31,10 @@ type Proxy struct {
 // NewProxy passes connections on to a target.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, queue) })
+	}}
+	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +99,14 @@ func (p *Proxy) Resume() {
 	}
 }
 
+// small keeps what is under way in the proxy to what a network's queues hold.
+func small(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(queue)
+		_ = tcp.SetWriteBuffer(queue)
+	}
+}
+
 func reset(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
@@ -106,6 +121,7 @@ func (p *Proxy) accept() {
 			return
 		}
 		p.dials.Add(1)
+		small(c)
 		p.wg.Go(func() { p.serve(c) })
 	}
 }
@@ -121,6 +137,7 @@ func (p *Proxy) serve(c net.Conn) {
 		return
 	}
 	defer far.Close()
+	small(far)
 	p.mu.Lock()
 	if p.refuse {
 		p.mu.Unlock()

@@ -1,0 +1,156 @@
+package edgehub
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+)
+
+// overQUIC configures QUIC beside the WebSocket.
+func overQUIC(server string) func(*Options) {
+	return func(o *Options) {
+		o.Config.Quic = v1alpha2.Transport{Enable: true, Server: server, HandshakeTimeout: 30, WriteDeadline: 15}
+		o.Config.WebSocket.Enable = false
+	}
+}
+
+// quicCloud is a cloud of ours that answers each request.
+func quicCloud(t *testing.T, ca *wiretest.CA, refuse error) (addr string, conns chan wire.Conn, l *wire.QUICListener) {
+	t.Helper()
+	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{}, func(http.Header, []*x509.Certificate) (wire.AcceptOptions, error) {
+		return wire.AcceptOptions{Features: wire.AllFeatures()}, refuse
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns = make(chan wire.Conn, 10)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, header, _, err := l.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			if header.Get(wire.HeaderNodeID) != "edge-1" || header.Get(wire.HeaderUse) != wire.UseMessages {
+				t.Errorf("header %v", header)
+			}
+			conns <- c
+			go func() {
+				for {
+					m, err := c.Read()
+					if err != nil {
+						return
+					}
+					if !m.IsResponse() {
+						_ = c.Write(echo(m))
+					}
+				}
+			}()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+		for len(conns) > 0 {
+			_ = (<-conns).Close(wire.CloseNormal, "")
+		}
+	})
+	return l.Addr().String(), conns, l
+}
+
+// TestQUICFirst: QUIC is used where it works, a WebSocket where it does not, and that is said.
+func TestQUICFirst(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	u := newUpstream(t, ca)
+	u.answer = echo
+	addr, conns, _ := quicCloud(t, ca, nil)
+	proxy := wiretest.NewUDPProxy(t, addr)
+	var registry *health.Registry
+	e := startEdge(t, ca, u.addr, with{
+		options: func(o *Options) {
+			overQUIC(proxy.Addr())(o)
+			registry = o.Health
+		},
+		settings: func(s *settings) { s.targets[0].handshake = 500 * time.Millisecond },
+	})
+	if link := e.told(1); link.Features != (wire.Features{Inventory: true, Lease: true}) {
+		t.Errorf("told %+v", link)
+	}
+	if s := e.hub.State(); s.Protocol != "quic" || has(registry, health.QUICUnavailable) {
+		t.Errorf("state %+v", s)
+	}
+	far := <-conns
+	defer far.Close(wire.CloseNormal, "")
+	if err := far.Write(push("default/pod/web")); err != nil {
+		t.Fatal(err)
+	}
+	e.until("the push", func() bool { return len(e.got) == 1 })
+	answer, err := e.ask(t.Context(), request("default/secret/a"))
+	if err != nil || string(answer.ContentData()) != "default/secret/a" {
+		t.Errorf("%v, %v", answer, err)
+	}
+
+	// A network that lets no UDP through any more.
+	proxy.Silence(true)
+	if e.told(2).Connected || !e.told(3).Connected {
+		t.Error("news of the link are wrong")
+	}
+	if s := e.hub.State(); s.Protocol != "websocket" || !has(registry, health.QUICUnavailable) {
+		t.Errorf("state %+v, conditions %v", s, registry.Snapshot())
+	}
+	if answer, err := e.ask(t.Context(), request("default/secret/b")); err != nil || answer.Route.Operation != model.OpResponse {
+		t.Errorf("%v, %v", answer, err)
+	}
+
+	// And one that does again.
+	proxy.Silence(false)
+	e.hub.Reconnect()
+	e.told(5)
+	if s := e.hub.State(); s.Protocol != "quic" || has(registry, health.QUICUnavailable) {
+		t.Errorf("state %+v, conditions %v", s, registry.Snapshot())
+	}
+}
+
+// TestQUICReasons: the reasons of QUIC are as plain.
+func TestQUICReasons(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	open, _, _ := quicCloud(t, ca, nil)
+	closed, _, _ := quicCloud(t, ca, errors.New("the certificate is that of node edge-2"))
+	other, _, _ := quicCloud(t, wiretest.NewCA(t), nil)
+	for want, c := range map[string]struct {
+		server string
+		own    func(o *Options)
+	}{
+		"the certificate is that of node edge-2": {closed, nil},
+		"has no certificate of the CA in":        {other, nil},
+		"the node's certificate expired at": {open, func(o *Options) {
+			ca.Write(t, strings.TrimSuffix(o.Config.TLSCAFile, "/rootCA.crt"), ca.Node(t, "edge-1", time.Now().Add(-time.Minute)))
+		}},
+		"does not answer within": {"192.0.2.1:10001", nil},
+	} {
+		e := startEdge(t, ca, "127.0.0.1:1", with{
+			options: func(o *Options) {
+				overQUIC(c.server)(o)
+				if c.own != nil {
+					c.own(o)
+				}
+			},
+			settings: func(s *settings) {
+				s.targets = s.targets[:1] // without the WebSocket, whose reason would be told
+				s.targets[0].handshake = 300 * time.Millisecond
+			},
+		})
+		e.reason(want)
+	}
+}

@@ -1,0 +1,27 @@
+package wire
+
+import (
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// unsentMax is how much may wait in the kernel behind what is on its way. What waits there delays pings: without a limit
+// a slow link that carries a large message looks like a silent one.
+const unsentMax = 16 << 10
+
+// tuneConn sets what both ends want of a TCP socket. A kernel that does not know it does without.
+func tuneConn(c net.Conn) {
+	s, ok := c.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMax)
+	})
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package wire
+
+import "net"
+
+func tuneConn(net.Conn) {}
