@@ -138,7 +138,8 @@ func (s *site) startCloud(hub map[string]any) {
 // startEdge starts a containerd and an edgecore that joins through the cable.
 func (s *site) startEdge(more map[string]any) {
 	s.t.Helper()
-	token := s.token()
+	token, err := s.cloud.Token(s.t.Context())
+	s.must(err)
 	hub := map[string]any{
 		"enable": true, "heartbeat": 2, "token": token,
 		"httpServer": "https://127.0.0.1:" + strconv.Itoa(s.cloud.Bootstrap),
@@ -152,14 +153,6 @@ func (s *site) startEdge(more map[string]any) {
 		Binary: built.edge, NodeName: node, EdgeHub: hub, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 	})
 	s.cri = testenv.Dial(s.t, s.ctrd)
-}
-
-// token is what `cloudcore gettoken` prints.
-func (s *site) token() string {
-	s.t.Helper()
-	secret, err := s.api.CoreV1().Secrets("kubeedge").Get(s.t.Context(), "tokensecret", metav1.GetOptions{})
-	s.must(err)
-	return string(secret.Data["tokendata"])
 }
 
 func (s *site) must(err error) {
