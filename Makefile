@@ -32,7 +32,8 @@ stop: ## remove all that `make run` made
 	go run ./hack/dev stop
 
 demo: setup build ## a cluster and a device here, the link between them cut and mended (KEEP=1: they run on)
-	go run ./hack/demo run $(if $(KEEP),--keep)
+	go build -o bin/demo ./hack/demo
+	bin/demo run $(if $(KEEP),--keep)
 
 demo-stop: ## remove all that `make demo` made
 	go run ./hack/demo stop
@@ -53,9 +54,9 @@ bench: setup build ## measure the agent beside the bare CRI calls, and the packa
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store
 	go run ./test/bench --binary bin/edgecore
 
-test-vm: setup ## the tests that need a booted machine: systemd, cgroup v2, reboots (needs root)
+test-vm: setup ## the tests that need a booted machine: systemd, cgroup v2, reboots; FULL=1 for all (needs root)
 	hack/setup vm
-	go test -timeout 40m -count=1 -v ./test/vm
+	$(if $(FULL),EDGECORE_TEST_FULL=1 )go test -timeout $(if $(FULL),3h,40m) -count=1 -v ./test/vm
 
 cross: ## build for arm64 and arm (installs the C compilers)
 	hack/setup cross

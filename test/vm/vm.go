@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -45,6 +44,7 @@ type VM struct {
 	opts   Options
 	image  Image
 	dir    string
+	owner  *os.File // see newFolder
 	proc   *process
 	client *guestapi.Client
 }
@@ -61,13 +61,13 @@ func New(ctx context.Context, opts Options) (*VM, error) {
 	if opts.MemoryMB == 0 {
 		opts.MemoryMB = 1024
 	}
-	dir, err := os.MkdirTemp("", "edgecore-vm-")
+	dir, owner, err := newFolder()
 	if err != nil {
 		return nil, err
 	}
-	m := &VM{opts: opts, image: img, dir: dir}
+	m := &VM{opts: opts, image: img, dir: dir, owner: owner}
 	if err := m.makeDisks(ctx); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, m.Remove())
 	}
 	return m, nil
 }
@@ -80,7 +80,7 @@ func (m *VM) makeDisks(ctx context.Context) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	if err := BuildGuest(ctx, filepath.Join(folder, "guest")); err != nil {
+	if err := goCommand(ctx, []string{"CGO_ENABLED=0"}, "build", "-o", filepath.Join(folder, "guest"), "./test/vm/guest"); err != nil {
 		return err
 	}
 	var size int64 = 64 << 20
@@ -102,26 +102,6 @@ func (m *VM) makeDisks(ctx context.Context) error {
 		return err
 	}
 	return os.RemoveAll(folder)
-}
-
-// BuildGuest builds the program that answers in the machine.
-func BuildGuest(ctx context.Context, target string) error {
-	return GoBuild(ctx, []string{"CGO_ENABLED=0"}, "build", "-o", target, "./test/vm/guest")
-}
-
-// GoBuild runs the go command in the module's folder.
-func GoBuild(ctx context.Context, env []string, args ...string) error {
-	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
-	if err != nil {
-		return fmt.Errorf("find the module: %w", err)
-	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = filepath.Dir(strings.TrimSpace(string(mod)))
-	cmd.Env = append(os.Environ(), env...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
-	}
-	return nil
 }
 
 func (m *VM) overlay() string { return filepath.Join(m.dir, "disk.qcow2") }
@@ -293,5 +273,5 @@ func (m *VM) Cut() error {
 
 // Remove ends the machine and deletes its disk.
 func (m *VM) Remove() error {
-	return errors.Join(m.Cut(), os.RemoveAll(m.dir))
+	return errors.Join(m.Cut(), os.RemoveAll(m.dir), m.owner.Close())
 }
