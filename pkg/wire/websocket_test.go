@@ -36,7 +36,7 @@ type cloud struct {
 }
 
 // serve runs a server over TLS with a handler.
-func serve(t *testing.T, ca *wiretest.CA, h http.Handler) (addr string) {
+func serve(t testing.TB, ca *wiretest.CA, h http.Handler) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -51,7 +51,7 @@ func serve(t *testing.T, ca *wiretest.CA, h http.Handler) (addr string) {
 	return l.Addr().String()
 }
 
-func newCloud(t *testing.T, o AcceptOptions) *cloud {
+func newCloud(t testing.TB, o AcceptOptions) *cloud {
 	t.Helper()
 	c := &cloud{ca: wiretest.NewCA(t), conns: make(chan Conn, 10)}
 	c.addr = serve(t, c.ca, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,13 +65,13 @@ func newCloud(t *testing.T, o AcceptOptions) *cloud {
 	return c
 }
 
-func (c *cloud) options(t *testing.T, addr string, o DialOptions) DialOptions {
+func (c *cloud) options(t testing.TB, addr string, o DialOptions) DialOptions {
 	o.URL, o.TLS, o.Limits = "wss://"+addr+"/project/edge-1/events", c.ca.ClientTLS(t, "edge-1"), quick
 	return o
 }
 
 // pair is both ends of a link, over an address.
-func (c *cloud) pair(t *testing.T, addr string, o DialOptions) (edge, far Conn) {
+func (c *cloud) pair(t testing.TB, addr string, o DialOptions) (edge, far Conn) {
 	t.Helper()
 	edge, err := DialWebSocket(t.Context(), c.options(t, addr, o))
 	if err != nil {

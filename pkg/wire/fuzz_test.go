@@ -1,0 +1,107 @@
+package wire
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pipeWriter is the answer to an upgrade request, over a pipe.
+type pipeWriter struct {
+	conn   net.Conn
+	header http.Header
+}
+
+func (w *pipeWriter) Header() http.Header         { return w.header }
+func (w *pipeWriter) Write(p []byte) (int, error) { return w.conn.Write(p) }
+func (w *pipeWriter) WriteHeader(int)             {}
+func (w *pipeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return w.conn, bufio.NewReadWriter(bufio.NewReaderSize(w.conn, buffer), bufio.NewWriterSize(w.conn, buffer)), nil
+}
+
+// FuzzFrames: whatever an edge sends after its handshake, reading it ends, within the limit and without a panic.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte{0x81, 0x85, 0, 0, 0, 0, 'h', 'e', 'l', 'l', 'o'}, false)
+	f.Add([]byte{0x89, 0x80, 0, 0, 0, 0, 0x88, 0x82, 0, 0, 0, 0, 3, 0xe8}, false)
+	f.Add([]byte{0xc1, 0x87, 0, 0, 0, 0, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00}, true)
+	f.Add([]byte{0x81, 0xff, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0}, false)
+	f.Add(append([]byte{0x81, 0xa1, 0, 0, 0, 0}, `{"header":{"msg_id":"a"},"route":{}}`[:33]...), false)
+	f.Fuzz(func(t *testing.T, data []byte, deflate bool) {
+		near, far := net.Pipe()
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nEdgecore-Features: deflate\r\nSec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover; server_no_context_takeover\r\n\r\n")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		drained := make(chan struct{})
+		go func() {
+			defer close(drained)
+			_, _ = io.Copy(io.Discard, near)
+		}()
+		c, err := AcceptWebSocket(&pipeWriter{far, http.Header{}}, r, AcceptOptions{Limits: Limits{MaxMessage: 4096, ReadTimeout: 5 * time.Second}, Features: Features{Deflate: deflate}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrote := make(chan struct{})
+		go func() {
+			defer close(wrote)
+			_, _ = near.Write(data)
+			_ = near.Close()
+		}()
+		for range len(data) + 1 {
+			m, e := c.Read()
+			if err = e; err != nil {
+				break
+			}
+			if m.Header.ID == "" || len(m.Content) > 4096 {
+				t.Errorf("read %+v", m)
+			}
+		}
+		if err == nil {
+			t.Error("more messages than bytes")
+		}
+		_ = c.Close(CloseNormal, "")
+		_ = near.Close()
+		<-wrote
+		<-drained
+	})
+}
+
+func FuzzHeaderMessage(f *testing.F) {
+	f.Add([]byte(`{"Node_id":["edge1"],"Project_id":["p"],"Edgecore-Features":["lease,inventory"]}`))
+	f.Add([]byte(`{"a":null,"":[""]}`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		m := message(1)
+		m.Route.Operation, m.Route.Resource, m.Content = headerName, headerName, content
+		header, err := readHeader(m)
+		if err != nil {
+			return
+		}
+		if got := ParseFeatures(header); got.And(AllFeatures()) != got {
+			t.Errorf("features %v", got)
+		}
+	})
+}
+
+func FuzzInventory(f *testing.F) {
+	f.Add([]byte(`{"objects":[{"k":"default/pod/a","u":"u","v":"v"}]}`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		m := message(1)
+		m.Content = content
+		got, err := ParseInventory(m)
+		if err != nil {
+			return
+		}
+		again, err := NewInventory(got.Objects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := ParseInventory(again); err != nil || len(back.Objects) != len(got.Objects) {
+			t.Errorf("%v, %v", back, err)
+		}
+	})
+}
