@@ -194,7 +194,7 @@ func (d *demo) until(ctx context.Context, limit time.Duration, what string, chec
 func (d *demo) keepRunning(ctx context.Context) {
 	d.title("All of it runs on, until Ctrl-C here or `make demo-stop`")
 	d.say("To use it from another terminal:")
-	d.say("  cd %s\n  export PATH=%s:$PATH KUBECONFIG=%s", workingFolder(), filepath.Join(d.dir, "bin"), d.kubeconfig())
+	d.say("  cd %s\n  export PATH=%s:$PATH KUBECONFIG=%s", workingFolder(), quote(filepath.Join(d.dir, "bin")), quote(d.kubeconfig()))
 	d.say("Then, for example:")
 	d.say(`  kubectl get pods -o wide
   kubectl scale deployment/web --replicas=5
@@ -212,7 +212,7 @@ func workingFolder() string {
 	if err != nil {
 		return "."
 	}
-	return shown(wd + string(filepath.Separator))
+	return quote(wd)
 }
 
 // obey does what lines say.

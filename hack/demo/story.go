@@ -48,7 +48,7 @@ Ctrl-C ends the demo at any time; whatever it made is removed at its end.
 
 func (d *demo) cluster(ctx context.Context) error {
 	d.title("Start a Kubernetes cluster")
-	d.say("It is built from source the first time, which takes about 10 minutes on 2 cores; later it starts in seconds.")
+	d.say("Its programs are built from source once, which takes about 10 minutes on 2 cores, and kept in the user's cache folder.")
 	if err := d.startCluster(ctx); err != nil {
 		return err
 	}
