@@ -8,10 +8,13 @@ package objectsync
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -96,12 +99,17 @@ func watchFailed(what string) cache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, r *cache.Reflector, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if ctx.Err() != nil || time.Since(said) < time.Minute {
+		if ctx.Err() != nil || passing(err) || time.Since(said) < time.Minute {
 			return
 		}
 		said = time.Now()
 		klog.InfoS("Sync objects cannot be watched; KubeEdge's edges get nothing until they can: apply deploy/cloudcore/crds and check cloudcore's role", "resource", what, "err", err)
 	}
+}
+
+// passing tells errors that are part of a long watch: it ends, or is too old to go on, and begins anew.
+func passing(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // Run keeps the store going until the context ends, and writes then what it was told last. What cannot be written is
