@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -72,6 +73,9 @@ type Options struct {
 	// Node says how the node is registered with the cloud; nil where there is no link to one. Its name, status and
 	// health are worked out here.
 	Node *node.Options
+	// Link tells how the link to the cloud is; nil where there is none. Collectors are more metrics.
+	Link       func() server.Link
+	Collectors []prometheus.Collector
 	// Events says how events are reported to the cloud.
 	Events EventOptions
 
@@ -380,7 +384,13 @@ func (e *Edged) lookAtRuntime(ctx context.Context) {
 
 // serve serves the read-only port, and tries again while its address is taken.
 func (e *Edged) serve(ctx context.Context) error {
-	handler := server.New(e, server.NewRegistry(e, e.health))
+	registry := server.NewRegistry(e, e.health)
+	for _, c := range e.opts.Collectors {
+		if err := registry.Register(c); err != nil {
+			klog.ErrorS(err, "Metrics left out")
+		}
+	}
+	handler := server.New(e, registry)
 	for delay := time.Second; ; delay = min(2*delay, 30*time.Second) {
 		err := server.Serve(ctx, e.opts.Listen, handler)
 		if ctx.Err() != nil {

@@ -53,8 +53,12 @@ func (e *Edged) SyncLoop() error { return e.pleg.Healthy() }
 // Info returns what the status command shows.
 func (e *Edged) Info(context.Context) server.Info {
 	text := func(v any) string { s, _ := v.(string); return s }
+	var link *server.Link
+	if e.opts.Link != nil {
+		link = new(e.opts.Link())
+	}
 	return server.Info{
-		NodeName: e.opts.NodeName, Version: e.opts.Version, Started: e.began,
+		Link: link, NodeName: e.opts.NodeName, Version: e.opts.Version, Started: e.began,
 		Runtime: text(e.runtimeName.Load()), RuntimeVersion: text(e.runtimeVersion.Load()), Endpoint: e.opts.RuntimeEndpoint,
 		Store: e.opts.StorePath, StaticPodPath: e.opts.StaticPodDir, PodLogsDir: e.opts.PodLogsDir,
 		Conditions: e.health.Snapshot(),

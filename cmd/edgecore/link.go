@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edgehub"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
@@ -72,4 +73,10 @@ func (l *link) Run(ctx context.Context) error {
 		rotation.Go(func() { l.keeper.Rotate(ctx, l.Reconnect) })
 	}
 	return l.Module.Run(ctx)
+}
+
+// status is how the link is, for the status command.
+func (l *link) status() server.Link {
+	s := l.State()
+	return server.Link{Connected: s.Connected, Since: s.Since, Protocol: s.Protocol, Server: s.Server, Reason: s.Reason}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -79,6 +80,8 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 		opts.Bus, opts.Health, opts.StoreDamaged = bus, conditions, damaged
 		if hub == nil {
 			opts.Node = nil
+		} else {
+			opts.Link, opts.Collectors = hub.status, []prometheus.Collector{hub}
 		}
 		if err := bus.Add(edged.New(opts)); err != nil {
 			return err

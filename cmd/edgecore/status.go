@@ -53,6 +53,7 @@ func printStatus(out io.Writer, info *server.Info, pods []v1.Pod, now time.Time)
 	}
 	fmt.Fprintf(out, "Node:      %s\nAgent:     edgecore %s, running for %s\nRuntime:   %s %s at %s\n",
 		info.NodeName, info.Version, duration.HumanDuration(now.Sub(info.Started)), runtime, info.RuntimeVersion, info.Endpoint)
+	fmt.Fprintf(out, "Cloud:     %s\n", linkText(info.Link, now))
 	fmt.Fprintf(out, "Pods:      %d (%d running, %d pending, %d succeeded, %d failed)\n", len(pods),
 		phases[v1.PodRunning], phases[v1.PodPending], phases[v1.PodSucceeded], phases[v1.PodFailed])
 	fmt.Fprintf(out, "Manifests: %s\nStore:     %s\nPod logs:  %s\n\n", info.StaticPodPath, info.Store, info.PodLogsDir)
@@ -76,4 +77,21 @@ func printStatus(out io.Writer, info *server.Info, pods []v1.Pod, now time.Time)
 		return errUnhealthy
 	}
 	return nil
+}
+
+// linkText says in a line how the link to the cloud is.
+func linkText(l *server.Link, now time.Time) string {
+	since := ""
+	if l != nil && !l.Since.IsZero() {
+		since = " for " + duration.HumanDuration(now.Sub(l.Since))
+	}
+	switch {
+	case l == nil:
+		return "none; `edgecore join` joins one"
+	case l.Connected:
+		return fmt.Sprintf("connected%s, to %s by %s", since, l.Server, l.Protocol)
+	case l.Reason == "":
+		return "not connected yet"
+	}
+	return fmt.Sprintf("not connected%s: %s", since, l.Reason)
 }

@@ -44,6 +44,19 @@ type Info struct {
 	StaticPodPath  string             `json:"staticPodPath"`
 	PodLogsDir     string             `json:"podLogsDir"`
 	Conditions     []health.Condition `json:"conditions"`
+	// Link is nil where this device has joined no cloud.
+	Link *Link `json:"link,omitempty"`
+}
+
+// Link is the way to the cloud.
+type Link struct {
+	Connected bool `json:"connected"`
+	// Since is when the link came up, or when it was lost; zero before the first of either.
+	Since    time.Time `json:"since"`
+	Protocol string    `json:"protocol,omitempty"`
+	Server   string    `json:"server,omitempty"`
+	// Reason says why there is no link.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Node is what the server asks.
