@@ -36,13 +36,7 @@ func TestEvictions(t *testing.T) {
 		t.Fatal(err)
 	}
 	live := c.live(6)
-	for _, node := range append([]string{"first", "other", "kept", "server"}, live...) {
-		ready := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`,
-			time.Now().UTC().Format(time.RFC3339))
-		if _, err := c.cluster.Kubectl(t.Context(), "patch", "node", node, "--subresource=status", "-p", ready); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.ready(append([]string{"first", "other", "kept", "server"}, live...))
 	c.eventually("both cloudcores know of the annotation", func() error {
 		for _, one := range []*cloud{c, &second} {
 			o, err := one.ctl.Object("kept", key("null/node/kept"))
@@ -65,20 +59,8 @@ func TestEvictions(t *testing.T) {
 	for _, pod := range []string{"on-first", "on-other"} {
 		c.eventually(pod+" tolerates all", func() error { return c.tolerant(pod) })
 	}
-	pod := func(name string) *v1.Pod {
-		p, err := c.admin.CoreV1().Pods("default").Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
 	for _, name := range []string{"on-server", "on-kept"} {
-		c.eventually(name+" is evicted", func() error {
-			if pod(name).DeletionTimestamp == nil {
-				return errors.New("it is not")
-			}
-			return nil
-		})
+		c.eventually(name+" is evicted", func() error { return c.evicted(name) })
 	}
 	for _, name := range live {
 		n, err := c.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -88,28 +70,12 @@ func TestEvictions(t *testing.T) {
 	}
 	// One that came later and is evicted shows that the turn of the others has passed.
 	for _, node := range []string{"first", "other"} {
-		c.eventually(node+" counts as unreachable", func() error {
-			n, err := c.admin.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			for _, taint := range n.Spec.Taints {
-				if taint.Key == v1.TaintNodeUnreachable && taint.Effect == v1.TaintEffectNoExecute {
-					return nil
-				}
-			}
-			return fmt.Errorf("%+v", n.Spec.Taints)
-		})
+		c.eventually(node+" counts as unreachable", func() error { return c.unreachable(node) })
 	}
 	c.pod("server", "on-server-later", "")
-	c.eventually("the later pod is evicted", func() error {
-		if pod("on-server-later").DeletionTimestamp == nil {
-			return errors.New("it is not")
-		}
-		return nil
-	})
+	c.eventually("the later pod is evicted", func() error { return c.evicted("on-server-later") })
 	for _, name := range []string{"on-first", "on-other", "limited"} {
-		if pod(name).DeletionTimestamp != nil {
+		if c.evicted(name) == nil {
 			t.Errorf("pod %s is evicted", name)
 		}
 	}
@@ -144,4 +110,43 @@ func (c *cloud) live(n int) []string {
 		})
 	}
 	return names
+}
+
+// ready says once that nodes are well.
+func (c *cloud) ready(nodes []string) {
+	c.t.Helper()
+	for _, node := range nodes {
+		status := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`,
+			time.Now().UTC().Format(time.RFC3339))
+		if _, err := c.cluster.Kubectl(c.t.Context(), "patch", "node", node, "--subresource=status", "-p", status); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// evicted returns nil when a pod is being deleted.
+func (c *cloud) evicted(name string) error {
+	c.t.Helper()
+	p, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if p.DeletionTimestamp == nil {
+		return errors.New("it is not")
+	}
+	return nil
+}
+
+// unreachable returns nil when a node's pods are being evicted.
+func (c *cloud) unreachable(node string) error {
+	n, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, taint := range n.Spec.Taints {
+		if taint.Key == v1.TaintNodeUnreachable && taint.Effect == v1.TaintEffectNoExecute {
+			return nil
+		}
+	}
+	return fmt.Errorf("its taints are %+v", n.Spec.Taints)
 }

@@ -1,0 +1,165 @@
+package cloud
+
+import (
+	"errors"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func registration(c *cloud) {
+	node := c.register("reg")
+	want := map[string]string{
+		"kubernetes.io/hostname": "reg", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "site": "pump-7",
+		"node-role.kubernetes.io/edge": "", "node-role.kubernetes.io/agent": "",
+	}
+	if diff := cmp.Diff(want, node.Labels); diff != "" {
+		c.t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	if node.Annotations["cloudcore"] != "192.0.2.2" || node.UID == "" || node.Kind != "" || node.ManagedFields != nil {
+		c.t.Errorf("answer: %+v", node)
+	}
+	c.refused("reg", "insert", "null/node/reg", edgeNode("reg"), metav1.StatusReasonAlreadyExists)
+	c.refused("reg", "insert", "null/node/other", edgeNode("other"), metav1.StatusReasonForbidden)
+	c.refused("reg", "insert", "null/node/reg", edgeNode("other"), metav1.StatusReasonBadRequest)
+	if got := object[v1.Node](c, c.must("reg", "query", "default/node/reg", nil)); got.Kind != "Node" || got.APIVersion != "v1" || got.UID != node.UID {
+		c.t.Errorf("query: %+v", got)
+	}
+	c.refused("reg", "query", "default/node/other", nil, metav1.StatusReasonForbidden)
+	c.wants("reg", "null/node/reg")
+
+	// Labels and annotations by the edge; reserved ones not.
+	answer := c.must("reg", "update", "null/node/reg", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "reg",
+		Labels: map[string]string{"site": "pump-8"}, Annotations: map[string]string{"note": "x"}}})
+	if string(answer.Content) != `"OK"` || answer.Header.ResourceVersion == "" {
+		c.t.Errorf("update: %s, version %q", answer.Content, answer.Header.ResourceVersion)
+	}
+	now, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "reg", metav1.GetOptions{})
+	if err != nil || now.Labels["site"] != "pump-8" || now.Annotations["note"] != "x" || now.Labels["kubernetes.io/os"] != "linux" {
+		c.t.Errorf("after the update: %v %+v", err, now)
+	}
+	c.refused("reg", "update", "null/node/reg", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "reg",
+		Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}}}, metav1.StatusReasonForbidden)
+
+	// A registration that ended half-way is finished by its next try.
+	if _, err := c.admin.CoreV1().Nodes().Create(c.t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "half",
+		Annotations: map[string]string{"cloudcore": "192.0.2.3"}}}, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.refused("half", "insert", "null/node/half", edgeNode("half"), metav1.StatusReasonAlreadyExists)
+	c.wants("half", "null/node/half")
+	// Another's node is left alone.
+	if _, err := c.admin.CoreV1().Nodes().Create(c.t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "server"}}, metav1.CreateOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.refused("server", "insert", "null/node/server", edgeNode("server"), metav1.StatusReasonAlreadyExists)
+	if n, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "server", metav1.GetOptions{}); err != nil || len(n.Labels) != 0 {
+		c.t.Errorf("a node of somebody else: %v %+v", err, n.Labels)
+	}
+}
+
+func statusAndLease(c *cloud) {
+	c.register("st")
+	patch := `{"status":{"capacity":{"cpu":"2"},"conditions":[{"type":"Ready","status":"True","reason":"EdgeReady"}]}}`
+	answer := c.must("st", "patch", "default/nodepatch/st", patch)
+	node := object[v1.Node](c, answer)
+	if len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "EdgeReady" || answer.Header.ResourceVersion != node.ResourceVersion {
+		c.t.Errorf("answer %s", answer.Content)
+	}
+	c.must("st", "patch", "null/nodepatch/st", "{}")
+	c.refused("st", "patch", "null/nodepatch/reg", patch, metav1.StatusReasonForbidden)
+	c.refused("st", "patch", "null/nodepatch/st", "broken", metav1.StatusReasonBadRequest)
+
+	const at = "kube-node-lease/lease/st"
+	c.refused("st", "query", at, nil, metav1.StatusReasonNotFound)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "st", Namespace: "kube-node-lease"},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("st"), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: time.Now()}}}
+	made := object[coordinationv1.Lease](c, c.must("st", "insert", at, lease))
+	made.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(time.Second)}
+	c.must("st", "update", at, made)
+	c.refused("st", "update", at, made, metav1.StatusReasonConflict)
+	c.refused("st", "update", "kube-node-lease/lease/reg", lease, metav1.StatusReasonForbidden)
+	c.refused("st", "query", "kube-system/lease/st", nil, metav1.StatusReasonForbidden)
+
+	// Renewed by cloudcore itself: a lease that is there, and one that is not.
+	for _, name := range []string{"st", "reg"} {
+		c.wants(name, "null/node/"+name)
+		before := time.Now().Add(-time.Second)
+		c.ctl.Heartbeat(c.t.Context(), name)
+		got, err := c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), name, metav1.GetOptions{})
+		if err != nil || got.Spec.RenewTime.Before(&metav1.MicroTime{Time: before}) || *got.Spec.HolderIdentity != name {
+			c.t.Errorf("lease of %s: %v %+v", name, err, got)
+		}
+		if name == "reg" && (len(got.OwnerReferences) != 1 || got.OwnerReferences[0].Name != "reg") {
+			c.t.Errorf("owner of the lease: %+v", got.OwnerReferences)
+		}
+	}
+	c.ctl.Heartbeat(c.t.Context(), "nobody")
+	if _, err := c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), "nobody", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		c.t.Errorf("a node that does not exist has a lease: %v", err)
+	}
+}
+
+func oldStyle(c *cloud) {
+	c.ctl.Connected(c.t.Context(), "old", "websocket")
+	c.t.Cleanup(func() { c.ctl.Disconnected("old", "done") })
+	ask := func(op, res string, content any) string {
+		c.t.Helper()
+		return string(c.oldAsk("old", op, res, content).Content)
+	}
+	for range 2 {
+		if got := ask("insert", "default/nodestatus/old", edgeNode("old")); got != `"OK"` {
+			c.t.Fatalf("registration: %s", got)
+		}
+	}
+	c.wants("old", "null/node/old")
+	got := ask("update", "default/nodestatus/old", map[string]any{"UID": "u", "Status": v1.NodeStatus{
+		Conditions: []v1.NodeCondition{{Type: "Ready", Status: "True"}}},
+		"ExtendResources": map[string]any{"nvidia.com/gpu": []map[string]string{{"name": "g0", "type": "t"}}}})
+	if got != `"OK"` {
+		c.t.Fatalf("status: %s", got)
+	}
+	node, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "old", metav1.GetOptions{})
+	if err != nil || len(node.Status.Conditions) != 1 || node.Annotations["huawei.com/gpu-status"] == "" {
+		c.t.Errorf("%v %+v", err, node)
+	}
+	pod := c.pod("old", "oldpod", "")
+	if got := ask("update", "default/podstatus", []map[string]any{
+		{"UID": pod.UID, "Name": "oldpod", "Status": v1.PodStatus{Phase: v1.PodRunning}},
+		{"UID": "gone", "Name": "gone", "Status": v1.PodStatus{}}}); got != `"OK"` {
+		c.t.Errorf("statuses: %s", got)
+	}
+	if c.hub.count("old", "default/pod/gone") == 0 {
+		c.t.Error("the edge is not told that a pod is gone")
+	}
+	if pod, err = c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod", metav1.GetOptions{}); err != nil || pod.Status.Phase != v1.PodRunning {
+		c.t.Errorf("%v %+v", err, pod.Status)
+	}
+	if err := c.admin.CoreV1().Pods("default").Delete(c.t.Context(), "oldpod", metav1.DeleteOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	if got := ask("update", "default/podstatus/oldpod", map[string]any{"UID": pod.UID, "Name": "oldpod", "Status": v1.PodStatus{Phase: v1.PodFailed}}); got != `"OK"` {
+		c.t.Errorf("status: %s", got)
+	}
+	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		c.t.Errorf("the ended pod: %v", err)
+	}
+}
+
+func endOfNode(c *cloud) {
+	c.register("end")
+	c.wants("end", "null/node/end")
+	if err := c.admin.CoreV1().Nodes().Delete(c.t.Context(), "end", metav1.DeleteOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.eventually("the session ends", func() error {
+		if c.hub.reason("end") == "" {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,262 @@
+package cloud
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+func status(uid types.UID, phase v1.PodPhase) string {
+	return fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":%q}}`, uid, phase)
+}
+
+func deleteOptions(uid types.UID) *metav1.DeleteOptions {
+	return &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &uid}}
+}
+
+func pods(c *cloud) {
+	c.register("p1")
+	c.register("p2")
+	pod := c.pod("p1", "web", "")
+	const key = "default/pod/web"
+	c.eventually("the hub hears of the pod", func() error {
+		if c.hub.count("p1", key) == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	// Its tolerations change once; after that, only the status does.
+	c.eventually("the pod's tolerations", func() error { return c.tolerant("web") })
+	c.eventually("the cache has them", func() error {
+		o, err := c.ctl.Object("p1", resource.Key{Namespace: "default", Type: "pod", Name: "web"})
+		if err != nil || o == nil || strings.Contains(string(o.JSON), "tolerationSeconds") {
+			return fmt.Errorf("%v %v", err, o)
+		}
+		return nil
+	})
+	calls := c.hub.count("p1", key)
+	answer := c.must("p1", "patch", "default/podpatch/web", status(pod.UID, v1.PodRunning))
+	now := object[v1.Pod](c, answer)
+	if now.Status.Phase != v1.PodRunning || answer.Header.ResourceVersion != now.ResourceVersion {
+		c.t.Errorf("answer %s", answer.Content)
+	}
+	c.eventually("the cache has the status", func() error {
+		if ref := c.wants("p1", key); ref.ResourceVersion != now.ResourceVersion {
+			return fmt.Errorf("version %s, want %s", ref.ResourceVersion, now.ResourceVersion)
+		}
+		return nil
+	})
+	if after := c.hub.count("p1", key); after != calls {
+		c.t.Errorf("a change of status alone is told to the hub: %d calls, were %d", after, calls)
+	}
+	c.refused("p2", "patch", "default/podpatch/web", status(pod.UID, v1.PodFailed), metav1.StatusReasonForbidden)
+	c.refused("p2", "query", key, nil, metav1.StatusReasonForbidden)
+	c.refused("p1", "patch", "default/podpatch/web", status("another", v1.PodFailed), metav1.StatusReasonConflict)
+	c.refused("p1", "patch", "default/podpatch/web", `{"status":{"phase":"Failed"}}`, metav1.StatusReasonBadRequest)
+	c.refused("p1", "patch", "default/podpatch/web", fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{"a":"b"}},"status":{}}`, pod.UID), metav1.StatusReasonForbidden)
+	if o, err := c.ctl.Object("p2", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil || err != nil {
+		c.t.Errorf("node p2 is sent the pod of p1: %v %v", o, err)
+	}
+	endOfPod(c, pod)
+}
+
+// endOfPod: only of the pod that is meant, only by its node.
+func endOfPod(c *cloud, pod *v1.Pod) {
+	c.t.Helper()
+	const key = "default/pod/web"
+	c.refused("p2", "delete", key, deleteOptions(pod.UID), metav1.StatusReasonForbidden)
+	c.must("p1", "delete", key, deleteOptions("another"))
+	c.refused("p1", "delete", key, &metav1.DeleteOptions{}, metav1.StatusReasonBadRequest)
+	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); err != nil {
+		c.t.Fatalf("the pod is gone: %v", err)
+	}
+	if err := c.admin.CoreV1().Pods("default").Delete(c.t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.eventually("the hub is told to delete", func() error {
+		o, err := c.ctl.Object("p1", resource.Key{Namespace: "default", Type: "pod", Name: "web"})
+		if err != nil || o == nil || !o.Deleting {
+			return fmt.Errorf("%v %v", err, o)
+		}
+		return nil
+	})
+	if answer := c.must("p1", "delete", key, deleteOptions(pod.UID)); string(answer.Content) != `"OK"` || answer.Header.ResourceVersion != "" {
+		c.t.Errorf("answer %s", answer.Content)
+	}
+	c.must("p1", "delete", key, deleteOptions(pod.UID)) // as good a second time
+	c.eventually("the pod is wanted no more", func() error {
+		if o, err := c.ctl.Object("p1", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil || err != nil {
+			return fmt.Errorf("%v %v", err, o)
+		}
+		return nil
+	})
+	c.refused("p1", "patch", "default/podpatch/web", status(pod.UID, v1.PodFailed), metav1.StatusReasonNotFound)
+
+	// A pod of that name, on another node by now.
+	c.pod("p2", "web", "")
+	c.must("p1", "delete", key, deleteOptions(pod.UID))
+	c.refused("p1", "patch", "default/podpatch/web", status(pod.UID, v1.PodFailed), metav1.StatusReasonConflict)
+	// The bare UID of older edges.
+	again, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.must("p2", "delete", key, string(again.UID))
+	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		c.t.Errorf("after its end: %v", err)
+	}
+}
+
+func mirrorPods(c *cloud) {
+	node := c.register("m1")
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "static-m1", Namespace: "default",
+		Annotations:     map[string]string{v1.MirrorPodAnnotationKey: "h"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "m1", UID: node.UID, Controller: new(true)}}},
+		Spec: v1.PodSpec{NodeName: "m1", Containers: []v1.Container{{Name: "c", Image: "example.com/c:1"}},
+			Tolerations: []v1.Toleration{{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}}}}
+	made := object[v1.Pod](c, c.must("m1", "insert", "default/pod/static-m1", pod))
+	if made.UID == "" {
+		c.t.Errorf("made %+v", made)
+	}
+	c.refused("m1", "insert", "default/pod/static-m1", pod, metav1.StatusReasonAlreadyExists)
+	plain := pod.DeepCopy()
+	plain.Name, plain.Annotations = "plain", nil
+	c.refused("m1", "insert", "default/pod/plain", plain, metav1.StatusReasonForbidden)
+	elsewhere := pod.DeepCopy()
+	elsewhere.Name, elsewhere.Spec.NodeName = "elsewhere", "reg"
+	c.refused("m1", "insert", "default/pod/elsewhere", elsewhere, metav1.StatusReasonForbidden)
+	c.refused("m1", "insert", "default/pod/x", pod, metav1.StatusReasonBadRequest)
+}
+
+// event is one about a node or a pod, as the node tells it.
+func event(node, name, kind, of string, uid types.UID) *v1.Event {
+	return &v1.Event{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Reason: "Started", Message: "one", Count: 1, Type: "Normal",
+		Source: v1.EventSource{Component: "edgecore", Host: node}, FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(),
+		InvolvedObject: v1.ObjectReference{Kind: kind, Name: of, Namespace: map[string]string{"Pod": "default"}[kind], UID: uid}}
+}
+
+// send sends an event; nobody answers one.
+func (c *cloud) send(node, op, name string, content any) {
+	c.t.Helper()
+	if m := c.ask(node, op, "default/event/"+name, content); m != nil {
+		c.t.Errorf("%s of event %s is answered: %s", op, name, m.Content)
+	}
+}
+
+// recorded is an event as the API has it; nil when it does not.
+func (c *cloud) recorded(name string) *v1.Event {
+	c.t.Helper()
+	e, err := c.admin.CoreV1().Events("default").Get(c.t.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return e
+}
+
+func events(c *cloud) {
+	c.register("e1")
+	c.register("e2")
+	pod := c.pod("e2", "eventful", "")
+	e := event("e2", "ev1", "Pod", "eventful", pod.UID)
+	c.send("e2", "insert", "ev1", e)
+	if got := c.recorded("ev1"); got == nil || got.Message != "one" {
+		c.t.Fatalf("inserted: %+v", got)
+	}
+	e.Count, e.Message = 2, "two"
+	c.send("e2", "update", "ev1", e)
+	c.send("e2", "insert", "ev1", e) // came twice
+	if got := c.recorded("ev1"); got.Count != 2 || got.Message != "two" {
+		c.t.Errorf("updated: %+v", got)
+	}
+	c.send("e2", "patch", "ev1", map[string]any{"event": e, "patchData": `{"count":3}`})
+	if got := c.recorded("ev1"); got.Count != 3 {
+		c.t.Errorf("patched: %+v", got)
+	}
+	c.send("e2", "patch", "ev1", map[string]any{"event": e, "patchData": `{"involvedObject":{"name":"x"}}`})
+	if got := c.recorded("ev1"); got.InvolvedObject.Name != "eventful" {
+		c.t.Errorf("an event became one about %s", got.InvolvedObject.Name)
+	}
+	late := event("e2", "ev2", "Pod", "eventful", pod.UID)
+	c.send("e2", "patch", "ev2", map[string]any{"event": late, "patchData": `{"count":2}`})
+	if c.recorded("ev2") == nil {
+		c.t.Error("a patch of an event that is there no more is lost")
+	}
+	c.send("e2", "insert", "ev3", event("e2", "ev3", "Node", "e2", ""))
+	c.send("e2", "insert", "ev4", event("e2", "ev4", "Pod", "long-gone", "u"))
+	for _, name := range []string{"ev3", "ev4"} {
+		if c.recorded(name) == nil {
+			c.t.Errorf("event %s is not recorded", name)
+		}
+	}
+}
+
+func foreignEvents(c *cloud) {
+	c.register("e3")
+	c.register("e4")
+	pod := c.pod("e4", "quiet", "")
+	c.send("e3", "insert", "bad1", event("e4", "bad1", "Pod", "quiet", pod.UID)) // says that it is e2
+	foreign := event("e4", "bad2", "Pod", "quiet", pod.UID)
+	foreign.Source.Host = "e3"
+	c.send("e3", "insert", "bad2", foreign)
+	c.send("e4", "insert", "bad3", event("e4", "bad3", "Node", "e3", ""))
+	c.send("e4", "insert", "bad4", event("e4", "bad4", "Deployment", "d", ""))
+	c.send("e4", "insert", "bad5", event("e4", "else", "Node", "e4", ""))
+	c.send("e4", "insert", "bad6", "x")
+	list, err := c.admin.CoreV1().Events("default").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, e := range list.Items {
+		if strings.HasPrefix(e.Name, "bad") || e.Name == "else" {
+			c.t.Errorf("event %s is recorded", e.Name)
+		}
+	}
+}
+
+func tolerations(c *cloud) {
+	c.register("tol")
+	c.pod("tol", "tolerant", "")
+	c.eventually("the tolerations have no limit", func() error { return c.tolerant("tolerant") })
+	c.apply(`{apiVersion: v1, kind: Pod, metadata: {name: fixed, annotations: {edgecore.io/keep-evictions: "true"}}, spec: {nodeName: tol, containers: [{name: c, image: example.com/c:1}]}}`)
+	// One on a node of another kind is left alone, and one that is bound later shows that its turn has passed.
+	c.pod("server", "on-server", "")
+	c.pod("tol", "later", "")
+	c.eventually("the tolerations have no limit", func() error { return c.tolerant("later") })
+	for _, name := range []string{"fixed", "on-server"} {
+		pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, tol := range pod.Spec.Tolerations {
+			if tol.TolerationSeconds == nil {
+				c.t.Errorf("pod %s got %+v", name, tol)
+			}
+		}
+	}
+}
+
+func (c *cloud) tolerant(pod string) error {
+	p, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	want := []v1.Toleration{
+		{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoExecute"},
+		{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute"},
+	}
+	if diff := cmp.Diff(want, p.Spec.Tolerations); diff != "" {
+		return errors.New(diff)
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package cloud
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+func configmapsAndSecrets(c *cloud) {
+	c.register("c1")
+	c.apply(`
+{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {a: "1"}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: key}, stringData: {p: s3cret}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: other}, stringData: {p: s3cret}}`)
+	for _, key := range []string{"default/configmap/conf", "default/secret/key", "default/secret/none"} {
+		c.refused("c1", "query", key, nil, metav1.StatusReasonForbidden)
+	}
+	pod := c.pod("c1", "user", ", initContainers: [{name: i, image: example.com/c:1, env: [{name: A, valueFrom: {configMapKeyRef: {name: conf, key: a}}}]}], imagePullSecrets: [{name: key}]")
+	answer := c.must("c1", "query", "default/configmap/conf", nil)
+	conf := object[v1.ConfigMap](c, answer)
+	if conf.Kind != "ConfigMap" || conf.APIVersion != "v1" || conf.Data["a"] != "1" || answer.Header.ResourceVersion != conf.ResourceVersion || conf.ManagedFields != nil {
+		c.t.Errorf("answer %s", answer.Content)
+	}
+	if secret := object[v1.Secret](c, c.must("c1", "query", "default/secret/key", nil)); string(secret.Data["p"]) != "s3cret" {
+		c.t.Errorf("secret %+v", secret)
+	}
+	c.refused("c1", "query", "default/secret/other", nil, metav1.StatusReasonForbidden)
+	c.wants("c1", "default/configmap/conf")
+	c.wants("c1", "default/secret/key")
+
+	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {a: "2"}}`)
+	key := resource.Key{Namespace: "default", Type: "configmap", Name: "conf"}
+	c.eventually("the change is to be sent", func() error {
+		o, err := c.ctl.Object("c1", key)
+		if err != nil || o == nil || !strings.Contains(string(o.JSON), `"a":"2"`) || c.hub.count("c1", key.String()) < 2 {
+			return fmt.Errorf("%v %+v, %d calls", err, o, c.hub.count("c1", key.String()))
+		}
+		return nil
+	})
+	calls := c.hub.count("c1", key.String())
+	c.must("c1", "delete", "default/pod/user", deleteOptions(pod.UID))
+	c.eventually("it is forgotten with the last pod", func() error {
+		o, err := c.ctl.Object("c1", key)
+		if err != nil || o != nil || c.hub.count("c1", key.String()) == calls {
+			return fmt.Errorf("%v %+v", err, o)
+		}
+		return nil
+	})
+	c.eventually("it is forbidden again", func() error {
+		if f := c.parse(c.ask("c1", "query", key.String(), nil)).failure(); f == nil || f.Reason != metav1.StatusReasonForbidden {
+			return fmt.Errorf("%+v", f)
+		}
+		return nil
+	})
+}
+
+func tokens(c *cloud) {
+	c.register("t1")
+	c.register("t2")
+	pod := c.pod("t1", "runs", "")
+	ask := func(uid types.UID) *authenticationv1.TokenRequest {
+		return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3607)),
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "runs", UID: uid}}}
+	}
+	const key = "default/serviceaccounttoken/default"
+	answer := c.must("t1", "query", key, ask(pod.UID))
+	got := object[authenticationv1.TokenRequest](c, answer)
+	if got.Status.Token == "" || got.Kind != "TokenRequest" || got.APIVersion != "authentication.k8s.io/v1" || answer.Header.ResourceVersion != "" {
+		c.t.Errorf("kind %s %s, version %q, a token of %d bytes", got.APIVersion, got.Kind, answer.Header.ResourceVersion, len(got.Status.Token))
+	}
+	review, err := c.admin.AuthenticationV1().TokenReviews().Create(c.t.Context(),
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: got.Status.Token}}, metav1.CreateOptions{})
+	if err != nil || !review.Status.Authenticated || review.Status.User.Username != "system:serviceaccount:default:default" {
+		c.t.Errorf("the token: %v %+v", err, review.Status)
+	}
+	c.refused("t2", "query", key, ask(pod.UID), metav1.StatusReasonForbidden)
+	c.refused("t1", "query", key, ask("another"), metav1.StatusReasonForbidden)
+	c.refused("t1", "query", key, &authenticationv1.TokenRequest{}, metav1.StatusReasonForbidden)
+	c.refused("t1", "query", "kubeedge/serviceaccounttoken/cloudcore", ask(pod.UID), metav1.StatusReasonForbidden)
+	c.refused("t1", "query", key, nil, metav1.StatusReasonBadRequest)
+	c.refused("t1", "query", key, "x", metav1.StatusReasonBadRequest)
+	strange := ask(pod.UID)
+	strange.Spec.Audiences = []string{"vault"} // of no volume of the pod
+	c.refused("t1", "query", key, strange, metav1.StatusReasonForbidden)
+}
+
+func volumes(c *cloud) {
+	c.register("v1")
+	c.register("v2")
+	c.apply(`
+{apiVersion: v1, kind: Secret, metadata: {name: pv-secret}, stringData: {p: x}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  storageClassName: none
+  claimRef: {namespace: default, name: claim}
+  csi: {driver: d.example.com, volumeHandle: h, nodePublishSecretRef: {name: pv-secret, namespace: default}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim}
+spec: {accessModes: [ReadWriteOnce], storageClassName: none, volumeName: disk, resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttachment
+metadata: {name: attached}
+spec: {attacher: d.example.com, nodeName: v1, source: {persistentVolumeName: disk}}`)
+	for _, key := range []string{"default/persistentvolumeclaim/claim", "null/persistentvolume/disk", "default/secret/pv-secret"} {
+		c.refused("v1", "query", key, nil, metav1.StatusReasonForbidden)
+	}
+	c.pod("v1", "with-disk", ", volumes: [{name: d, persistentVolumeClaim: {claimName: claim}}]")
+	c.eventually("the node may read the claim's volume and its secret", func() error {
+		for _, key := range []string{"default/persistentvolumeclaim/claim", "null/persistentvolume/disk", "default/secret/pv-secret", "default/volumeattachment/attached"} {
+			if f := c.parse(c.ask("v1", "query", key, nil)).failure(); f != nil {
+				return errors.New(f.Message)
+			}
+		}
+		return nil
+	})
+	answer := c.must("v1", "query", "null/persistentvolume/disk", nil)
+	if pv := object[v1.PersistentVolume](c, answer); pv.Kind != "PersistentVolume" || answer.Header.ResourceVersion != pv.ResourceVersion {
+		c.t.Errorf("answer %s", answer.Content)
+	}
+	for _, key := range []string{"null/persistentvolume/disk", "default/volumeattachment/attached", "default/secret/pv-secret"} {
+		c.refused("v2", "query", key, nil, metav1.StatusReasonForbidden)
+	}
+}
+
+func services(c *cloud) {
+	c.register("s1")
+	c.register("s2")
+	c.apply(`
+{apiVersion: v1, kind: Service, metadata: {name: db}, spec: {selector: {app: db}, ports: [{port: 5432}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: headless}, spec: {clusterIP: None, ports: [{port: 1}]}}`)
+	c.pod("s1", "client", "")
+	c.wants("s1", "default/service/db")
+	c.wants("s1", "default/service/kubernetes")
+	for _, ref := range c.ctl.Desired("s1") {
+		if ref.Key.Name == "headless" {
+			c.t.Error("a service without an address is sent")
+		}
+	}
+	c.ctl.Connected(c.t.Context(), "upstream", "websocket")
+	defer c.ctl.Disconnected("upstream", "done")
+	c.pod("upstream", "elsewhere", "")
+	if slices.ContainsFunc(c.ctl.Desired("upstream"), isService) || slices.ContainsFunc(c.ctl.Desired("s2"), isService) {
+		c.t.Error("services for an upstream edge, or for one without pods")
+	}
+	if s := object[v1.Service](c, c.must("s1", "query", "default/service/db", nil)); s.Kind != "Service" || s.Spec.ClusterIP == "" {
+		c.t.Errorf("service %+v", s)
+	}
+	c.eventually("the endpoints of the service", func() error {
+		if f := c.parse(c.ask("s1", "query", "default/endpoints/db", nil)).failure(); f != nil {
+			return errors.New(f.Message)
+		}
+		return nil
+	})
+	c.refused("s1", "query", "default/service/none", nil, metav1.StatusReasonNotFound)
+}
