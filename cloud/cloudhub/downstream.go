@@ -22,7 +22,7 @@ type Object struct {
 	Ref
 	// Version is wire.Version of JSON.
 	Version string
-	// JSON has apiVersion and kind. It belongs to the receiver.
+	// JSON has apiVersion and kind. Nodes may share it: nobody writes to it.
 	JSON json.RawMessage
 	// Deleting is set for an object with a deletion timestamp.
 	Deleting bool

@@ -1,8 +1,10 @@
 package cloudhub
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -87,7 +89,7 @@ func TestNewerConnectionWins(t *testing.T) {
 
 // TestSilence: without keepalive messages a session ends, whatever else comes; an edge of ours lives by its pings.
 func TestSilence(t *testing.T) {
-	c := startCloud(t, func(o *Options) { o.KeepaliveInterval = 300 * time.Millisecond })
+	c := startCloud(t, func(o *Options) { o.KeepaliveInterval = time.Second })
 	upstream, ours := newEdge(t, "up"), newEdge(t, "ours")
 	ours.dialOurs(c)
 	upstream.dialUpstream(c)
@@ -105,7 +107,7 @@ func TestSilence(t *testing.T) {
 			t.Fatal("the edge that gave signs of life was disconnected")
 		}
 	}
-	if err := upstream.waitEnd(); err == nil || !strings.Contains(err.Error(), "no keepalive message came for 300ms") {
+	if err := upstream.waitEnd(); err == nil || !strings.Contains(err.Error(), "no keepalive message came for 1s") {
 		t.Errorf("ended with %v", err)
 	}
 	if err := ours.waitEnd(); err == nil || !strings.Contains(err.Error(), "for") {
@@ -124,6 +126,11 @@ type link struct {
 func (l *link) Features() wire.Features { return l.features }
 func (l *link) Stats() wire.Stats       { return wire.Stats{Heard: l.heard} }
 func (l *link) Protocol() string        { return wire.ProtocolWebSocket }
+func (l *link) RemoteAddr() net.Addr    { return &net.TCPAddr{} }
+func (l *link) Read() (*model.Message, error) {
+	l.closed <- <-l.closed // it stays for the test
+	return nil, wire.ErrClosed
+}
 func (l *link) Close(_ int, reason string) error {
 	l.closed <- reason
 	return nil
@@ -236,4 +243,35 @@ func TestUnknownNow(t *testing.T) {
 	c.cluster.fail("default/pod/a", nil)
 	settled(t, c, e)
 	eventually(t, "the answer to the inventory", e.isSynced)
+}
+
+// TestNoRoom: also who was let in when there was room gets none when there is none any more.
+func TestNoRoom(t *testing.T) {
+	hub, err := New(Options{Downstream: newCluster(), Upstream: &api{}, NodeLimit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	run, served := make(chan struct{}), make(chan struct{})
+	go func() { defer close(run); _ = hub.Run(ctx) }()
+	first, second, late := &link{closed: make(chan string, 1)}, &link{closed: make(chan string, 1)}, &link{closed: make(chan string, 1)}
+	go func() { defer close(served); hub.Serve(context.Background(), "n1", first) }()
+	eventually(t, "the first node", func() bool { return len(hub.Connected()) == 1 })
+	hub.Serve(t.Context(), "n2", second)
+	if reason := <-second.closed; !strings.Contains(reason, "nodeLimit") {
+		t.Errorf("ended: %s", reason)
+	}
+	cancel()
+	<-run
+	<-served
+	if reason := <-first.closed; reason != "cloudcore stops" {
+		t.Errorf("ended: %s", reason)
+	}
+	hub.Serve(context.Background(), "n1", late)
+	if reason := <-late.closed; reason != "cloudcore stops" {
+		t.Errorf("ended: %s", reason)
+	}
+	if _, why := hub.admit(nodeHeader("n1"), nil); why == nil || why.status != 403 {
+		t.Errorf("admitted without a certificate: %v", why)
+	}
 }

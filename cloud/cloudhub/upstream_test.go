@@ -159,7 +159,8 @@ func TestUpstreamEdge(t *testing.T) {
 func TestVersionsOfUpstream(t *testing.T) {
 	for _, version := range []struct{ name, namespace string }{{"v1.12", "default"}, {"v1.22", "default"}, {"v1.23", "null"}} {
 		t.Run(version.name, func(t *testing.T) {
-			c := startCloud(t, func(o *Options) { o.KeepaliveInterval = 600 * time.Millisecond })
+			t.Parallel()
+			c := startCloud(t, func(o *Options) { o.KeepaliveInterval = time.Second })
 			c.api.handle = func(_ context.Context, node string, m *model.Message) *model.Message {
 				c.api.note("%s %s", m.Route.Operation, m.Route.Resource)
 				if m.Route.Operation == model.OpInsert {
@@ -171,7 +172,7 @@ func TestVersionsOfUpstream(t *testing.T) {
 			}
 			e := newEdge(t, "n1").dialUpstream(c)
 			stop, done := make(chan struct{}), make(chan struct{})
-			go func() { // half of the interval, as upstream's edges do
+			go func() { // more often than the interval, as upstream's edges do
 				defer close(done)
 				tick := time.NewTicker(300 * time.Millisecond)
 				defer tick.Stop()
@@ -207,7 +208,7 @@ func TestVersionsOfUpstream(t *testing.T) {
 			if ca.Route.Source != "cloudhub" || ca.Route.Group != "resource" || string(ca.ContentData()) != "-----CA-----\n" {
 				t.Errorf("CA %+v %s", ca.Route, ca.Content)
 			}
-			eventually(t, "three intervals", func() bool { return time.Since(began) > 1800*time.Millisecond })
+			eventually(t, "more than two intervals", func() bool { return time.Since(began) > 2200*time.Millisecond })
 			select {
 			case <-e.gone:
 				t.Error("disconnected in spite of its keepalives")
