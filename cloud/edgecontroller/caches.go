@@ -41,19 +41,30 @@ func newCaches(client kubernetes.Interface) (*caches, error) {
 	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, slim, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.LabelSelector = EdgeLabel + "="
 	}))
+	secrets := informers.NewSharedInformerFactoryWithOptions(client, 0, slim, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = secretsOfPods().String()
+	}))
 	all := informers.NewSharedInformerFactoryWithOptions(client, 0, slim)
 	c := &caches{
-		factories:  []informers.SharedInformerFactory{bound, edges, all},
+		factories:  []informers.SharedInformerFactory{bound, edges, secrets, all},
 		pods:       bound.Core().V1().Pods().Informer(),
 		nodes:      edges.Core().V1().Nodes().Informer(),
 		configMaps: all.Core().V1().ConfigMaps().Informer(),
-		secrets:    all.Core().V1().Secrets().Informer(),
+		secrets:    secrets.Core().V1().Secrets().Informer(),
 		services:   all.Core().V1().Services().Informer(),
 	}
 	if err := c.pods.AddIndexers(podIndexers()); err != nil {
 		return nil, fmt.Errorf("index pods: %w", err)
 	}
 	return c, nil
+}
+
+// secretsOfPods leaves out the kinds of secrets that pods do not name, and of which clusters are full: the releases of Helm
+// (up to 1 MB each), and tokens to join a cluster. A pod that names one all the same gets it, but not its changes.
+func secretsOfPods() fields.Selector {
+	return fields.AndSelectors(
+		fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
+		fields.OneTermNotEqualSelector("type", "bootstrap.kubernetes.io/token"))
 }
 
 func podIndexers() cache.Indexers {

@@ -25,7 +25,9 @@ func configmapsAndSecrets(c *cloud) {
 	for _, key := range []string{"default/configmap/conf", "default/secret/key", "default/secret/none"} {
 		c.refused("c1", "query", key, nil, metav1.StatusReasonForbidden)
 	}
-	pod := c.pod("c1", "user", ", initContainers: [{name: i, image: example.com/c:1, env: [{name: A, valueFrom: {configMapKeyRef: {name: conf, key: a}}}]}], imagePullSecrets: [{name: key}]")
+	// Not in the caches, and yet to be had.
+	c.apply(`{apiVersion: v1, kind: Secret, metadata: {name: release}, type: helm.sh/release.v1, stringData: {p: big}}`)
+	pod := c.pod("c1", "user", ", initContainers: [{name: i, image: example.com/c:1, env: [{name: A, valueFrom: {configMapKeyRef: {name: conf, key: a}}}]}], imagePullSecrets: [{name: key}, {name: release}]")
 	answer := c.must("c1", "query", "default/configmap/conf", nil)
 	conf := object[v1.ConfigMap](c, answer)
 	if conf.Kind != "ConfigMap" || conf.APIVersion != "v1" || conf.Data["a"] != "1" || answer.Header.ResourceVersion != conf.ResourceVersion || conf.ManagedFields != nil {
@@ -35,6 +37,9 @@ func configmapsAndSecrets(c *cloud) {
 		c.t.Errorf("secret %+v", secret)
 	}
 	c.refused("c1", "query", "default/secret/other", nil, metav1.StatusReasonForbidden)
+	if o, err := c.ctl.Object("c1", key("default/secret/release")); err != nil || o == nil {
+		c.t.Errorf("a secret that is not in the caches: %v %v", err, o)
+	}
 	c.wants("c1", "default/configmap/conf")
 	c.wants("c1", "default/secret/key")
 
