@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
@@ -23,12 +22,12 @@ func gather(t *testing.T, r *prometheus.Registry) map[string]float64 {
 			for _, l := range m.Label {
 				name += " " + l.GetValue()
 			}
-			switch f.GetType() {
-			case dto.MetricType_COUNTER:
+			switch f.GetType().String() {
+			case "COUNTER":
 				all[name] = m.Counter.GetValue()
-			case dto.MetricType_GAUGE:
+			case "GAUGE":
 				all[name] = m.Gauge.GetValue()
-			case dto.MetricType_HISTOGRAM:
+			case "HISTOGRAM":
 				all[name] = float64(m.Histogram.GetSampleCount())
 			}
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -273,5 +275,28 @@ func TestNoRoom(t *testing.T) {
 	}
 	if _, why := hub.admit(nodeHeader("n1"), nil); why == nil || why.status != 403 {
 		t.Errorf("admitted without a certificate: %v", why)
+	}
+}
+
+// TestResyncIsSmall: telling what 30 pods and what they need are, and that nothing changed, costs little, with the
+// handshake and TLS.
+func TestResyncIsSmall(t *testing.T) {
+	c := startCloud(t, nil)
+	e := newEdge(t, "n1")
+	for i := range podsOfNode {
+		for kind, name := range map[string]string{"pod": "web-7c5ddbdf54-", "configmap": "web-conf-"} {
+			key := fmt.Sprintf("default/%s/%s%05x", kind, name, i*7919)
+			uid, version := uuid.NewString(), uuid.NewString()[24:]
+			c.cluster.set("n1", key, uid, version)
+			e.objects[key] = uid + "/" + version
+		}
+	}
+	e.dialOurs(c)
+	eventually(t, "the answer to the inventory", e.isSynced)
+	stats := c.hub.session("n1").conn.Stats()
+	total := stats.BytesReceived + stats.BytesSent
+	t.Logf("%d bytes in, %d out", stats.BytesReceived, stats.BytesSent)
+	if total > 10<<10 || len(e.lines()) > 0 {
+		t.Errorf("%d bytes, %d messages", total, len(e.lines()))
 	}
 }
