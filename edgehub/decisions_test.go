@@ -3,6 +3,7 @@ package edgehub
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -91,6 +92,35 @@ func TestDestinations(t *testing.T) {
 		m := &model.Message{Header: model.Header{ID: "i", ParentID: c.parent}, Route: model.Route{Group: c.group, Source: c.source, Operation: c.operation}}
 		if diff := cmp.Diff(c.want, destinationOf(m), cmp.AllowUnexported(destination{})); diff != "" {
 			t.Errorf("%+v: %s", c, diff)
+		}
+	}
+}
+
+func TestLate(t *testing.T) {
+	answer := func(change func(*model.Message)) *model.Message {
+		m := request("default/configmap/a").Respond(json.RawMessage(`{"kind":"ConfigMap"}`))
+		m.Route.Source, m.Route.Group, m.Header.ResourceVersion = "edgecontroller", "resource", "77"
+		change(m)
+		return m
+	}
+	m := answer(func(*model.Message) {})
+	want := *m
+	want.Header.ParentID, want.Route.Operation = "", "update"
+	if diff := cmp.Diff(&want, late(m)); diff != "" || m.Header.ParentID == "" {
+		t.Errorf("(-want +got) %s", diff)
+	}
+	for name, change := range map[string]func(*model.Message){
+		"no version":     func(m *model.Message) { m.Header.ResourceVersion = "" },
+		"a pod patch":    func(m *model.Message) { m.Route.Resource = "default/podpatch/a" },
+		"a token":        func(m *model.Message) { m.Route.Resource = "default/serviceaccounttoken/a" },
+		"no resource":    func(m *model.Message) { m.Route.Resource = "" },
+		"all of a type":  func(m *model.Message) { m.Route.Resource = "default/secret" },
+		"an error":       func(m *model.Message) { m.Route.Operation = "error" },
+		"another group":  func(m *model.Message) { m.Route.Group = "user" },
+		"the cluster CA": func(m *model.Message) { m.Route.Resource = "k8s/ca.crt" },
+	} {
+		if news := late(answer(change)); news != nil {
+			t.Errorf("%s: %+v", name, news)
 		}
 	}
 }

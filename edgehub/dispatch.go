@@ -8,6 +8,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -70,6 +71,25 @@ func destinationOf(m *model.Message) destination {
 	return destination{problem: "nobody here takes its group"}
 }
 
+// late makes of an answer for which nobody waits any more (the link was lost in between, or the answer comes twice) news
+// of the object in it, which metamanager stores and acknowledges like any. KubeEdge's cloud sends such answers until
+// they are acknowledged, and nothing else meanwhile (protocol section 5.2). It returns nil for answers that
+// are of use to the one who asked only.
+func late(m *model.Message) *model.Message {
+	key, err := resource.Parse(m.Route.Resource)
+	if err != nil || m.Route.Operation != model.OpResponse || m.Route.Group != model.GroupResource || m.Header.ResourceVersion == "" || key.Name == "" {
+		return nil
+	}
+	switch key.Type {
+	case resource.TypeConfigMap, resource.TypeSecret, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
+	default:
+		return nil
+	}
+	news := *m
+	news.Header.ParentID, news.Route.Operation = "", model.OpUpdate
+	return &news
+}
+
 // dispatch hands a message from the cloud to whom it is for. A module that has no room holds up the link for as
 // long as the bus waits; what it does not take then is not acknowledged, and comes again.
 func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
@@ -79,8 +99,9 @@ func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
 	case d.problem != "":
 		err = errors.New(d.problem)
 	case d.answer:
-		if err = m.bus.SendResp(ctx, msg); err == nil {
-			return
+		err = m.bus.SendResp(ctx, msg)
+		if news := late(msg); errors.Is(err, beehive.ErrNoWaiter) && news != nil {
+			err = m.bus.Send(ctx, model.ModuleMetaManager, news)
 		}
 	default:
 		err = m.bus.Send(ctx, d.module, msg)

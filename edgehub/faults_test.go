@@ -104,17 +104,22 @@ func TestSlowLink(t *testing.T) {
 	u := newUpstream(t, wiretest.NewCA(t))
 	u.answer = echo
 	proxy := wiretest.NewProxy(t, u.addr)
-	e := startEdge(t, u.ca, proxy.Addr(), with{settings: func(s *settings) { s.targets[0].limits.WriteTimeout = time.Second }})
+	e := startEdge(t, u.ca, proxy.Addr(), with{settings: func(s *settings) {
+		s.heartbeat = time.Second
+		s.targets[0].limits.ReadTimeout, s.targets[0].limits.WriteTimeout = silence(s.heartbeat), time.Second
+	}})
 	e.told(1)
 	proxy.Pace(400 << 10)
 	m := request("default/secret/large")
-	m.Content = json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`)
+	m.Content = json.RawMessage(`"` + strings.Repeat("x", 3<<19) + `"`)
 	began := time.Now()
-	answer, err := e.ask(t.Context(), m)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	answer, err := e.ask(ctx, m)
 	if err != nil || answer.Route.Operation != model.OpResponse || len(u.seen()) != 1 {
 		t.Errorf("%v, %v, %d connections", answer, err, len(u.seen()))
 	}
-	if took := time.Since(began); took < 2*time.Second {
+	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("it took %v: the link was not slow", took)
 	}
 }
