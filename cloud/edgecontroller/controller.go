@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,8 @@ type Options struct {
 	// with TooManyRequests when it would wait for longer than RequestTimeout.
 	NodeQPS   float64
 	NodeBurst int
+	// Registry gets the metrics; nil is none.
+	Registry prometheus.Registerer
 }
 
 func (o Options) withDefaults() Options {
@@ -63,6 +66,7 @@ type Controller struct {
 	caches   *caches
 	sessions *sessions
 	encoded  encodings
+	metrics  *metrics
 
 	tolerations *tolerations
 	table       map[flowName]flow
@@ -92,6 +96,12 @@ func New(options Options) (*Controller, error) {
 		caches:   caches,
 		sessions: newSessions(options.NodeQPS, options.NodeBurst),
 		encoded:  newEncodings(),
+		metrics:  newMetrics(),
+	}
+	if options.Registry != nil {
+		if err := c.metrics.register(options.Registry); err != nil {
+			return nil, fmt.Errorf("register the metrics of edgecontroller: %w", err)
+		}
 	}
 	c.tolerations, c.table = newTolerations(c), c.flows()
 	return c, nil

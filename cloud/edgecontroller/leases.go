@@ -69,7 +69,9 @@ func (c *Controller) updateLease(ctx context.Context, r *request) result {
 func (c *Controller) Heartbeat(ctx context.Context, node string) {
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 	defer cancel()
-	if err := c.renew(ctx, node, time.Now()); err != nil && ctx.Err() == nil {
+	err := c.renew(ctx, node, time.Now())
+	c.metrics.renewals.WithLabelValues(outcome(err)).Inc()
+	if err != nil && ctx.Err() == nil {
 		// With the API server away, this is so for every node every few seconds.
 		klog.V(2).InfoS("Lease of a node not renewed; its next sign of life does it", "node", node, "err", err)
 	}

@@ -186,6 +186,7 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
+	t.c.metrics.tolerations.WithLabelValues(outcome(err)).Inc()
 	if err != nil {
 		return fmt.Errorf("patch pod %s: %w", key, err)
 	}

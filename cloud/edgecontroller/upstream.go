@@ -77,6 +77,9 @@ func (c *Controller) flows() map[flowName]flow {
 func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	r := request{node: node, op: m.Route.Operation, content: m.ContentData(), capable: c.sessions.capable(node)}
 	res := c.handle(ctx, &r, m.Route.Resource)
+	name := flowName{r.key.Type, r.op}
+	_, known := c.table[name]
+	c.metrics.answered(name, known, res)
 	if res.none {
 		return nil
 	}

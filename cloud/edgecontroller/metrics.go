@@ -1,0 +1,66 @@
+package edgecontroller
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics count what was done for nodes.
+type metrics struct {
+	requests    *prometheus.CounterVec
+	renewals    *prometheus.CounterVec
+	tolerations *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	const prefix = "cloudcore_edgecontroller_"
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	}
+	return &metrics{
+		requests:    vec("requests_total", "Requests of nodes, by what they are about and the code of the answer", "type", "operation", "code"),
+		renewals:    vec("lease_renewals_total", "Leases renewed for nodes by cloudcore itself, by outcome", "outcome"),
+		tolerations: vec("toleration_patches_total", "Patches of the tolerations of pods on edges, by outcome", "outcome"),
+	}
+}
+
+func (m *metrics) register(r prometheus.Registerer) error {
+	for _, c := range []prometheus.Collector{m.requests, m.renewals, m.tolerations} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answered counts a request of a known type: an edge cannot make up labels.
+func (m *metrics) answered(f flowName, known bool, r result) {
+	if !known {
+		f = flowName{"unknown", "unknown"}
+	}
+	m.requests.WithLabelValues(f.kind, f.op, strconv.Itoa(codeOf(r))).Inc()
+}
+
+// codeOf is the HTTP status of a result; 0 when there is no answer.
+func codeOf(r result) int {
+	if r.none {
+		return 0
+	}
+	switch content := r.content.(type) {
+	case statusError:
+		return int(content.ErrStatus.Code)
+	case objectResponse:
+		if content.Err != nil {
+			return int(content.Err.ErrStatus.Code)
+		}
+	}
+	return 200
+}
+
+func outcome(err error) string {
+	if err != nil {
+		return "error"
+	}
+	return "ok"
+}
