@@ -99,7 +99,25 @@ func (m *Module) dial(ctx context.Context) (wire.Conn, error) {
 		}
 		failures = append(failures, err)
 	}
-	return nil, failures[len(failures)-1]
+	return nil, together(failures)
+}
+
+// together makes one reason of those of all ways.
+func together(failures []error) error {
+	last := failures[len(failures)-1]
+	var of *failure
+	if len(failures) == 1 || !errors.As(last, &of) {
+		return last
+	}
+	all := *of
+	for _, err := range failures[:len(failures)-1] {
+		if err.Error() != of.text { // the same files are missing for both, say
+			all.text += "; and by QUIC: " + err.Error()
+		}
+		var f *failure
+		all.expired = all.expired || errors.As(err, &f) && f.expired
+	}
+	return &all
 }
 
 // fellBack says whether QUIC was wanted and WebSocket is what there is.

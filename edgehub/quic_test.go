@@ -154,3 +154,21 @@ func TestQUICReasons(t *testing.T) {
 		e.reason(want)
 	}
 }
+
+// TestBothFail: who configured QUIC reads its reason, too.
+func TestBothFail(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	refusing, _, _ := quicCloud(t, ca, errors.New("no room"))
+	e := startEdge(t, ca, "127.0.0.1:1", with{options: overQUIC(refusing)})
+	text := e.reason("nothing listens at 127.0.0.1:1")
+	if want := "; and by QUIC: the cloud at " + refusing + " refuses the node: no room"; !strings.HasSuffix(text, want) {
+		t.Errorf("reason %q, want %q at its end", text, want)
+	}
+	missing := &failure{kind: "no_certificate", text: "no file"}
+	if got := together([]error{missing, missing}); got.Error() != "no file" {
+		t.Errorf("the same reason twice: %v", got)
+	}
+	if got := together([]error{&failure{text: "q", expired: true}, &failure{kind: "dns", text: "w"}}); got.Error() != "w; and by QUIC: q" || !got.(*failure).expired {
+		t.Errorf("%+v", got)
+	}
+}
