@@ -53,6 +53,7 @@ lint: ## gofmt, go vet, staticcheck
 bench: setup build ## measure the agent beside the bare CRI calls, and the packages' own benchmarks
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store
 	go run ./test/bench --binary bin/edgecore
+	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
 
 test-vm: setup ## the tests that need a booted machine: systemd, cgroup v2, reboots; FULL=1 for all (needs root)
 	hack/setup vm

@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/bench/floor"
+	"github.com/edgecore-io/edgecore/test/bench/process"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
@@ -326,23 +326,23 @@ func (b *bench) footprint(ctx context.Context, pods int, memory, cpu string) err
 		return ctx.Err()
 	}
 	pid := b.agent.PID()
-	cpu0, io0, err := usage(pid)
+	cpu0, io0, err := process.Usage(pid)
 	if err != nil {
 		return err
 	}
 	if !wait(ctx, b.idle) {
 		return ctx.Err()
 	}
-	cpu1, io1, err := usage(pid)
+	cpu1, io1, err := process.Usage(pid)
 	if err != nil {
 		return err
 	}
-	rss, anon, err := memoryOf(pid)
+	rss, anon, err := process.Memory(pid)
 	if err != nil {
 		return err
 	}
 	name := fmt.Sprintf("%d pods", pods)
-	b.row("RSS (anon), "+name, fmt.Sprintf("%.1f (%.1f) MB", rss, anon), "", "", memory)
+	b.row("RSS (anon), "+name, fmt.Sprintf("%.1f (%.1f) MB", float64(rss)/1e6, float64(anon)/1e6), "", "", memory)
 	b.row("CPU, "+name+" idle, % of a core", fmt.Sprintf("%.2f", 100*(cpu1-cpu0).Seconds()/b.idle.Seconds()), "", "", cpu)
 	b.row("written in "+b.idle.String()+", "+name+" idle", fmt.Sprintf("%d bytes", io1-io0), "0", "", "0")
 	return nil
@@ -355,52 +355,4 @@ func wait(ctx context.Context, d time.Duration) bool {
 	case <-time.After(d):
 		return true
 	}
-}
-
-// usage returns the processor time of a process, and what it had written to the disk.
-func usage(pid int) (cpu time.Duration, written int64, err error) {
-	// In nanoseconds, where /proc/PID/stat has hundredths of a second.
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil || len(tasks) == 0 {
-		return 0, 0, fmt.Errorf("processor time of %d: %w", pid, err)
-	}
-	for _, t := range tasks {
-		data, err := os.ReadFile(t)
-		if err != nil {
-			continue // the thread has ended
-		}
-		first, _, _ := strings.Cut(string(data), " ")
-		ns, err := strconv.ParseInt(first, 10, 64)
-		if err != nil {
-			return 0, 0, err
-		}
-		cpu += time.Duration(ns)
-	}
-	written, err = field(fmt.Sprintf("/proc/%d/io", pid), "write_bytes:")
-	return cpu, written, err
-}
-
-// memoryOf returns resident and anonymous memory in MB (10^6 bytes).
-func memoryOf(pid int) (rss, anon float64, err error) {
-	path := fmt.Sprintf("/proc/%d/status", pid)
-	r, err := field(path, "VmRSS:")
-	if err != nil {
-		return 0, 0, err
-	}
-	a, err := field(path, "RssAnon:")
-	return float64(r) * 1024 / 1e6, float64(a) * 1024 / 1e6, err
-}
-
-// field reads a number from a file of "name value" lines.
-func field(path, name string) (int64, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, name); ok {
-			return strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("%s has no %s", path, name)
 }

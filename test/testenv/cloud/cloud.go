@@ -34,6 +34,8 @@ type Options struct {
 	Hub map[string]any
 	// Modules are more keys of modules.
 	Modules map[string]any
+	// Profiling lets Get ask for /debug/pprof.
+	Profiling bool
 }
 
 // Cloud is a cloudcore with its files. Its methods must not be called at the same time.
@@ -109,8 +111,10 @@ func (c *Cloud) writeConfig() error {
 	data, err := yaml.Marshal(map[string]any{
 		"apiVersion": "cloudcore.config.kubeedge.io/v1alpha1", "kind": "CloudCore",
 		"kubeAPIConfig": map[string]any{"kubeConfig": c.Kubeconfig},
-		"commonConfig":  map[string]any{"monitorServer": map[string]any{"bindAddress": "127.0.0.1:" + strconv.Itoa(c.Monitor)}},
-		"modules":       modules,
+		"commonConfig": map[string]any{"monitorServer": map[string]any{
+			"bindAddress": "127.0.0.1:" + strconv.Itoa(c.Monitor), "enableProfiling": c.Profiling,
+		}},
+		"modules": modules,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/test/bench/floor"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+const (
+	node     = "edge-1"
+	edgeTime = 3 * time.Minute
+)
+
+// script ends at once when it is told to.
+var script = []string{"sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"}
+
+// edgeSite is a whole cluster with one real edge, in its default configuration but for the places of files.
+type edgeSite struct {
+	*site
+	t     *table
+	ctrd  *containerd.Instance
+	edge  *agent.Agent
+	floor *floor.Client
+}
+
+// measureEdge measures what one real edge puts on the wire, and how fast its pods are.
+func measureEdge(ctx context.Context, t *table, o options) (err error) {
+	s, err := newSite(ctx, o, kube.Options{ControllerManager: true, Scheduler: true}, nil)
+	defer func() { err = errors.Join(err, s.stops.end(ctx)) }()
+	if err != nil {
+		return err
+	}
+	e := &edgeSite{site: s, t: t}
+	defer func() {
+		if err != nil && e.edge != nil {
+			say("the end of edgecore's log:\n%s", daemon.Tail(e.edge.Log(), 20))
+		}
+	}()
+	if err := e.join(ctx); err != nil {
+		return err
+	}
+	if o.parts["create"] {
+		if err := e.create(ctx); err != nil {
+			return fmt.Errorf("create pods: %w", err)
+		}
+	}
+	if o.parts["bytes"] {
+		if err := e.bytes(ctx); err != nil {
+			return fmt.Errorf("count bytes: %w", err)
+		}
+	}
+	return nil
+}
+
+// join starts a containerd and an edgecore, and waits until its node is Ready.
+func (e *edgeSite) join(ctx context.Context) error {
+	secret, err := e.api.CoreV1().Secrets("kubeedge").Get(ctx, "tokensecret", metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("get a token to join with: %w", err)
+	}
+	say("starting a containerd")
+	if e.ctrd, err = containerd.Start(ctx, containerd.Options{}); err != nil {
+		return err
+	}
+	dir := filepath.Join(e.dir, "edge")
+	e.stops.add(func(ctx context.Context) error { return errors.Join(agent.Unmount(dir), e.ctrd.Stop(ctx)) })
+	if err := e.ctrd.LoadImages(ctx); err != nil {
+		return err
+	}
+	cri, err := e.ctrd.Dial()
+	if err != nil {
+		return err
+	}
+	e.stops.add(func(context.Context) error { return cri.Close() })
+	e.floor = &floor.Client{
+		CRI: cri, CgroupParent: e.ctrd.CgroupRoot() + "/floor", LogDir: filepath.Join(e.dir, "floor"), Image: images.Demo, Command: script,
+	}
+	say("starting an edgecore")
+	e.edge, err = agent.New(agent.Options{
+		Binary: e.opts.edge, Dir: dir, NodeName: node, Endpoint: e.ctrd.Endpoint(), CgroupRoot: e.ctrd.CgroupRoot(),
+		EdgeHub: map[string]any{
+			"enable": true, "token": string(secret.Data["tokendata"]), "httpServer": "https://127.0.0.1:" + strconv.Itoa(e.cloud.Bootstrap),
+			"websocket": map[string]any{"enable": true, "server": e.cable.Addr()},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	e.stops.add(e.edge.Stop)
+	if err := e.edge.Start(ctx); err != nil {
+		return err
+	}
+	return until(ctx, "the node is Ready", edgeTime, func() (bool, error) {
+		if err := wait(ctx, 200*time.Millisecond); err != nil {
+			return false, err
+		}
+		if _, err := e.api.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{}); err != nil {
+			return false, ignoreMissing(err)
+		}
+		n, err := e.api.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+		return err == nil && nodeReady(n), ignoreMissing(err)
+	})
+}
+
+func ignoreMissing(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func nodeReady(n *v1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == v1.NodeReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// demo is a pod as the floor makes them.
+func demo(name string) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PodSpec{
+			NodeName: node, TerminationGracePeriodSeconds: new(int64(1)), AutomountServiceAccountToken: new(false),
+			Containers: []v1.Container{{Name: "main", Image: images.Demo, ImagePullPolicy: v1.PullIfNotPresent, Command: script}},
+		},
+	}
+}

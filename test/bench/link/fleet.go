@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/edgecore-io/edgecore/test/bench/load"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+)
+
+const (
+	// space is where the fleet's pods are.
+	space = "load"
+	// settleTime is how long a fleet may take to register, or to come back.
+	settleTime = 15 * time.Minute
+	// quiet is how long a fleet at rest is looked at.
+	quiet = time.Minute
+	// storms is how many times all links are cut, with calm between them: longer than a heartbeat, after which an edge
+	// forgets that it had to dial again.
+	storms     = 3
+	calm       = 20 * time.Second
+	stormLimit = 10 * time.Second
+)
+
+// fleet is one run with simulated edges.
+type fleet struct {
+	*site
+	t     *table
+	n     int
+	edges *load.Fleet
+	track tracker
+}
+
+// measureLoad runs a fleet against a cluster and a cloudcore of its own.
+func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
+	// Nothing schedules and nothing controls: what shares the machine is only what is needed.
+	s, err := newSite(ctx, o, kube.Options{}, map[string]any{"nodeLimit": n + n/10})
+	defer func() { err = errors.Join(err, s.stops.end(ctx)) }()
+	if err != nil {
+		return err
+	}
+	f := &fleet{site: s, t: t, n: n}
+	defer func() {
+		if err != nil {
+			say("the end of cloudcore's log:\n%s", daemon.Tail(s.cloud.Log(), 20))
+		}
+	}()
+	for _, step := range []func(context.Context) error{f.connect, f.populate, f.update, f.storm, f.restart} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fleet) row(what, measured, floor, limit string) {
+	f.t.row(fmt.Sprintf("%d edges: %s", f.n, what), measured, floor, limit)
+}
+
+// connect starts the fleet, and measures what a node at rest takes.
+func (f *fleet) connect(ctx context.Context) error {
+	if err := f.namespace(ctx, space); err != nil {
+		return err
+	}
+	if err := wait(ctx, 5*time.Second); err != nil {
+		return err
+	}
+	before, err := f.memoryNow(ctx)
+	if err != nil {
+		return err
+	}
+	issuer, err := load.NewIssuer(ctx, f.api)
+	if err != nil {
+		return err
+	}
+	say("connecting and registering %d edges", f.n)
+	cpu, err := f.used()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if f.edges, err = load.Start(ctx, load.Options{Server: f.cable.Addr(), Issuer: issuer, Nodes: f.n, Arrived: f.track.arrived}); err != nil {
+		return err
+	}
+	f.stops.add(func(context.Context) error { f.edges.Stop(); return nil })
+	if err := f.settle(ctx, settleTime); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	after, err := f.used()
+	if err != nil {
+		return err
+	}
+	f.row("first connect and registration of all", seconds(took)+", CPU "+after.since(cpu).String(), "", "")
+	return f.rest(ctx, before, "no pods", "<= 60 KB")
+}
+
+// settle waits until all edges are connected and have what they are to have.
+func (f *fleet) settle(ctx context.Context, patience time.Duration) error {
+	err := until(ctx, "all edges are in sync", patience, func() (bool, error) { return f.edges.Settled(), nil })
+	if err != nil {
+		failures, last := f.edges.Failures()
+		return fmt.Errorf("%w; there are %+v of %d, and %d failures, the last one: %v", err, f.edges.State(), f.n, failures, last)
+	}
+	return nil
+}
+
+// rest looks at cloudcore while the fleet only pings.
+func (f *fleet) rest(ctx context.Context, before memory, with, limit string) error {
+	say("%d edges with %s at rest for %v", f.n, with, quiet)
+	if err := wait(ctx, calm); err != nil { // first statuses and leases are written
+		return err
+	}
+	cpu, err := f.used()
+	if err != nil {
+		return err
+	}
+	if err := wait(ctx, quiet); err != nil {
+		return err
+	}
+	after, err := f.used()
+	if err != nil {
+		return err
+	}
+	now, err := f.memoryNow(ctx)
+	if err != nil {
+		return err
+	}
+	n := float64(f.n)
+	f.row("RSS of cloudcore per node, "+with, fmt.Sprintf("%s (%.0f MB in all)", kilobytes((now.rss-before.rss)/n), now.rss/1e6),
+		fmt.Sprintf("%.0f MB without nodes", before.rss/1e6), limit)
+	f.row("live heap + stacks per node, "+with, fmt.Sprintf("%s + %s", kilobytes((now.heap-before.heap)/n), kilobytes((now.stacks-before.stacks)/n)), "", limit)
+	f.row("goroutines per node, "+with, fmt.Sprintf("%.2f", (now.goroutines-before.goroutines)/n), "", "")
+	f.row("CPU at rest in "+quiet.String()+", "+with, after.since(cpu).String(), "", "")
+	if err := f.profile(ctx, fmt.Sprintf("goroutines-%d-%s.txt", f.n, with), "/debug/pprof/goroutine?debug=1"); err != nil {
+		return err
+	}
+	return f.profile(ctx, fmt.Sprintf("heap-%d-%s.pprof", f.n, with), "/debug/pprof/heap?gc=1")
+}
+
+// populate gives each node a pod that mounts a configmap.
+func (f *fleet) populate(ctx context.Context) error {
+	say("making %d pods and configmaps", f.n)
+	before, err := f.memoryNow(ctx)
+	if err != nil {
+		return err
+	}
+	group, inner := errgroup.WithContext(ctx)
+	group.SetLimit(8)
+	for i := range f.n {
+		group.Go(func() error {
+			if _, err := f.api.CoreV1().ConfigMaps(space).Create(inner, configMap(i), metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			_, err := f.api.CoreV1().Pods(space).Create(inner, pod(i), metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	err = until(ctx, "each pod runs", settleTime, func() (bool, error) {
+		if err := wait(ctx, time.Second); err != nil {
+			return false, err
+		}
+		list, err := f.api.CoreV1().Pods(space).List(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
+		return err == nil && len(list.Items) == 0, err
+	})
+	if err != nil {
+		return err
+	}
+	return f.rest(ctx, before, "one pod and configmap more", "")
+}
+
+// configMap is one of 1 KB.
+func configMap(i int) *v1.ConfigMap {
+	text := make([]byte, 1000)
+	for j := range text {
+		text[j] = 'a' + byte((i+j)%26)
+	}
+	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: load.NodeName(i)}, Data: map[string]string{"config": string(text)}}
+}
+
+// pod is one bound to a node.
+func pod(i int) *v1.Pod {
+	name := load.NodeName(i)
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "load"}},
+		Spec: v1.PodSpec{
+			NodeName: name,
+			Containers: []v1.Container{{
+				Name: "main", Image: "registry.example/app:1.2.3", Command: []string{"/app", "--config", "/etc/app/config"},
+				VolumeMounts: []v1.VolumeMount{{Name: "config", MountPath: "/etc/app"}},
+			}},
+			Volumes: []v1.Volume{{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+				LocalObjectReference: v1.LocalObjectReference{Name: name},
+			}}}},
+		},
+	}
+}
+
+// storm cuts all links at once, and measures how long it takes until all is as before.
+func (f *fleet) storm(ctx context.Context) error {
+	var took []time.Duration
+	var cpu used
+	for i := range storms {
+		if err := wait(ctx, calm); err != nil {
+			return err
+		}
+		say("cutting %d links", f.n)
+		before, err := f.used()
+		if err != nil {
+			return err
+		}
+		failures, _ := f.edges.Failures()
+		began := time.Now()
+		err = f.edges.Storm(ctx, func() {
+			f.cable.Set(proxy.Cut)
+			f.cable.Set(proxy.Passing)
+		})
+		if err != nil {
+			return err
+		}
+		if err := f.settle(ctx, settleTime); err != nil {
+			return err
+		}
+		took = append(took, time.Since(began))
+		after, err := f.used()
+		if err != nil {
+			return err
+		}
+		cpu = after.since(before)
+		again, last := f.edges.Failures()
+		say("storm %d: %v, %d failures (%v)", i+1, took[i], again-failures, last)
+	}
+	f.row("all links cut, until all are in sync (edges wait for 1 to 2 s), median (worst) of "+fmt.Sprint(storms),
+		fmt.Sprintf("%s (%s)", seconds(load.Median(took)), seconds(load.Percentile(took, 100))), "", "<= "+seconds(stormLimit))
+	f.row("CPU of a storm", cpu.String(), "", "")
+	return nil
+}
+
+// restart kills cloudcore, and measures how long it takes until all edges are in sync with the next one.
+func (f *fleet) restart(ctx context.Context) error {
+	if err := wait(ctx, calm); err != nil {
+		return err
+	}
+	say("restarting cloudcore")
+	began := time.Now()
+	var ready time.Duration
+	err := f.edges.Storm(ctx, func() {
+		err := f.cloud.Kill9(ctx)
+		if err == nil {
+			err = f.cloud.Start(ctx)
+		}
+		if err != nil {
+			say("restart: %v", err)
+		}
+		ready = time.Since(began)
+	})
+	if err != nil {
+		return err
+	}
+	if err := f.settle(ctx, settleTime); err != nil {
+		return err
+	}
+	f.row("cloudcore killed and started, until all are in sync (of it until cloudcore is ready)",
+		fmt.Sprintf("%s (%s)", seconds(time.Since(began)), seconds(ready)), "", "")
+	return nil
+}

@@ -1,0 +1,140 @@
+// Command link measures the link: one cloudcore beside a real kube-apiserver under a fleet of simulated edges, and one
+// real edgecore with real pods at the end of a counted cable. It prints a table with the promised limits
+// beside the figures; where a time has a floor, that was taken in the same run.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+)
+
+// options are the flags.
+type options struct {
+	edge, cloud string
+	nodes       []int
+	parts       map[string]bool
+	idle        time.Duration
+	outage      time.Duration
+	profiles    string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := parse()
+	if err == nil {
+		err = run(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func parse() (options, error) {
+	var o options
+	flag.StringVar(&o.edge, "edgecore", "bin/edgecore", "the stripped `edgecore` to measure")
+	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
+	nodes := flag.String("nodes", "1000", "how many simulated edges there are; 1000,5000 is a run with each")
+	parts := flag.String("parts", "load,bytes,create", "what to measure")
+	flag.DurationVar(&o.idle, "idle", 5*time.Minute, "how long to count the bytes of an idle node: statuses are reported every 5 minutes")
+	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the cable is cut before the bytes of a reconnect are counted")
+	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore")
+	flag.Parse()
+	for text := range strings.SplitSeq(*nodes, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return o, fmt.Errorf("--nodes: %q is no number of nodes", text)
+		}
+		o.nodes = append(o.nodes, n)
+	}
+	o.parts = map[string]bool{}
+	for name := range strings.SplitSeq(*parts, ",") {
+		o.parts[name] = true
+	}
+	for _, path := range []*string{&o.edge, &o.cloud} {
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, o options) error {
+	var t table
+	defer t.print()
+	if o.parts["load"] {
+		for _, n := range o.nodes {
+			if err := measureLoad(ctx, &t, o, n); err != nil {
+				return fmt.Errorf("load of %d edges: %w", n, err)
+			}
+		}
+	}
+	if o.parts["bytes"] || o.parts["create"] {
+		return measureEdge(ctx, &t, o)
+	}
+	return nil
+}
+
+// table is what was measured.
+type table struct{ rows []string }
+
+func (t *table) row(what, measured, floor, limit string) {
+	t.rows = append(t.rows, fmt.Sprintf("| %s | %s | %s | %s |", what, measured, floor, limit))
+	say("%s: %s (floor %s; limit %s)", what, measured, floor, limit)
+}
+
+func (t *table) print() {
+	if len(t.rows) > 0 {
+		fmt.Printf("\n| what | measured | floor | limit |\n|---|---|---|---|\n%s\n", strings.Join(t.rows, "\n"))
+	}
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "==> %s "+format+"\n", append([]any{time.Now().Format("15:04:05")}, args...)...)
+}
+
+// wait waits, or says that ctx ended.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
+func millis(d time.Duration) string  { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
+func kilobytes(n float64) string     { return fmt.Sprintf("%.1f KB", n/1000) }
+
+// ending stops what was started, the last first, and gathers what goes wrong.
+type ending []func(context.Context) error
+
+func (e *ending) add(stop func(context.Context) error) { *e = append(*e, stop) }
+
+func (e ending) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer cancel()
+	var err error
+	for i := len(e) - 1; i >= 0; i-- {
+		err = errors.Join(err, e[i](ctx))
+	}
+	return err
+}
+
+// hubPort is the address of a cloudcore's WebSockets.
+func hubPort(c *cloud.Cloud) string { return "127.0.0.1:" + strconv.Itoa(c.Link) }

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/edgecore-io/edgecore/test/bench/load"
+	"github.com/edgecore-io/edgecore/test/bench/process"
+	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+)
+
+// site is a cluster with a cloudcore, and the cable to it.
+type site struct {
+	opts  options
+	dir   string
+	kube  *kube.Cluster
+	api   kubernetes.Interface
+	cloud *cloud.Cloud
+	cable *proxy.Proxy
+	stops ending
+}
+
+// newSite starts everything; the caller ends it, also after an error.
+func newSite(ctx context.Context, o options, cluster kube.Options, hub map[string]any) (*site, error) {
+	s := &site{opts: o}
+	var err error
+	if s.dir, err = os.MkdirTemp("", "edgecore-bench-link-"); err != nil {
+		return s, err
+	}
+	s.stops.add(func(context.Context) error { return os.RemoveAll(s.dir) })
+	say("starting a cluster")
+	if s.kube, err = kube.Launch(ctx, cluster); err != nil {
+		return s, err
+	}
+	s.stops.add(s.kube.Stop)
+	s.api = s.kube.Client()
+	if err := s.install(ctx); err != nil {
+		return s, err
+	}
+	kubeconfig, err := s.kube.AddServiceAccount(ctx, "kubeedge", "cloudcore")
+	if err != nil {
+		return s, err
+	}
+	say("starting a cloudcore")
+	if s.cloud, err = cloud.New(cloud.Options{
+		Binary: o.cloud, Dir: filepath.Join(s.dir, "cloud"), Kubeconfig: kubeconfig, Hub: hub, Profiling: true,
+	}); err != nil {
+		return s, err
+	}
+	s.stops.add(s.cloud.Stop)
+	if err := s.cloud.Start(ctx); err != nil {
+		return s, err
+	}
+	if s.cable, err = proxy.Start(hubPort(s.cloud)); err != nil {
+		return s, err
+	}
+	s.stops.add(func(context.Context) error { return s.cable.Close() })
+	return s, nil
+}
+
+// install applies what a cluster needs for cloudcore.
+func (s *site) install(ctx context.Context) error {
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	deploy := filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), "deploy", "cloudcore")
+	for _, args := range [][]string{{"-f", "namespace.yaml"}, {"-f", "rbac.yaml"}, {"-k", "crds"}} {
+		if out, err := s.kube.Kubectl(ctx, "apply", args[0], filepath.Join(deploy, args[1])); err != nil {
+			return fmt.Errorf("%s: %w", out, err)
+		}
+	}
+	return nil
+}
+
+// namespace makes a namespace in which pods may be, where no controller manager makes the account for them.
+func (s *site) namespace(ctx context.Context, name string) error {
+	_, err := s.api.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}, AutomountServiceAccountToken: new(false)}
+	_, err = s.api.CoreV1().ServiceAccounts(name).Create(ctx, account, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// memory is what cloudcore takes: resident by the kernel; live objects and stacks by its own metrics.
+type memory struct{ rss, heap, stacks, goroutines float64 }
+
+// memoryNow looks at cloudcore's memory: the resident as it is, the live after a collection.
+func (s *site) memoryNow(ctx context.Context) (memory, error) {
+	rss, _, err := process.Memory(s.cloud.PID())
+	if err != nil {
+		return memory{}, err
+	}
+	if _, err := s.cloud.Get(ctx, "/debug/pprof/heap?gc=1"); err != nil {
+		return memory{}, err
+	}
+	text, err := s.cloud.Get(ctx, "/metrics")
+	if err != nil {
+		return memory{}, err
+	}
+	m := memory{rss: float64(rss)}
+	for name, value := range map[string]*float64{
+		"go_memstats_heap_alloc_bytes": &m.heap, "go_memstats_stack_inuse_bytes": &m.stacks, "go_goroutines": &m.goroutines,
+	} {
+		if *value, err = metric(text, name); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// metric reads a metric without labels from a text of Prometheus.
+func metric(text, name string) (float64, error) {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		}
+	}
+	return 0, fmt.Errorf("cloudcore has no metric %s", name)
+}
+
+// used is the processor time of cloudcore and of kube-apiserver.
+type used struct{ cloud, api time.Duration }
+
+func (s *site) used() (used, error) {
+	cloud, _, err := process.Usage(s.cloud.PID())
+	if err != nil {
+		return used{}, err
+	}
+	api, _, err := process.Usage(s.kube.APIServer.PID())
+	return used{cloud, api}, err
+}
+
+func (u used) since(before used) used { return used{u.cloud - before.cloud, u.api - before.api} }
+
+func (u used) String() string {
+	return fmt.Sprintf("%.1f s (kube-apiserver %.1f s)", u.cloud.Seconds(), u.api.Seconds())
+}
+
+// profile keeps a profile of cloudcore in the folder for them; it returns at once when there is none.
+func (s *site) profile(ctx context.Context, name, path string) error {
+	if s.opts.profiles == "" {
+		return nil
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(s.cloud.Monitor)+path, nil)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", path, resp.Status)
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.opts.profiles, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.opts.profiles, name), data, 0o644)
+}
+
+// until asks again and again until it is told yes.
+func until(ctx context.Context, what string, patience time.Duration, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := load.Until(ctx, done); err != nil {
+		return fmt.Errorf("wait until %s: %w", what, err)
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package load
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// The pauses before dials, as edgehub has them.
+const (
+	firstPause = time.Second
+	lastPause  = time.Minute
+)
+
+// edge is one node. Only its own goroutine touches what is not atomic.
+type edge struct {
+	fleet *Fleet
+	node  string
+	tls   *tls.Config
+
+	held       map[string]wire.Held
+	registered bool
+	// The messages whose answers mean something; empty: none is on its way.
+	registration, inventory string
+
+	// conn is there while connected.
+	conn atomic.Pointer[wire.Conn]
+	// synced is set from the answer to the inventory until the link ends.
+	synced atomic.Bool
+	// reportAt is when the next status is due, Unix ns.
+	reportAt atomic.Int64
+}
+
+// run keeps the link until ctx ends.
+func (e *edge) run(ctx context.Context) {
+	failures := 0
+	for ctx.Err() == nil {
+		if began, ok := e.link(ctx); ok && time.Since(began) >= e.fleet.opts.Heartbeat {
+			failures = 0
+		}
+		limit := min(lastPause, firstPause<<min(failures+1, 30))
+		failures++
+		select {
+		case <-ctx.Done():
+		case <-time.After(firstPause + rand.N(limit-firstPause+1)):
+		}
+	}
+}
+
+// link dials once, and serves until the link ends.
+func (e *edge) link(ctx context.Context) (began time.Time, connected bool) {
+	f := e.fleet
+	leave, ok := f.places.enter(ctx)
+	if !ok {
+		return began, false
+	}
+	conn, err := e.dial(ctx)
+	leave()
+	if err != nil {
+		f.failed(fmt.Errorf("%s: %w", e.node, err))
+		return began, false
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close(wire.CloseGoingAway, "") })
+	defer stop()
+	began = time.Now()
+	e.conn.Store(&conn)
+	f.connected.Add(1)
+	err = e.serve(conn)
+	if ctx.Err() == nil && !f.cutting.Load() {
+		f.failed(fmt.Errorf("%s: %w", e.node, err))
+	}
+	_ = conn.Close(wire.CloseCode(err))
+	e.conn.Store(nil)
+	f.connected.Add(-1)
+	if e.synced.Swap(false) {
+		f.synced.Add(-1)
+	}
+	return began, true
+}
+
+func (e *edge) dial(ctx context.Context) (wire.Conn, error) {
+	header := http.Header{}
+	header.Set(wire.HeaderNodeID, e.node)
+	header.Set(wire.HeaderProjectID, "default")
+	header.Set(wire.HeaderUse, wire.UseMessages)
+	return wire.DialWebSocket(ctx, wire.DialOptions{
+		URL: "wss://" + e.fleet.opts.Server + "/default/" + e.node + "/events", TLS: e.tls, Header: header, Features: wire.AllFeatures(),
+		Limits: wire.Limits{ReadTimeout: e.fleet.opts.Heartbeat * 7 / 4},
+	})
+}
+
+// serve does what an edge does: it tells what it holds, registers, and takes what comes.
+func (e *edge) serve(conn wire.Conn) error {
+	held := make([]wire.Held, 0, len(e.held))
+	for _, h := range e.held {
+		held = append(held, h)
+	}
+	inventory, err := wire.NewInventory(held)
+	if err != nil {
+		return err
+	}
+	e.inventory, e.registration = inventory.Header.ID, ""
+	if err := conn.Write(inventory); err != nil {
+		return err
+	}
+	if !e.registered {
+		m := request(model.OpInsert, "null/node/"+e.node, nodeObject(e.node))
+		e.registration = m.Header.ID
+		if err := conn.Write(m); err != nil {
+			return err
+		}
+	}
+	for {
+		m, err := conn.Read()
+		if err != nil {
+			return err
+		}
+		if err := e.take(conn, m); err != nil {
+			return err
+		}
+	}
+}
+
+// request is one as edged makes it.
+func request(operation, resource string, content json.RawMessage) *model.Message {
+	return model.New(model.ModuleEdged, model.GroupMeta, operation, resource, content)
+}
+
+// take sees to one message.
+func (e *edge) take(conn wire.Conn, m *model.Message) error {
+	if m.IsResponse() {
+		return e.answered(m)
+	}
+	at := time.Now()
+	if err := e.store(m); err != nil {
+		return conn.Write(m.RespondError(model.ModuleMetaManager, err))
+	}
+	if err := conn.Write(m.Respond(model.OK)); err != nil {
+		return err
+	}
+	if e.fleet.opts.Arrived != nil {
+		e.fleet.opts.Arrived(e.node, m, at)
+	}
+	if m.Route.Operation == model.OpInsert {
+		if key, err := resource.Parse(m.Route.Resource); err == nil && key.Type == resource.TypePod {
+			return e.runs(conn, key, m)
+		}
+	}
+	return nil
+}
+
+func (e *edge) answered(m *model.Message) error {
+	switch m.Header.ParentID {
+	case e.inventory:
+		if m.Route.Operation != model.OpResponse {
+			return fmt.Errorf("inventory refused: %s", m.Content)
+		}
+		if !e.synced.Swap(true) {
+			e.fleet.synced.Add(1)
+		}
+	case e.registration:
+		var answer struct{ Err json.RawMessage }
+		if err := json.Unmarshal(m.ContentData(), &answer); err != nil || m.Route.Operation != model.OpResponse || string(answer.Err) != "null" {
+			return fmt.Errorf("registration refused: %s", m.Content)
+		}
+		e.registered = true
+		e.fleet.registered.Add(1)
+		e.reportAt.Store(time.Now().UnixNano()) // the first status follows with the next beat
+	}
+	return nil
+}
+
+// store keeps what an inventory tells of an object.
+func (e *edge) store(m *model.Message) error {
+	var object struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	data := m.ContentData()
+	if err := json.Unmarshal(data, &object); err != nil {
+		return err
+	}
+	name := m.Route.Resource
+	if m.Route.Operation == model.OpDelete {
+		if e.held[name].UID == object.Metadata.UID {
+			delete(e.held, name)
+		}
+		return nil
+	}
+	version, err := wire.Version(data)
+	if err != nil {
+		return err
+	}
+	e.held[name] = wire.Held{Key: name, UID: object.Metadata.UID, Version: version}
+	return nil
+}
+
+// runs reports a pod as running.
+func (e *edge) runs(conn wire.Conn, key resource.Key, m *model.Message) error {
+	patch, err := podPatch(m.ContentData(), time.Now())
+	if err != nil {
+		return err
+	}
+	key.Type = resource.TypePodPatch
+	return conn.Write(request(model.OpPatch, key.String(), patch))
+}
+
+// beat is called at each heartbeat.
+func (e *edge) beat(now time.Time) {
+	conn := e.conn.Load()
+	if conn == nil {
+		return
+	}
+	if (*conn).Ping() != nil { // reading fails, too
+		return
+	}
+	if due := e.reportAt.Load(); due != 0 && now.UnixNano() >= due {
+		e.reportAt.Store(now.Add(e.fleet.opts.Report).UnixNano())
+		_ = (*conn).Write(request(model.OpPatch, "null/nodepatch/"+e.node, nodePatch(now)))
+	}
+}

@@ -1,0 +1,191 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// Options say what a fleet is.
+type Options struct {
+	// Server is the host and port of the cloud's WebSockets.
+	Server string
+	Issuer *Issuer
+	// Nodes is how many edges there are.
+	Nodes int
+	// Heartbeat is the time between an edge's pings; 0: 15 s, as edgecore has it.
+	Heartbeat time.Duration
+	// Report is the time between reports of a status that does not change; 0: 5 minutes.
+	Report time.Duration
+	// Arrived is called for each object that comes, after its ack was sent, in the goroutine that reads the link.
+	Arrived func(node string, m *model.Message, at time.Time)
+}
+
+// Fleet is the edges. Make it with Start.
+type Fleet struct {
+	opts   Options
+	edges  []*edge
+	places places
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	connected, synced, registered atomic.Int64
+	// cutting is set while links end because the test wants them to.
+	cutting atomic.Bool
+
+	mu       sync.Mutex
+	failures int
+	failure  error
+}
+
+// rampUp is how many edges of a new fleet dial at the same time.
+const rampUp = 16
+
+// Start makes a fleet whose edges connect, register, and stay connected until Stop.
+func Start(ctx context.Context, opts Options) (*Fleet, error) {
+	if opts.Heartbeat <= 0 {
+		opts.Heartbeat = 15 * time.Second
+	}
+	if opts.Report <= 0 {
+		opts.Report = 5 * time.Minute
+	}
+	f := &Fleet{opts: opts, places: places{taken: make(chan struct{}, rampUp)}}
+	for i := range opts.Nodes {
+		config, err := opts.Issuer.TLS(NodeName(i))
+		if err != nil {
+			return nil, err
+		}
+		f.edges = append(f.edges, &edge{fleet: f, node: NodeName(i), tls: config, held: map[string]wire.Held{}})
+	}
+	ctx, f.cancel = context.WithCancel(ctx)
+	for _, e := range f.edges {
+		f.wg.Go(func() { e.run(ctx) })
+	}
+	f.wg.Go(func() { f.beat(ctx) })
+	return f, nil
+}
+
+// NodeName is the name of a fleet's node.
+func NodeName(i int) string { return fmt.Sprintf("load-%05d", i) }
+
+// Stop ends all links.
+func (f *Fleet) Stop() {
+	f.cancel()
+	f.wg.Wait()
+}
+
+// State is how many edges are connected, have an answered inventory, and have ever registered.
+type State struct{ Connected, Synced, Registered int }
+
+// State counts.
+func (f *Fleet) State() State {
+	return State{int(f.connected.Load()), int(f.synced.Load()), int(f.registered.Load())}
+}
+
+// Settled tells whether every edge is connected, registered and has all that it is to have.
+func (f *Fleet) Settled() bool {
+	n := len(f.edges)
+	return f.State() == State{n, n, n}
+}
+
+// Failures are the dials and links that failed so far though nobody wanted it, and the last one's error.
+func (f *Fleet) Failures() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failures, f.failure
+}
+
+func (f *Fleet) failed(err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.failures++
+	f.failure = err
+}
+
+// Storm ends all links by cut, which is to end them all, and from then on lets every edge dial when it wants to. It returns
+// when the last link has ended.
+func (f *Fleet) Storm(ctx context.Context, cut func()) error {
+	f.places.free.Store(true)
+	f.cutting.Store(true)
+	defer f.cutting.Store(false)
+	before := f.old()
+	cut()
+	return Until(ctx, func() (bool, error) {
+		for i, conn := range before {
+			if conn != nil && f.edges[i].conn.Load() == conn {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+}
+
+// old is the connection of each edge.
+func (f *Fleet) old() []*wire.Conn {
+	list := make([]*wire.Conn, len(f.edges))
+	for i, e := range f.edges {
+		list[i] = e.conn.Load()
+	}
+	return list
+}
+
+// Until asks again and again until it is told yes, or an error.
+func Until(ctx context.Context, done func() (bool, error)) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// beat lets every edge ping once in each heartbeat, one after the other.
+func (f *Fleet) beat(ctx context.Context) {
+	const steps = 100
+	tick := time.NewTicker(max(f.opts.Heartbeat/steps, time.Millisecond))
+	defer tick.Stop()
+	for step := 0; ; step = (step + 1) % steps {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			for i := step; i < len(f.edges); i += steps {
+				f.edges[i].beat(now)
+			}
+		}
+	}
+}
+
+// places bound how many edges dial at the same time, until they are opened.
+type places struct {
+	taken chan struct{}
+	free  atomic.Bool
+}
+
+// enter waits for a place; leave gives it back.
+func (p *places) enter(ctx context.Context) (leave func(), ok bool) {
+	if p.free.Load() {
+		return func() {}, ctx.Err() == nil
+	}
+	select {
+	case p.taken <- struct{}{}:
+		return func() { <-p.taken }, true
+	case <-ctx.Done():
+		return nil, false
+	}
+}
