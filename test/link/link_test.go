@@ -4,6 +4,7 @@ package link
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -38,7 +39,15 @@ type binaries struct{ edge, cloud string }
 
 var built binaries
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+var (
+	edgeBinary  = flag.String("edgecore", "", "the edgecore to test; built if empty")
+	cloudBinary = flag.String("cloudcore", "", "the cloudcore to test; built if empty")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "edgecore-test-bin-")
@@ -47,7 +56,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if built.edge, err = agent.Build(context.Background(), dir); err == nil {
+	if built.edge = *edgeBinary; built.edge == "" {
+		built.edge, err = agent.Build(context.Background(), dir)
+	}
+	if built.cloud = *cloudBinary; built.cloud == "" && err == nil {
 		built.cloud, err = cloud.Build(context.Background(), dir)
 	}
 	if err != nil {
@@ -127,6 +139,7 @@ func (s *site) startCloud(hub map[string]any) {
 			s.t.Logf("the end of cloudcore's log:\n%s", daemon.Tail(s.cloud.Log(), 60))
 		}
 		s.must(s.cloud.Stop(context.Background()))
+		s.checkLog(s.cloud.Log())
 	})
 	s.must(s.cloud.Start(s.t.Context()))
 	if s.cable, err = proxy.Start(net.JoinHostPort("127.0.0.1", strconv.Itoa(s.cloud.Link))); err != nil {
@@ -152,7 +165,21 @@ func (s *site) startEdge(more map[string]any) {
 	s.edge = testenv.StartAgent(s.t, s.ctrd, agent.Options{
 		Binary: built.edge, NodeName: node, EdgeHub: hub, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 	})
+	s.t.Cleanup(func() { s.checkLog(s.edge.Log()) })
 	s.cri = testenv.Dial(s.t, s.ctrd)
+}
+
+// checkLog fails the test when a program has panicked, or raced (where it was built to tell).
+func (s *site) checkLog(path string) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Error(err)
+	}
+	for _, bad := range []string{"DATA RACE", "panic", "goroutine 1 ["} {
+		if i := strings.Index(string(data), bad); i >= 0 {
+			s.t.Errorf("%s has %q:\n%.3000s", path, bad, data[max(0, i-200):])
+		}
+	}
 }
 
 func (s *site) must(err error) {
