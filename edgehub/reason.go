@@ -84,7 +84,7 @@ func explainFiles(_ target, _ files, _ time.Time, err error) (kind, text string)
 	case errors.Is(err, os.ErrNotExist):
 		return "no_certificate", fmt.Sprintf("there is no file %s: this node has not joined a cloud; %s", file.path, join)
 	}
-	return "no_certificate", fmt.Sprintf("the certificate file %s is of no use: %v; %s", file.path, file.err, join)
+	return "no_certificate", fmt.Sprintf("the node's certificate files are of no use: %v; %s", file, join)
 }
 
 // explainCloudCertificate is for what this end does not like about the cloud's certificate.

@@ -3,37 +3,38 @@ package edgehub
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
-	"os"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
 // load reads the certificate files, as they are now, and returns the node's own certificate beside the configuration.
+// A clock that is not set yet is taken to be at the certificates' beginning, so that it delays nothing here.
 func (f files) load() (*tls.Config, *x509.Certificate, error) {
-	pem, err := os.ReadFile(f.ca)
+	id, err := certs.Files{CA: f.ca, Cert: f.cert, Key: f.key}.Load()
 	if err != nil {
-		return nil, nil, &fileError{f.ca, err}
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, nil, &fileError{f.ca, fmt.Errorf("there is no certificate in it")}
-	}
-	for _, path := range []string{f.cert, f.key} {
-		if _, err := os.Stat(path); err != nil {
-			return nil, nil, &fileError{path, err}
+		bad := &fileError{"", err}
+		if file := (*fs.PathError)(nil); errors.As(err, &file) {
+			bad = &fileError{file.Path, file.Err}
 		}
+		return nil, nil, bad
 	}
-	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-	if err != nil {
-		return nil, nil, &fileError{f.cert, err}
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}}, pair.Leaf, nil
+	return id.ClientTLS(time.Now), id.Cert(), nil
 }
 
-// fileError is a certificate file that is of no use.
+// fileError is a certificate file that is of no use. Where the path is empty the error names it.
 type fileError struct {
 	path string
 	err  error
 }
 
-func (e *fileError) Error() string { return e.path + ": " + e.err.Error() }
+func (e *fileError) Error() string {
+	if e.path == "" {
+		return e.err.Error()
+	}
+	return e.path + ": " + e.err.Error()
+}
+
 func (e *fileError) Unwrap() error { return e.err }

@@ -133,7 +133,7 @@ func TestAwaitAPIEnds(t *testing.T) {
 		client.PrependReactor("get", "namespaces", func(clientgotesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("connection refused")
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 59*time.Second) // between two questions
 		defer cancel()
 		asked := 0
 		if err := awaitAPI(ctx, client, func(error) { asked++ }); !errors.Is(err, context.DeadlineExceeded) {

@@ -134,7 +134,7 @@ func (c *cloud) build(ctx context.Context) error {
 		return err
 	}
 	// Nodes are annotated with the cloudcore that they are connected to, of several behind one address.
-	if c.controller, err = edgecontroller.New(edgecontroller.Options{Clients: c.clients, LocalIP: v1alpha1.HostIP()}); err != nil {
+	if c.controller, err = edgecontroller.New(edgecontroller.Options{Clients: c.clients, LocalIP: v1alpha1.HostIP(), Registry: c.registry}); err != nil {
 		return err
 	}
 	if c.records, err = objectsync.New(c.api.objects); err != nil {
