@@ -344,7 +344,7 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// exists tells whether a cgroup is there in every hierarchy that this package sets values in.
+// exists tells whether a cgroup is there, in any hierarchy.
 func (m *Manager) exists(p path) bool {
 	return slices.ContainsFunc(m.dirs(p), func(dir string) bool {
 		_, err := os.Stat(dir)

@@ -1,6 +1,7 @@
 package vm_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 )
 
 // patience bounds each wait for pods; a machine under emulation is slow.
-const patience = 5 * time.Minute
+const patience = 8 * time.Minute
 
 // What an administrator writes on a device: Debian's own containerd, with systemd making the cgroups.
 var deviceFiles = map[string]string{
@@ -79,10 +80,11 @@ spec:
 `, name, resources)
 }
 
-// assigned is a pod that the cloud once assigned, as the store has it.
+// assigned is a pod that the cloud once assigned, as the store has it. Like the others it ends when it is told
+// to: systemd gives a container that does not 90 s before it lets the machine reboot.
 const assigned = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"assigned","namespace":"default","uid":"0b2b1a52-7d2c-4b0e-8d19-bd0f1d5b3c11","resourceVersion":"10"},
 "spec":{"nodeName":"edge","restartPolicy":"Always","terminationGracePeriodSeconds":1,"dnsPolicy":"Default","containers":[{"name":"main","image":"edgecore.local/demo:1",
-"imagePullPolicy":"IfNotPresent","command":["httpd","-f","-p","80","-h","/www"],"resources":{"requests":{"cpu":"50m","memory":"8Mi"}}}]}}`
+"imagePullPolicy":"IfNotPresent","command":["sh","-c","trap \"exit 0\" TERM; while true; do sleep 1 & wait; done"],"resources":{"requests":{"cpu":"50m","memory":"8Mi"}}}]}}`
 
 var devicePods = []string{"assigned", "besteffort-edge", "burstable-edge", "guaranteed-edge"}
 
@@ -95,6 +97,14 @@ type device struct {
 func newDevice(t *testing.T) *device {
 	t.Helper()
 	d := &device{boot(t, vm.Options{Payload: payload(t), Network: true}), t}
+	t.Cleanup(func() {
+		if t.Failed() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			out, err := d.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "200", "-u", "edgecore", "-u", "containerd")
+			t.Logf("the end of the machine's journal: %v\n%s", err, out)
+		}
+	})
 	for name, content := range deviceFiles {
 		if err := d.WriteFile(t.Context(), name, content, 0o644); err != nil {
 			t.Fatal(err)
