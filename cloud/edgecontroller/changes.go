@@ -135,6 +135,7 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	}
 	if now != nil {
 		c.tolerations.podChanged(now)
+		c.readiness.podChanged(now)
 	}
 	if len(changes) == 0 {
 		return
@@ -162,7 +163,11 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 		return
 	case old != nil && old.UID != now.UID:
 		c.hub.Disconnect(old.Name, "the node was deleted and registered again")
-	case old != nil && sameNode(old, now):
+	}
+	if old == nil || !nodeIsReady(old) {
+		c.readiness.nodeChanged(now)
+	}
+	if old != nil && sameNode(old, now) {
 		return
 	}
 	c.hub.Changed(now.Name, nodeObjectKey(now.Name))

@@ -69,6 +69,7 @@ type Controller struct {
 	metrics  *metrics
 
 	tolerations *tolerations
+	readiness   *readiness
 	table       map[flowName]flow
 
 	// Set by Start.
@@ -103,7 +104,7 @@ func New(options Options) (*Controller, error) {
 			return nil, fmt.Errorf("register the metrics of edgecontroller: %w", err)
 		}
 	}
-	c.tolerations, c.table = newTolerations(c), c.flows()
+	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.flows()
 	return c, nil
 }
 
@@ -115,6 +116,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 		return fmt.Errorf("watch the API server's objects: %w", err)
 	}
 	c.tolerations.run(ctx, c.owned.Go)
+	c.readiness.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
 		return err
@@ -141,6 +143,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 			c.hub.Changed(node, serviceKey(s))
 		}
 	}
+	c.readiness.nodeChanged(c.caches.node(node))
 	if c.options.LocalIP != "" && c.ctx.Err() == nil {
 		c.owned.Go(func() { c.annotate(c.ctx, node, annotateDelay) })
 	}

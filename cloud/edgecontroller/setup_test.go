@@ -155,6 +155,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.tolerations.queue.ShutDown)
+	t.Cleanup(c.readiness.queue.ShutDown)
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)

@@ -12,8 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 )
 
 // KeepEvictions is the annotation, with the value "true" on a pod or on its node, that leaves a pod's tolerations
@@ -21,14 +19,8 @@ import (
 // are bound later; tolerations that were changed before are not changed back.
 const KeepEvictions = "edgecore.io/keep-evictions"
 
-const (
-	tolerationWorkers = 4
-	tolerationTimeout = 20 * time.Second
-	// elsewhereDelay leaves the pods of a node to the cloudcore to which it is connected, if there is one.
-	elsewhereDelay = 3 * time.Second
-	// tolerationsTold is the failure of a pod that is worth a line: after some 6 s.
-	tolerationsTold = 5
-)
+// elsewhereDelay leaves the pods of a node to the cloudcore to which it is connected, if there is one.
+const elsewhereDelay = 3 * time.Second
 
 // unlimitedTaints are the taints of a node whose link is down.
 var unlimitedTaints = []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable}
@@ -96,13 +88,14 @@ func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 
 // tolerations gives the pods of edge nodes their tolerations.
 type tolerations struct {
-	c     *Controller
-	queue workqueue.TypedRateLimitingInterface[string]
+	c *Controller
+	podQueue
 }
 
 func newTolerations(c *Controller) *tolerations {
-	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 5*time.Minute)
-	return &tolerations{c: c, queue: workqueue.NewTypedRateLimitingQueue(limit)}
+	t := &tolerations{c: c}
+	t.podQueue = newPodQueue(t.sync, "Tolerations of a pod not changed, so it may be evicted while its edge cannot be reached; it is tried again")
+	return t
 }
 
 func (t *tolerations) podChanged(pod *v1.Pod) {
@@ -127,42 +120,6 @@ func (t *tolerations) nodeChanged(node string) {
 	}
 }
 
-// run works until the context ends.
-func (t *tolerations) run(ctx context.Context, spawn func(func())) {
-	spawn(func() {
-		<-ctx.Done()
-		t.queue.ShutDown()
-	})
-	for range tolerationWorkers {
-		spawn(func() {
-			for t.next(ctx) {
-			}
-		})
-	}
-}
-
-func (t *tolerations) next(ctx context.Context) bool {
-	key, shutdown := t.queue.Get()
-	if shutdown {
-		return false
-	}
-	defer t.queue.Done(key)
-	err := t.sync(ctx, key)
-	switch {
-	case err == nil:
-		t.queue.Forget(key)
-	case ctx.Err() != nil:
-	case apierrors.IsConflict(err):
-		t.queue.AddRateLimited(key) // the cache is behind
-	default:
-		if t.queue.NumRequeues(key) == tolerationsTold {
-			klog.ErrorS(err, "Tolerations of a pod not changed, so it may be evicted while its edge cannot be reached; it is tried again", "pod", key)
-		}
-		t.queue.AddRateLimited(key)
-	}
-	return true
-}
-
 func (t *tolerations) sync(ctx context.Context, key string) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
@@ -180,7 +137,7 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	if err != nil || patch == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, tolerationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	_, err = t.c.clients.Own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {

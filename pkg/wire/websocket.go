@@ -19,8 +19,11 @@ import (
 )
 
 const (
-	// buffer is the size of a WebSocket's buffers: messages are mostly smaller.
+	// buffer is the size of an edge's WebSocket's buffers: messages are mostly smaller.
 	buffer = 4 << 10
+	// acceptBuffer is that of the cloud's, which has thousands. What is read comes out of the record that TLS has in
+	// memory, so that a small one costs no calls of the system; it also lets go of the HTTP server's.
+	acceptBuffer = 512
 	// writeStep is what has to leave within the write limit: a slow link may take long for a large message.
 	writeStep = 16 << 10
 	// deflateFrom is the size from which compressing saves more than it costs.
@@ -40,7 +43,6 @@ type wsConn struct {
 
 	writing sync.Mutex
 	ponging atomic.Bool
-	in      bytes.Buffer
 
 	ending sync.Once
 	// cause is why this end gave up; it counts more than what reading then says.
@@ -131,11 +133,8 @@ func (c *wsConn) Read() (*model.Message, error) {
 	if err != nil {
 		return nil, c.readError(err)
 	}
-	if c.in.Cap() > buffer {
-		c.in = bytes.Buffer{} // a large message is no reason to keep its memory
-	}
-	c.in.Reset()
-	n, err := c.in.ReadFrom(io.LimitReader(hearing{r, c}, c.limits.MaxMessage+1))
+	var in bytes.Buffer // not kept: most links are at rest most of the time
+	n, err := in.ReadFrom(io.LimitReader(hearing{r, c}, c.limits.MaxMessage+1))
 	if err != nil {
 		return nil, c.readError(err)
 	}
@@ -143,7 +142,7 @@ func (c *wsConn) Read() (*model.Message, error) {
 		return nil, &TooLarge{Limit: c.limits.MaxMessage}
 	}
 	c.tally.received.Add(n)
-	m, err := DecodeJSON(c.in.Bytes())
+	m, err := DecodeJSON(in.Bytes())
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,118 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// readyDelay lets what a node reports on its return come before what it reported earlier is put back.
+const readyDelay = 500 * time.Millisecond
+
+// readiness puts the condition Ready of pods back when their node has returned. Kubernetes takes it from all pods of a
+// node that it has not heard of for a while, and leaves it to the node to set it again; an edge is told of no
+// status, since those are its own, and for one that kept running nothing has changed. What the other conditions say
+// came from the edge, and says what Ready was.
+type readiness struct {
+	c *Controller
+	podQueue
+}
+
+func newReadiness(c *Controller) *readiness {
+	r := &readiness{c: c}
+	r.podQueue = newPodQueue(r.sync, "Pod not made Ready again after its edge returned; it is tried again")
+	return r
+}
+
+// readyAgain tells whether a pod is not Ready though everything that makes it so says that it is.
+func readyAgain(pod *v1.Pod) bool {
+	if pod.Status.Phase != v1.PodRunning || pod.DeletionTimestamp != nil {
+		return false
+	}
+	is := func(name v1.PodConditionType, want v1.ConditionStatus) bool {
+		for i := range pod.Status.Conditions {
+			if c := &pod.Status.Conditions[i]; c.Type == name {
+				return c.Status == want
+			}
+		}
+		return false
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if !is(gate.ConditionType, v1.ConditionTrue) {
+			return false
+		}
+	}
+	return is(v1.PodReady, v1.ConditionFalse) && is(v1.ContainersReady, v1.ConditionTrue)
+}
+
+// nodeIsReady tells whether Kubernetes has heard of a node.
+func nodeIsReady(node *v1.Node) bool {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady {
+			return c.Status == v1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// returned tells whether a node is connected here, and Kubernetes has heard of it: only then pods stay Ready.
+func (r *readiness) returned(node *v1.Node) bool {
+	return node != nil && nodeIsReady(node) && r.c.sessions.connectedHere(node.Name)
+}
+
+func (r *readiness) podChanged(pod *v1.Pod) {
+	if readyAgain(pod) && r.returned(r.c.caches.node(pod.Spec.NodeName)) {
+		r.queue.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
+	}
+}
+
+func (r *readiness) nodeChanged(node *v1.Node) {
+	if !r.returned(node) {
+		return
+	}
+	for _, pod := range r.c.caches.podsOf(node.Name) {
+		if readyAgain(pod) {
+			r.queue.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
+		}
+	}
+}
+
+// readyPatch is the strategic merge patch of a pod's status. It holds for the version of the pod that it was made from
+// only, so that it undoes nothing that the edge has reported meanwhile.
+func readyPatch(pod *v1.Pod, now time.Time) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
+		"status": map[string]any{"conditions": []map[string]any{
+			{"type": v1.PodReady, "status": v1.ConditionTrue, "lastTransitionTime": metav1.NewTime(now)},
+		}},
+	})
+}
+
+func (r *readiness) sync(ctx context.Context, key string) error {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return err
+	}
+	pod := r.c.caches.pod(namespace, name)
+	if pod == nil || !readyAgain(pod) || !r.returned(r.c.caches.node(pod.Spec.NodeName)) {
+		return nil
+	}
+	patch, err := readyPatch(pod, time.Now())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(withNode(ctx, pod.Spec.NodeName), podTimeout)
+	defer cancel()
+	_, err = r.c.clients.AsNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("patch the status of pod %s: %w", key, err)
+	}
+	return nil
+}
