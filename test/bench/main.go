@@ -129,6 +129,9 @@ func (b *bench) measure(ctx context.Context, binary string) error {
 	if err := b.footprint(ctx, 0, "<= 32 (8) MB", ""); err != nil {
 		return err
 	}
+	if err := b.likeOurs(ctx); err != nil {
+		return err
+	}
 	if err := b.singlePods(ctx); err != nil {
 		return err
 	}
@@ -151,6 +154,24 @@ func (b *bench) measure(ctx context.Context, binary string) error {
 		return err
 	}
 	return b.restart(ctx)
+}
+
+// likeOurs has the floor ask for what the agent asks for.
+func (b *bench) likeOurs(ctx context.Context) error {
+	if err := b.put(ctx, "like", 1); err != nil {
+		return err
+	}
+	pods, err := b.agent.Pods(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+		if b.floor.Like, err = floor.Of(ctx, b.floor.CRI, id, filepath.Join(b.floor.LogDir, "like")); err != nil {
+			return err
+		}
+	}
+	return b.clear(ctx)
 }
 
 // manifest is a pod like the floor's.

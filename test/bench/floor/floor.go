@@ -25,6 +25,8 @@ type Client struct {
 	// Image and Command of the container.
 	Image   string
 	Command []string
+	// Like, if not nil, is what the pods are like: see Like.
+	Like *Like
 }
 
 // Pod is a running pod.
@@ -41,7 +43,23 @@ type Port struct{ Container, Host int32 }
 
 // Create makes a pod and returns when its container runs.
 func (c *Client) Create(ctx context.Context, name string, ports ...Port) (*Pod, error) {
-	pod := &Pod{Name: name, sandbox: &runtimeapi.PodSandboxConfig{
+	pod := &Pod{Name: name, sandbox: c.sandbox(name)}
+	for _, p := range ports {
+		pod.sandbox.PortMappings = append(pod.sandbox.PortMappings, &runtimeapi.PortMapping{ContainerPort: p.Container, HostPort: p.Host})
+	}
+	sandbox, err := c.CRI.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod.sandbox})
+	if err != nil {
+		return nil, fmt.Errorf("run sandbox of %s: %w", name, err)
+	}
+	pod.Sandbox = sandbox.GetPodSandboxId()
+	return pod, c.start(ctx, pod)
+}
+
+func (c *Client) sandbox(name string) *runtimeapi.PodSandboxConfig {
+	if c.Like != nil {
+		return c.Like.sandbox(name, filepath.Join(c.LogDir, name), c.CgroupParent)
+	}
+	return &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "floor", Uid: name},
 		Hostname:     name,
 		LogDirectory: filepath.Join(c.LogDir, name),
@@ -54,33 +72,31 @@ func (c *Client) Create(ctx context.Context, name string, ports ...Port) (*Pod, 
 				Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 			},
 		},
-	}}
-	for _, p := range ports {
-		pod.sandbox.PortMappings = append(pod.sandbox.PortMappings, &runtimeapi.PortMapping{ContainerPort: p.Container, HostPort: p.Host})
 	}
-	sandbox, err := c.CRI.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod.sandbox})
-	if err != nil {
-		return nil, fmt.Errorf("run sandbox of %s: %w", name, err)
+}
+
+func (c *Client) container(name string) *runtimeapi.ContainerConfig {
+	if c.Like != nil {
+		return c.Like.container(name)
 	}
-	pod.Sandbox = sandbox.GetPodSandboxId()
-	return pod, c.start(ctx, pod)
+	return &runtimeapi.ContainerConfig{
+		Metadata: &runtimeapi.ContainerMetadata{Name: "main"},
+		Image:    &runtimeapi.ImageSpec{Image: c.Image},
+		Command:  c.Command,
+		LogPath:  "main_0.log",
+		Labels:   map[string]string{"io.kubernetes.pod.name": name, "io.kubernetes.pod.uid": name},
+		Linux: &runtimeapi.LinuxContainerConfig{
+			Resources:       &runtimeapi.LinuxContainerResources{CpuShares: 2},
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}},
+		},
+	}
 }
 
 func (c *Client) start(ctx context.Context, pod *Pod) error {
 	created, err := c.CRI.CreateContainer(ctx, &runtimeapi.CreateContainerRequest{
 		PodSandboxId:  pod.Sandbox,
 		SandboxConfig: pod.sandbox,
-		Config: &runtimeapi.ContainerConfig{
-			Metadata: &runtimeapi.ContainerMetadata{Name: "main"},
-			Image:    &runtimeapi.ImageSpec{Image: c.Image},
-			Command:  c.Command,
-			LogPath:  "main_0.log",
-			Labels:   map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.uid": pod.Name},
-			Linux: &runtimeapi.LinuxContainerConfig{
-				Resources:       &runtimeapi.LinuxContainerResources{CpuShares: 2},
-				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}},
-			},
-		},
+		Config:        c.container(pod.Name),
 	})
 	if err != nil {
 		return fmt.Errorf("create container of %s: %w", pod.Name, err)
