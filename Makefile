@@ -9,7 +9,7 @@ BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
 
 export CGO_ENABLED := 1
 
-.PHONY: help setup build run stop demo demo-stop test test-vm lint race bench cross clean
+.PHONY: help setup build image run stop demo demo-stop test test-vm lint race bench cross clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
@@ -24,6 +24,9 @@ build: ## build bin/edgecore and bin/cloudcore, stripped
 	$(BUILD) -o bin/edgecore ./cmd/edgecore
 	CGO_ENABLED=0 $(BUILD) -o bin/cloudcore ./cmd/cloudcore # no C library: it runs in any image
 	@ls -l bin/edgecore bin/cloudcore
+
+image: build ## the image of cloudcore, as bin/cloudcore-image.tar (PUSH=REGISTRY/NAME:TAG pushes it)
+	go run ./hack/image $(if $(PUSH),--push $(PUSH))
 
 run: setup build ## run sample pods under edgecore on a containerd of its own
 	go run ./hack/dev run $(if $(CRI),--cri $(CRI))
