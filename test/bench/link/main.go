@@ -48,7 +48,7 @@ func parse() (options, error) {
 	flag.StringVar(&o.edge, "edgecore", "bin/edgecore", "the stripped `edgecore` to measure")
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
 	nodes := flag.String("nodes", "1000", "how many simulated edges there are; 1000,5000 is a run with each")
-	parts := flag.String("parts", "load,bytes,create", "what to measure")
+	parts := flag.String("parts", "memory,updates,storm,bytes,create", "what to measure")
 	flag.DurationVar(&o.idle, "idle", 5*time.Minute, "how long to count the bytes of an idle node: statuses are reported every 5 minutes")
 	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the cable is cut before the bytes of a reconnect are counted")
 	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore")
@@ -76,7 +76,7 @@ func parse() (options, error) {
 func run(ctx context.Context, o options) error {
 	var t table
 	defer t.print()
-	if o.parts["load"] {
+	if o.parts["memory"] || o.parts["updates"] || o.parts["storm"] {
 		for _, n := range o.nodes {
 			if err := measureLoad(ctx, &t, o, n); err != nil {
 				return fmt.Errorf("load of %d edges: %w", n, err)

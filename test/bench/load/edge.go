@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -168,8 +170,11 @@ func (e *edge) answered(m *model.Message) error {
 			e.fleet.synced.Add(1)
 		}
 	case e.registration:
-		var answer struct{ Err json.RawMessage }
-		if err := json.Unmarshal(m.ContentData(), &answer); err != nil || m.Route.Operation != model.OpResponse || string(answer.Err) != "null" {
+		var answer struct {
+			Err *struct{ ErrStatus metav1.Status }
+		}
+		if err := json.Unmarshal(m.ContentData(), &answer); err != nil || m.Route.Operation != model.OpResponse ||
+			answer.Err != nil && answer.Err.ErrStatus.Reason != metav1.StatusReasonAlreadyExists {
 			return fmt.Errorf("registration refused: %s", m.Content)
 		}
 		e.registered = true

@@ -25,6 +25,8 @@ type Options struct {
 	Report time.Duration
 	// Arrived is called for each object that comes, after its ack was sent, in the goroutine that reads the link.
 	Arrived func(node string, m *model.Message, at time.Time)
+	// Failed is told of the first dial or link that fails though nobody wanted it.
+	Failed func(error)
 }
 
 // Fleet is the edges. Make it with Start.
@@ -109,6 +111,9 @@ func (f *Fleet) failed(err error) {
 	defer f.mu.Unlock()
 	f.failures++
 	f.failure = err
+	if f.failures == 1 && f.opts.Failed != nil {
+		f.opts.Failed(err)
+	}
 }
 
 // Storm ends all links by cut, which is to end them all, and from then on lets every edge dial when it wants to. It returns
