@@ -55,6 +55,9 @@ func reboot(t *testing.T, n *node) {
 	// At first the agent shows what it knew before the reboot.
 	n.until("statuses are of this boot", func(pods map[string]*v1.Pod) error {
 		lives := n.lives()
+		if len(pods) == 0 {
+			return fmt.Errorf("the store is not read yet")
+		}
 		for name, p := range pods {
 			for _, c := range p.Status.ContainerStatuses {
 				if id := strings.TrimPrefix(c.ContainerID, "containerd://"); c.State.Running != nil && lives[id] == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
@@ -182,6 +184,8 @@ func TestReconnectsRestartNothing(t *testing.T) {
 	s.apply(full("two"))
 	s.until("both run", s.running("one", "two"))
 	before := s.lives()
+	s.until("all is acknowledged", s.settled)
+	pushes := s.pushes()
 	for range 20 {
 		s.cable.CutAfter(0)
 		s.until("there is a link", func() error {
@@ -190,6 +194,10 @@ func TestReconnectsRestartNothing(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	s.until("all is acknowledged", s.settled)
+	if again := s.pushes(); again != pushes {
+		t.Errorf("%v objects were sent again over new links, though nothing had changed", again-pushes)
 	}
 	s.must(s.cloud.Kill9(t.Context()))
 	s.must(s.cloud.Start(t.Context()))
@@ -209,9 +217,39 @@ func TestReconnectsRestartNothing(t *testing.T) {
 	}
 }
 
+// metric is the value of one of cloudcore's metrics.
+func (s *site) metric(name string) float64 {
+	s.t.Helper()
+	text, err := s.cloud.Get(s.t.Context(), "/metrics")
+	s.must(err)
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			value, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			s.must(err)
+			return value
+		}
+	}
+	s.t.Fatalf("there is no metric %s in\n%s", name, text)
+	return 0
+}
+
+// pushes is how many objects edges have acknowledged so far.
+func (s *site) pushes() float64 { return s.metric("cloudcore_cloudhub_ack_seconds_count") }
+
+// settled checks that the edge is connected and nothing is on its way to it.
+func (s *site) settled() error {
+	if n := s.metric("cloudcore_cloudhub_connected_nodes"); n != 1 {
+		return fmt.Errorf("%v nodes are connected", n)
+	}
+	if n := s.metric("cloudcore_cloudhub_queued_objects") + s.metric("cloudcore_cloudhub_unacked_messages"); n > 0 {
+		return fmt.Errorf("%v objects are on their way", n)
+	}
+	return nil
+}
+
 // TestLongOutage: pods of an edge that is away stay, also with short times of eviction; one that opts out goes.
 func TestLongOutage(t *testing.T) {
-	s := newSite(t, siteOptions{})
+	s := newSite(t, siteOptions{kube: kube.Options{NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: time.Second}})
 	s.apply(podOn("stays", forever, ""))
 	s.until("it runs", s.running("stays"))
 	s.until("its tolerations have no limit", func() error {
@@ -251,8 +289,15 @@ func TestLongOutage(t *testing.T) {
 	if p, err := s.pod("stays"); err != nil || p.UID != uid || p.DeletionTimestamp != nil {
 		t.Errorf("the pod of an edge that is away was evicted: %v, %v", p, err)
 	}
+	s.until("Kubernetes takes the pod for not ready", func() error {
+		if s.running("stays")() == nil {
+			return fmt.Errorf("it is ready")
+		}
+		return nil
+	})
 	s.cable.Set(proxy.Passing)
 	s.until("the node is Ready again", s.nodeReady)
+	s.until("and so is its pod", s.running("stays"))
 	testenv.Poll(t, patience, func() error {
 		for id, at := range before {
 			if s.lives()[id] != at {
