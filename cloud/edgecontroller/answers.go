@@ -73,6 +73,18 @@ func written(obj object, err error, withVersion bool) result {
 	return r
 }
 
+// patched is the result of a status that was written. Edges of ours know the object and their status of it: they are
+// told only that it was written, and of what.
+func patched(r *request, obj object, err error) result {
+	res := written(obj, err, true)
+	if err == nil && r.capable {
+		res.content = objectResponse{Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID(), ResourceVersion: obj.GetResourceVersion(),
+		}}}
+	}
+	return res
+}
+
 // found is the result of a query: the object with apiVersion and kind, or the error.
 func found(obj object, err error) result {
 	if err != nil {

@@ -216,5 +216,5 @@ func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 		return written(nil, err, false)
 	}
 	node, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, r.content, metav1.PatchOptions{}, "status")
-	return written(node, err, true)
+	return patched(r, node, err)
 }

@@ -111,7 +111,7 @@ func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
 	if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && c.isAnother(ctx, r, uid) {
 		err = apierrors.NewConflict(gr("pod"), r.key.Name, err)
 	}
-	return written(pod, err, true)
+	return patched(r, pod, err)
 }
 
 func patchedUID(r *request) (types.UID, error) {

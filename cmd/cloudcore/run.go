@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"runtime/debug"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,8 +28,15 @@ const (
 	partHub          = "cloudhub"
 )
 
+// gcPercent makes the memory of thousands of links at rest a third less, for a little more work when they come: what they
+// leave behind then lies between what stays.
+const gcPercent = 50
+
 // runCloud connects to kube-apiserver and runs cloudcore until ctx ends.
 func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	rc, err := kubeConfig(&cfg.KubeAPIConfig, rest.InClusterConfig)
 	if err != nil {
 		return err

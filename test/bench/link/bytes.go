@@ -61,8 +61,12 @@ func (e *edgeSite) bytes(ctx context.Context) error {
 	}
 	say("at rest for %v", e.opts.idle)
 	before := e.counted()
-	if err := wait(ctx, e.opts.idle); err != nil {
-		return err
+	for last, rest := before, e.opts.idle; rest > 0; rest -= time.Minute {
+		if err := wait(ctx, min(rest, time.Minute)); err != nil {
+			return err
+		}
+		say("on the wire: %v", e.counted().since(last))
+		last = e.counted()
 	}
 	idle := e.counted().since(before)
 	minutes := e.opts.idle.Minutes()

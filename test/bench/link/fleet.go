@@ -38,6 +38,8 @@ type fleet struct {
 	n     int
 	edges *load.Fleet
 	track tracker
+	// empty is cloudcore's memory before there was an edge.
+	empty memory
 }
 
 // measureLoad runs a fleet against a cluster and a cloudcore of its own.
@@ -81,8 +83,8 @@ func (f *fleet) connect(ctx context.Context) error {
 	if err := wait(ctx, 5*time.Second); err != nil {
 		return err
 	}
-	before, err := f.memoryNow(ctx)
-	if err != nil {
+	var err error
+	if f.empty, err = f.memoryNow(ctx); err != nil {
 		return err
 	}
 	issuer, err := load.NewIssuer(ctx, f.api)
@@ -109,7 +111,7 @@ func (f *fleet) connect(ctx context.Context) error {
 		return err
 	}
 	f.row("first connect and registration of all", seconds(took)+", CPU "+after.since(cpu).String(), "", "")
-	return f.rest(ctx, before, "no pods", "<= 60 KB")
+	return f.rest(ctx, f.empty, "no pods", "<= 60 KB")
 }
 
 // settle waits until all edges are connected and have what they are to have.
@@ -285,5 +287,5 @@ func (f *fleet) restart(ctx context.Context) error {
 	}
 	f.row("cloudcore killed and started, until all are in sync (of it until cloudcore is ready)",
 		fmt.Sprintf("%s (%s)", seconds(time.Since(began)), seconds(ready)), "", "")
-	return nil
+	return f.rest(ctx, f.empty, "one pod and configmap, after that restart", "")
 }

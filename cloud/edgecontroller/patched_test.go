@@ -1,0 +1,45 @@
+package edgecontroller
+
+import (
+	"encoding/json"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// TestPatchedAnswers: edges of ours are told that a status was written, upstream's get the object.
+func TestPatchedAnswers(t *testing.T) {
+	node, pod := readyNode("e1", v1.ConditionTrue), markedPod("e1", "a")
+	for _, tc := range []struct {
+		protocol, resource string
+		object             object
+		whole              bool
+	}{
+		{"edgecore/websocket", "null/nodepatch/e1", node, false},
+		{"edgecore/websocket", "ns/podpatch/a", pod, false},
+		{"websocket", "null/nodepatch/e1", node, true},
+		{"websocket", "ns/podpatch/a", pod, true},
+	} {
+		w := newWorld(t)
+		w.options.LocalIP = ""
+		w.Connected(t.Context(), "e1", tc.protocol)
+		w.api.answer(func(call) (int, any) { return 200, tc.object })
+		answer := w.ask("e1", "patch", tc.resource, `"{\"metadata\":{\"uid\":\"uid-a\"}}"`)
+		var content struct {
+			Object *struct {
+				Metadata struct{ Name, UID, ResourceVersion string }
+				Status   json.RawMessage
+			}
+			Err *json.RawMessage
+		}
+		if err := json.Unmarshal(answer.ContentData(), &content); err != nil || content.Err != nil || content.Object == nil {
+			t.Errorf("%s %s: %v %s", tc.protocol, tc.resource, err, answer.Content)
+			continue
+		}
+		meta := content.Object.Metadata
+		if meta.Name != tc.object.GetName() || meta.UID != string(tc.object.GetUID()) || meta.ResourceVersion != "1" ||
+			answer.Header.ResourceVersion != "1" || (content.Object.Status != nil) != tc.whole {
+			t.Errorf("%s %s: %s", tc.protocol, tc.resource, answer.Content)
+		}
+	}
+}
