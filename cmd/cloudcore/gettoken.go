@@ -147,7 +147,7 @@ func (o *getTokenOptions) restConfig(inCluster func() (*rest.Config, error)) (*r
 		}
 		return rc, nil
 	}
-	cfg, _, err := v1alpha1.Load(o.config)
+	cfg, _, err := v1alpha1.Load(o.Config)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -118,7 +118,7 @@ func TestGetTokenFindsTheAPI(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", tc.env)
-			o := &getTokenOptions{globalOptions: &globalOptions{config: tc.config}, kubeConfig: tc.flag}
+			o := &getTokenOptions{globalOptions: &globalOptions{Config: tc.config}, kubeConfig: tc.flag}
 			rc, err := o.restConfig(tc.inCluster)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {

@@ -1,32 +1,21 @@
 package main
 
 import (
-	"flag"
-	"fmt"
-	"io"
-
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
-	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
-	"github.com/edgecore-io/edgecore/pkg/version"
+	"github.com/edgecore-io/edgecore/pkg/command"
 )
 
 // globalOptions are the flags that every command has.
-type globalOptions struct {
-	config string
-}
-
-// rootOptions are those of cloudcore itself.
-type rootOptions struct {
-	globalOptions
-	defaultConfig, minConfig bool
-	version                  string
-}
+type globalOptions = command.Options
 
 func newRootCommand() *cobra.Command {
-	opts := &rootOptions{}
+	program := command.Program[v1alpha1.CloudCore]{
+		Kind: "CloudCore", APIVersion: v1alpha1.APIVersion, File: v1alpha1.DefaultConfigFile,
+		Default: v1alpha1.Default, Minimal: v1alpha1.Minimal, Load: v1alpha1.Load, Redacted: (*v1alpha1.CloudCore).Redacted,
+		Secrets: "A password in the URL of kube-apiserver is shown as (hidden).", Look: "grep -A3 https", Run: runCloud,
+	}
 	cmd := &cobra.Command{
 		Use:   "cloudcore",
 		Short: "Serve the edges of a Kubernetes cluster",
@@ -55,74 +44,8 @@ namespace kubeedge. How to come to the first edge:
   cloudcore                                              # run
   cloudcore gettoken                                     # a token that a device joins with
   curl 'http://127.0.0.1:9091/readyz?verbose'            # is everything well?`,
-		Args:          cobra.NoArgs,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return opts.run(cmd)
-		},
 	}
-	cmd.PersistentFlags().StringVar(&opts.config, "config", v1alpha1.DefaultConfigFile, "the configuration `file`")
-	cmd.Flags().BoolVar(&opts.defaultConfig, "defaultconfig", false, "print the configuration with every key and its default, and exit")
-	cmd.Flags().BoolVar(&opts.minConfig, "minconfig", false, "print a small configuration to start from, and exit")
-	cmd.Flags().StringVar(&opts.version, "version", "", "print the version and exit; --version=raw prints more")
-	cmd.Flags().Lookup("version").NoOptDefVal = "true"
-	addLogFlags(cmd)
-	cmd.AddCommand(newConfigCommand(&opts.globalOptions), newGetTokenCommand(&opts.globalOptions))
+	opts := program.Root(cmd)
+	cmd.AddCommand(newGetTokenCommand(opts))
 	return cmd
-}
-
-// addLogFlags adds those of klog's flags that KubeEdge and Kubernetes users know.
-func addLogFlags(cmd *cobra.Command) {
-	all := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(all)
-	for _, name := range []string{"v", "vmodule"} {
-		cmd.PersistentFlags().AddGoFlag(all.Lookup(name))
-	}
-	cmd.PersistentFlags().Duration("log-flush-frequency", 0, "how often the log is flushed; it is never buffered, so this changes nothing")
-	if err := cmd.PersistentFlags().MarkHidden("log-flush-frequency"); err != nil {
-		panic(err) // the flag was added above
-	}
-}
-
-func (o *rootOptions) run(cmd *cobra.Command) error {
-	out := cmd.OutOrStdout()
-	switch {
-	case o.version != "":
-		return printVersion(out, o.version)
-	case o.defaultConfig:
-		return printYAML(out, v1alpha1.Default())
-	case o.minConfig:
-		_, err := out.Write(v1alpha1.Minimal())
-		return err
-	}
-	cfg, warnings, err := v1alpha1.Load(o.config)
-	if err != nil {
-		return err
-	}
-	for _, w := range warnings {
-		klog.InfoS("Configuration", "file", o.config, "warning", w)
-	}
-	return runCloud(cmd.Context(), cfg)
-}
-
-func printVersion(out io.Writer, form string) error {
-	switch form {
-	case "true":
-		_, err := fmt.Fprintln(out, "CloudCore", version.Version())
-		return err
-	case "raw":
-		_, err := fmt.Fprintln(out, "CloudCore", version.String())
-		return err
-	}
-	return fmt.Errorf("--version=%s: want --version or --version=raw", form)
-}
-
-func printYAML(out io.Writer, v any) error {
-	data, err := yaml.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = out.Write(data)
-	return err
 }

@@ -78,11 +78,3 @@ func TestConfigPrint(t *testing.T) {
 		t.Errorf("a file that is wrong is printed: %q, %v", out, err)
 	}
 }
-
-func TestCounted(t *testing.T) {
-	for n, want := range map[int]string{0: "no warnings", 1: "1 warning", 2: "2 warnings"} {
-		if got := counted(n, "warning"); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
-		}
-	}
-}

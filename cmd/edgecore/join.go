@@ -139,7 +139,7 @@ func ignoredFlags(cmd *cobra.Command) []string {
 
 // run does the steps in order; all that can be checked is checked before the first that changes something.
 func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer, warnings []string) error {
-	for _, path := range []*string{&o.config, &o.certPath} { // the service has another working folder
+	for _, path := range []*string{&o.Config, &o.certPath} { // the service has another working folder
 		if *path == "" {
 			continue
 		}
@@ -170,7 +170,7 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 		return err
 	}
 	fmt.Fprintln(out, did)
-	if did, err = p.write(o.config); err != nil {
+	if did, err = p.write(o.Config); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	fmt.Fprintln(out, did)
@@ -222,11 +222,11 @@ func (o *joinOptions) plan(token *certs.Token) (*plan, error) {
 	}
 	if o.node == "" && token != nil && token.Claims.Node != "" {
 		// A token for one node says which this is, unless the device has a name already.
-		if _, err := os.Stat(o.config); errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(o.Config); errors.Is(err, os.ErrNotExist) {
 			o.node = token.Claims.Node
 		}
 	}
-	return makePlan(o.config, &o.wanted)
+	return makePlan(o.Config, &o.wanted)
 }
 
 // certificate makes sure that there is a good one, and returns what it did.
@@ -274,7 +274,7 @@ func (o *joinOptions) startService(ctx context.Context, out io.Writer, cfg *v1al
 			return err
 		}
 	}
-	config := o.config
+	config := o.Config
 	if o.noStart || !s.present() {
 		why := "systemd does not run here"
 		if o.noStart {

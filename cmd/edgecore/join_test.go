@@ -95,7 +95,7 @@ func (d *joinDevice) files() certs.Files { return filesIn(filepath.Join(d.dir, "
 // join runs the command with what every one of these tests needs, and returns what it printed.
 func (d *joinDevice) join(stdin string, args ...string) (stdout, stderr string, err error) {
 	d.t.Helper()
-	o := &joinOptions{globalOptions: &globalOptions{config: d.config()}, service: d.service}
+	o := &joinOptions{globalOptions: &globalOptions{Config: d.config()}, service: d.service}
 	cmd := o.command()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	var out, errs bytes.Buffer

@@ -92,7 +92,7 @@ func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) err
 
 // load reads the configuration, which says where things lie. Without one the defaults do.
 func (o *resetOptions) load() (*v1alpha2.EdgeCore, error) {
-	cfg, _, err := v1alpha2.Load(o.config)
+	cfg, _, err := v1alpha2.Load(o.Config)
 	switch {
 	case err == nil:
 		return cfg, nil
@@ -122,8 +122,8 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 		note("store "+store, removeAll(storeFiles(store)...))
 	}
 	// The last, since it says where the others are.
-	note("configuration "+o.config, removeAll(o.config, o.config+".bak"))
-	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.config)} {
+	note("configuration "+o.Config, removeAll(o.Config, o.Config+".bak"))
+	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config)} {
 		_ = os.Remove(dir) // if nothing of others is in it
 	}
 	return errors.Join(errs...)

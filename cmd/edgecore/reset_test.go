@@ -15,7 +15,7 @@ import (
 
 func (d *joinDevice) reset(stdin string, args ...string) (string, error) {
 	d.t.Helper()
-	o := &resetOptions{globalOptions: &globalOptions{config: d.config()}, service: d.service, tokenFile: filepath.Join(d.dir, "bootstrap")}
+	o := &resetOptions{globalOptions: &globalOptions{Config: d.config()}, service: d.service, tokenFile: filepath.Join(d.dir, "bootstrap")}
 	cmd := o.command()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	var out bytes.Buffer

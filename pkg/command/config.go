@@ -1,38 +1,37 @@
-package main
+package command
 
 import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-
-	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
-func newConfigCommand(opts *globalOptions) *cobra.Command {
+// config is the command "config" with its own.
+func (p *Program[T]) config(program string, opts *Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check and show the configuration",
-		Long: `The configuration is a file of kind EdgeCore, ` + v1alpha2.APIVersion + `. A file made for KubeEdge is
+		Long: `The configuration is a file of kind ` + p.Kind + `, ` + p.APIVersion + `. A file made for KubeEdge is
 taken as it is: keys that this version does not act on are named in warnings.`,
 	}
-	cmd.AddCommand(newConfigValidateCommand(opts), newConfigPrintCommand(opts))
+	cmd.AddCommand(p.validate(program, opts), p.print(program, opts))
 	return cmd
 }
 
-func newConfigValidateCommand(opts *globalOptions) *cobra.Command {
+func (p *Program[T]) validate(program string, opts *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate [FILE]",
 		Short: "Check a configuration file, and change nothing",
-		Long: `Check a configuration file the way the agent does at its start. Keys that nobody knows and values that are
+		Long: `Check a configuration file the way ` + program + ` does at its start. Keys that nobody knows and values that are
 not allowed are errors, all of them named with their lines (exit status 1). Keys of KubeEdge that this version
 does not act on are warnings (exit status 0), if the file gives them another value than the default.
 
 Without FILE it checks the one that --config names.`,
-		Example: "  edgecore config validate " + v1alpha2.DefaultConfigFile,
+		Example: "  " + program + " config validate " + p.File,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := fileOf(opts, args)
-			_, warnings, err := v1alpha2.Load(file)
+			_, warnings, err := p.Load(file)
 			if err != nil {
 				return err
 			}
@@ -45,31 +44,31 @@ Without FILE it checks the one that --config names.`,
 	}
 }
 
-func newConfigPrintCommand(opts *globalOptions) *cobra.Command {
+func (p *Program[T]) print(program string, opts *Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "print [FILE]",
 		Short: "Print the configuration in force: the file with the defaults filled in, without secrets",
 		Long: `Print the configuration in force: what the file says, with the default of each key that it leaves out.
-Tokens and passwords are shown as (hidden).
+` + p.Secrets + `
 
 Without FILE it prints the one that --config names.`,
-		Example: "  edgecore config print | grep -i endpoint",
+		Example: "  " + program + " config print | " + p.Look,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, _, err := v1alpha2.Load(fileOf(opts, args))
+			cfg, _, err := p.Load(fileOf(opts, args))
 			if err != nil {
 				return err
 			}
-			return printYAML(cmd.OutOrStdout(), cfg.Redacted())
+			return printYAML(cmd.OutOrStdout(), p.Redacted(cfg))
 		},
 	}
 }
 
-func fileOf(opts *globalOptions, args []string) string {
+func fileOf(opts *Options, args []string) string {
 	if len(args) > 0 {
 		return args[0]
 	}
-	return opts.config
+	return opts.Config
 }
 
 func counted(n int, what string) string {
