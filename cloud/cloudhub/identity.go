@@ -98,8 +98,6 @@ func TLSConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
 			tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
 		},
 		NextProtos: []string{"http/1.1"},
-		// No edge comes back with one, and it holds the node's certificate: a KB with each connection.
-		SessionTicketsDisabled: true,
 	}
 }
 
