@@ -14,7 +14,7 @@ import (
 )
 
 // inventoryTypes are what a cloud of ours keeps in step: it deletes what the node is not to have any more.
-var inventoryTypes = [...]string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeService}
+var inventoryTypes = [...]string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService}
 
 // inventory lists what the store has of the cloud.
 func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {

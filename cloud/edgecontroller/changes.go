@@ -170,7 +170,9 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 	if old != nil && sameNode(old, now) {
 		return
 	}
-	c.hub.Changed(now.Name, nodeObjectKey(now.Name))
+	if !c.sessions.capable(now.Name) {
+		c.hub.Changed(now.Name, nodeObjectKey(now.Name))
+	}
 	if old == nil || keepsEvictions(old.Annotations) != keepsEvictions(now.Annotations) {
 		c.tolerations.nodeChanged(now.Name)
 	}

@@ -27,7 +27,8 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 		return nil
 	}
 	var out []cloudhub.Ref
-	if n := c.caches.node(node); n != nil {
+	// An edge of ours makes its Node itself, and asks for it where it needs it. KubeEdge's wait for it.
+	if n := c.caches.node(node); n != nil && !c.sessions.capable(node) {
 		out = append(out, refTo(nodeObjectKey(node), "Node", n))
 	}
 	pods := c.caches.podsOf(node)

@@ -163,6 +163,7 @@ func (c *cloud) front(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.hub.Run(ctx) })
+	group.Go(func() error { trimMemory(ctx); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })
 	for _, s := range servers {
 		klog.InfoS("Listening", "for", s.key, "address", s.addr)
