@@ -21,7 +21,7 @@ const (
 func trimMemory(ctx context.Context) {
 	tick := time.NewTicker(trimEvery)
 	defer tick.Stop()
-	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -29,8 +29,8 @@ func trimMemory(ctx context.Context) {
 		case <-tick.C:
 		}
 		metrics.Read(samples)
-		free, objects, unused, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64(), samples[3].Value.Uint64()
-		if !worthTrimming(free+unused, objects, live) {
+		free, objects, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
+		if !worthTrimming(free, objects, live) {
 			continue
 		}
 		debug.FreeOSMemory()
@@ -39,7 +39,7 @@ func trimMemory(ctx context.Context) {
 }
 
 // worthTrimming tells whether enough lies idle, or is garbage, to be worth a collection. All in bytes: idle is the
-// heap that holds nothing, objects what it holds, live what it held after the last collection.
+// heap that could be given back, objects what the rest holds, live what it held after the last collection.
 func worthTrimming(idle, objects, live uint64) bool {
 	garbage := objects - min(live, objects)
 	return float64(idle+garbage) > trimAbove*float64(max(live, 64<<20))
