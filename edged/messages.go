@@ -56,12 +56,13 @@ func (e *Edged) linkChanged(m *model.Message) {
 	if !connected {
 		return
 	}
-	if synced {
+	if synced { // which comes after the news of the link itself
 		e.damaged.Store(false)
 		e.storeComplete()
 		if e.started.Load() {
 			e.removeOrphans()
 		}
+		return
 	}
 	e.wakeNode()
 	e.pool.PokeAll()
