@@ -11,7 +11,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
@@ -247,7 +246,8 @@ func (s *site) settled() error {
 	return nil
 }
 
-// TestLongOutage: pods of an edge that is away stay, also with short times of eviction; one that opts out goes.
+// TestLongOutage: Kubernetes takes the pods of an edge that is away for not ready; they stay, run on, and are Ready
+// again when it returns. (Evictions, and pods that want them: test/cloud.)
 func TestLongOutage(t *testing.T) {
 	s := newSite(t, siteOptions{kube: kube.Options{NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: time.Second}})
 	s.apply(podOn("stays", forever, ""))
@@ -271,30 +271,15 @@ func TestLongOutage(t *testing.T) {
 	s.must(err)
 	uid := p.UID
 	s.cable.Set(proxy.Cut)
-	// What the controller-manager does after its times, done at once: the taint by which it evicts.
-	patch := `{"spec":{"taints":[{"key":"node.kubernetes.io/unreachable","effect":"NoExecute"}]}}`
-	_, err = s.api.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	s.must(err)
-	s.apply(strings.Replace(podOn("leaves", forever, "  tolerations: [{key: node.kubernetes.io/unreachable, effect: NoExecute, operator: Exists, tolerationSeconds: 1}]"),
-		"metadata: {name: leaves}", `metadata: {name: leaves, annotations: {edgecore.io/keep-evictions: "true"}}`, 1))
-	s.until("one that wants to be evicted is", func() error {
-		p, err := s.pod("leaves")
-		if err == nil && p.DeletionTimestamp == nil {
-			err = fmt.Errorf("it is there, and not being deleted")
-		} else if err != nil && strings.Contains(err.Error(), "not found") {
-			err = nil
-		}
-		return err
-	})
-	if p, err := s.pod("stays"); err != nil || p.UID != uid || p.DeletionTimestamp != nil {
-		t.Errorf("the pod of an edge that is away was evicted: %v, %v", p, err)
-	}
 	s.until("Kubernetes takes the pod for not ready", func() error {
 		if s.running("stays")() == nil {
 			return fmt.Errorf("it is ready")
 		}
 		return nil
 	})
+	if p, err := s.pod("stays"); err != nil || p.UID != uid || p.DeletionTimestamp != nil {
+		t.Errorf("the pod of an edge that is away was evicted: %v, %v", p, err)
+	}
 	s.cable.Set(proxy.Passing)
 	s.until("the node is Ready again", s.nodeReady)
 	s.until("and so is its pod", s.running("stays"))
