@@ -303,11 +303,19 @@ func (c *cloud) pod(node, name, extra string) *v1.Pod {
 	return pod
 }
 
-// wants waits until a node is to have an object.
+// wants waits until a node is to have an object. Its Node it is to have where it asks for it: edges of ours are sent
+// none.
 func (c *cloud) wants(node, key string) cloudhub.Ref {
 	c.t.Helper()
 	var found cloudhub.Ref
 	c.eventually(node+" is to have "+key, func() error {
+		if own := (resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node}); own.String() == key {
+			o, err := c.ctl.Object(node, own)
+			if err == nil && o == nil {
+				err = errors.New("there is none")
+			}
+			return err
+		}
 		for _, ref := range c.ctl.Desired(node) {
 			if ref.Key.String() == key {
 				found = ref

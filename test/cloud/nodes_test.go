@@ -66,9 +66,12 @@ func statusAndLease(c *cloud) {
 	c.register("st")
 	patch := `{"status":{"capacity":{"cpu":"2"},"conditions":[{"type":"Ready","status":"True","reason":"EdgeReady"}]}}`
 	answer := c.must("st", "patch", "default/nodepatch/st", patch)
-	node := object[v1.Node](c, answer)
-	if len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "EdgeReady" || answer.Header.ResourceVersion != node.ResourceVersion {
+	if told := object[v1.Node](c, answer); told.Name != "st" || told.ResourceVersion == "" || answer.Header.ResourceVersion != told.ResourceVersion {
 		c.t.Errorf("answer %s", answer.Content)
+	}
+	node, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "st", metav1.GetOptions{})
+	if err != nil || len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "EdgeReady" {
+		c.t.Errorf("status %+v, %v", node.Status, err)
 	}
 	c.must("st", "patch", "null/nodepatch/st", "{}")
 	c.refused("st", "patch", "null/nodepatch/reg", patch, metav1.StatusReasonForbidden)

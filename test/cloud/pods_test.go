@@ -45,8 +45,11 @@ func pods(c *cloud) {
 	calls := c.hub.count("p1", key)
 	answer := c.must("p1", "patch", "default/podpatch/web", status(pod.UID, v1.PodRunning))
 	now := object[v1.Pod](c, answer)
-	if now.Status.Phase != v1.PodRunning || answer.Header.ResourceVersion != now.ResourceVersion {
+	if now.Name != "web" || answer.Header.ResourceVersion != now.ResourceVersion {
 		c.t.Errorf("answer %s", answer.Content)
+	}
+	if pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); err != nil || pod.Status.Phase != v1.PodRunning {
+		c.t.Errorf("status %+v, %v", pod.Status, err)
 	}
 	c.eventually("the cache has the status", func() error {
 		if ref := c.wants("p1", key); ref.ResourceVersion != now.ResourceVersion {
