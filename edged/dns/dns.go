@@ -55,16 +55,6 @@ const (
 	ReasonForming = "DNSConfigForming"
 )
 
-// PodDNS is Resolve with the warnings in one text, "" for none.
-func (c *Configurer) PodDNS(pod *v1.Pod) (config *runtimeapi.DNSConfig, warning string, err error) {
-	config, warnings, err := c.Resolve(pod)
-	var texts []string
-	for _, w := range warnings {
-		texts = append(texts, w.Message)
-	}
-	return config, strings.Join(texts, " "), err
-}
-
 // Resolve returns the resolver settings of a pod. It fails where settings that the pod needs cannot be
 // read, or are none; it is to be tried again then.
 func (c *Configurer) Resolve(pod *v1.Pod) (*runtimeapi.DNSConfig, []Warning, error) {

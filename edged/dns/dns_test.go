@@ -106,11 +106,12 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestPodDNSJoinsWarnings(t *testing.T) {
+// TestBothWarnings: to have no cluster DNS does not hide that settings are left out.
+func TestBothWarnings(t *testing.T) {
 	spec := v1.PodSpec{DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"}}}
-	_, warning, err := New(Config{ResolvConf: write(t, "")}).PodDNS(podWith(spec))
-	if err != nil || !strings.Contains(warning, "ClusterDNS") || !strings.Contains(warning, "Nameserver limits") {
-		t.Errorf("%q, %v", warning, err)
+	_, warnings, err := New(Config{ResolvConf: write(t, "")}).Resolve(podWith(spec))
+	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[0].Message, "ClusterDNS") || !strings.Contains(warnings[1].Message, "Nameserver limits") {
+		t.Errorf("%v, %v", warnings, err)
 	}
 }
 

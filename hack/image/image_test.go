@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +12,6 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"net/http/httptest"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
 )

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -81,7 +80,7 @@ func New(opts Options) (*Agent, error) {
 		opts.NodeName = "node1"
 	}
 	if opts.Port == 0 {
-		port, err := freePort()
+		port, err := daemon.FreePort()
 		if err != nil {
 			return nil, err
 		}
@@ -94,19 +93,6 @@ func New(opts Options) (*Agent, error) {
 		}
 	}
 	return a, a.writeConfig()
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, errors.New("no TCP address")
-	}
-	return addr.Port, nil
 }
 
 func (a *Agent) writeConfig() error {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -67,7 +66,7 @@ func New(opts Options) (*Cloud, error) {
 	c := &Cloud{Options: opts}
 	for _, port := range []*int{&c.Link, &c.Bootstrap, &c.QUIC, &c.Monitor} {
 		var err error
-		if *port, err = freePort(); err != nil {
+		if *port, err = daemon.FreePort(); err != nil {
 			return nil, err
 		}
 	}
@@ -75,19 +74,6 @@ func New(opts Options) (*Cloud, error) {
 		return nil, err
 	}
 	return c, c.writeConfig()
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, errors.New("no TCP address")
-	}
-	return addr.Port, nil
 }
 
 func (c *Cloud) writeConfig() error {
