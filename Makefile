@@ -3,13 +3,15 @@
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-dev)
 COMMIT  := $(shell git rev-parse --short HEAD 2>/dev/null || echo unknown)
 PKG     := github.com/edgecore-io/edgecore
-TAGS    := osusergo,netgo,sqlite_omit_load_extension
+# grpcnotrace: pages that show the calls of gRPC need templates, and for their sake the linker keeps every method: 6 MB.
+TAGS    := osusergo,netgo,sqlite_omit_load_extension,grpcnotrace
 LDFLAGS := -s -w -X $(PKG)/pkg/version.version=$(VERSION) -X $(PKG)/pkg/version.commit=$(COMMIT)
 BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
+RELEASE  = go run ./hack/release --version "$(VERSION)" --commit "$(COMMIT)" --tags "$(TAGS)"
 
 export CGO_ENABLED := 1
 
-.PHONY: help setup build image run stop demo demo-stop test test-vm lint race bench cross clean
+.PHONY: help setup build image run stop demo demo-stop test test-vm test-kubeedge lint race bench cross deb clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
@@ -42,15 +44,23 @@ demo-stop: ## remove all that `make demo` made
 	go run ./hack/demo stop
 
 test: setup lint build ## all tests, on real parts, with the race detector (needs root)
+	hack/setup test # a browser for test/page
 	go test -timeout 10m ./beehive ./metamanager/store # what they promise of speed, which means nothing under the race detector
 	go run ./hack/kube # builds the Kubernetes of the tests; the first time takes 10 minutes
-	go test -timeout 30m -race $$(go list ./... | grep -v -e /test/edge -e /test/link -e '/test/vm$$')
-	go test -timeout 30m -race ./test/edge # alone: it measures times
+	go test -timeout 30m -race $$(go list ./... | grep -v -e /test/edge -e /test/pleg -e /test/link -e /test/conformance -e '/test/kubeedge$$' -e '/test/vm$$')
+	go test -timeout 30m -p 1 -race ./test/edge ./test/pleg # alone: they measure times
 	go test -timeout 40m -race ./test/link # and so does this
+	go test -timeout 40m -parallel 12 ./test/conformance # what of a pod is acted on; see docs/pod-support.md
+	$(MAKE) test-vm # the Debian package on a booted machine whose power is cut
+
+test-kubeedge: setup ## KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; the first time builds them for 30 minutes (needs root)
+	go run ./hack/kube
+	go test -timeout 90m -count=1 -v ./test/kubeedge
 
 lint: ## gofmt, go vet, staticcheck
 	@echo "gofmt -l ."; out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
 	go vet ./...
+	GOARCH=arm CGO_ENABLED=0 go build ./edged ./edged/preflight ./edgehub/... ./pkg/... # where numbers have 32 bits
 	go tool staticcheck ./...
 
 bench: setup build ## measure the agent beside the bare CRI calls, and the packages' own benchmarks
@@ -58,15 +68,23 @@ bench: setup build ## measure the agent beside the bare CRI calls, and the packa
 	go run ./test/bench --binary bin/edgecore
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
 
-test-vm: setup ## the tests that need a booted machine: systemd, cgroup v2, reboots; FULL=1 for all (needs root)
-	hack/setup vm
-	$(if $(FULL),EDGECORE_TEST_FULL=1 )go test -timeout $(if $(FULL),3h,40m) -count=1 -v ./test/vm
+# The tests that boot a machine each; without FULL=1 only TestPowerCuts does.
+MACHINES := TestMachine|TestDevice|TestPackage|TestSmallDevice|TestClock|TestShutdown|TestJoin|TestSuites|TestPodsOnCgroup2|TestCheckpoint|TestAdopt|TestARM64
+CUTS     ?= $(if $(FULL),25,3)
+SEED     ?= 1
 
-cross: ## build for arm64 and arm (installs the C compilers)
-	hack/setup cross
-	GOOS=linux GOARCH=arm64 CC=aarch64-linux-gnu-gcc $(BUILD) -o bin/edgecore-arm64 ./cmd/edgecore
-	GOOS=linux GOARCH=arm GOARM=7 CC=arm-linux-gnueabihf-gcc $(BUILD) -o bin/edgecore-arm ./cmd/edgecore
-	@ls -l bin
+test-vm: setup ## a booted device: package, pods, reboot offline, power cuts (CUTS=3 SEED=1); FULL=1: all of it, arm64 too (needs root)
+	hack/setup $(if $(FULL),vm-arm64,vm)
+	$(if $(FULL),EDGECORE_TEST_FULL=1 )go test -timeout $(if $(FULL),6h,40m) -count=1 -v $(if $(FULL),,-skip '^($(MACHINES))$$' )./test/vm -cuts $(CUTS) -seed $(SEED)$(if $(FULL), -raw-images)
+
+cross: ## static programs for amd64, arm64 and armv7, with lists of their parts; ARCH=arm64 for one, CHECK=1 builds twice and compares
+	$(if $(filter amd64,$(ARCH)),,hack/setup cross)
+	$(RELEASE) $(if $(CHECK),reproduce,cross) $(ARCH)
+
+deb: ## Debian packages for amd64, arm64 and armhf, checked by lintian; ARCH=arm64 for one
+	hack/setup deb
+	$(if $(filter amd64,$(ARCH)),,hack/setup cross)
+	$(RELEASE) deb $(ARCH)
 
 clean: ## remove what was built
 	rm -rf bin

@@ -8,6 +8,9 @@
 // off the bus as if by Remove. A module has an inbox from the moment it is added to the moment it is taken
 // off, so that what was sent to it survives its restart.
 //
+// A bus that is made WithWatch also ends and runs again a module that is stuck: one that takes no message though some
+// wait, or, where it is a Prober, does not say in time that it lives. What does not even end is told by Alive.
+//
 // When the bus ends, modules end one by one, the last added first: one that tells another something at its
 // end (edged its last reports to metamanager) still finds it if it was added after it.
 //
@@ -40,6 +43,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -81,6 +85,9 @@ type Option func(*Bus)
 // WithInbox sets how many messages an inbox holds.
 func WithInbox(size int) Option { return func(b *Bus) { b.inboxSize = size } }
 
+// WithStarted has a function called once all modules run; it must not block.
+func WithStarted(f func()) Option { return func(b *Bus) { b.started = f } }
+
 // WithTimeout sets the bound of sends whose context has no deadline.
 func WithTimeout(d time.Duration) Option { return func(b *Bus) { b.timeout = d } }
 
@@ -88,6 +95,9 @@ func WithTimeout(d time.Duration) Option { return func(b *Bus) { b.timeout = d }
 type Bus struct {
 	inboxSize int
 	timeout   time.Duration
+	// watch is how often modules are looked at; zero is never.
+	watch   time.Duration
+	started func() // may be nil
 
 	mu      sync.RWMutex
 	modules map[string]*member
@@ -110,6 +120,8 @@ type member struct {
 	cancel   context.CancelFunc // set once it runs
 	ended    chan struct{}      // closed when it runs no more
 	restarts int
+	taken    atomic.Uint64 // messages, from its inbox
+	vitals   vitals
 }
 
 // New makes a bus.
@@ -230,11 +242,13 @@ func (b *Bus) Receive(ctx context.Context, module string) (*model.Message, error
 	}
 	select {
 	case m := <-mem.inbox:
+		mem.taken.Add(1)
 		return m, nil
 	default:
 	}
 	select {
 	case m := <-mem.inbox:
+		mem.taken.Add(1)
 		return m, nil
 	case <-mem.removed:
 		return nil, fmt.Errorf("receive of %q: %w", module, ErrRemoved)

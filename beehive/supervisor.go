@@ -32,6 +32,12 @@ func (b *Bus) Run(ctx context.Context) error {
 		b.start(mem)
 	}
 	b.mu.Unlock()
+	if b.started != nil {
+		b.started()
+	}
+	if b.watch > 0 {
+		b.wg.Go(func() { b.runWatch(ctx) })
+	}
 
 	<-ctx.Done()
 	b.mu.Lock()
@@ -65,7 +71,12 @@ func (b *Bus) supervise(ctx context.Context, mem *member) {
 	delay := restartMin
 	for {
 		began := time.Now()
-		err := runOnce(ctx, mem.module)
+		run, end := mem.vitals.begin(ctx)
+		err := runOnce(run, mem.module)
+		end(nil)
+		if stuck := mem.vitals.over(); stuck != nil {
+			err = errors.Join(stuck, err)
+		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}

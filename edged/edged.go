@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -15,23 +16,39 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/csi"
+	"github.com/edgecore-io/edgecore/edged/devices"
 	"github.com/edgecore-io/edgecore/edged/dns"
 	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/logrotate"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
+	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/pleg"
+	"github.com/edgecore-io/edgecore/edged/plugins"
+	"github.com/edgecore-io/edgecore/edged/podresources"
 	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/prober"
+	"github.com/edgecore-io/edgecore/edged/repair"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/stats"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/streaming"
+	"github.com/edgecore-io/edgecore/edged/userns"
 	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -49,13 +66,21 @@ type Options struct {
 	Health *health.Registry
 
 	NodeName string
-	// NodeIP is the node's address; empty finds it.
-	NodeIP      string
+	// NodeIP is the node's address, or one of each family with a comma between; empty is that of Interface, and without one
+	// the address by which the node is known.
+	NodeIP, Interface string
+	// StatusImages is how many images the node's status tells of; -1 is all.
+	StatusImages int
+	// ClockBound is a time that is over; ClockSet, which may be nil, is told when somebody sets the clock.
+	ClockBound  clock.Bound
+	ClockSet    func()
 	Version     string
 	Capacity    v1.ResourceList
 	Allocatable v1.ResourceList
-	RootDir     string
-	PodLogsDir  string
+	// Labels are those of the configuration.
+	Labels     map[string]string
+	RootDir    string
+	PodLogsDir string
 	// ContainerLogsDir is the folder of log links; empty is the kubelet's.
 	ContainerLogsDir string
 	StaticPodDir     string
@@ -65,6 +90,8 @@ type Options struct {
 	// StoreDamaged: rows may have been lost, so that a pod which the store does not have is no proof that
 	// nobody wants it.
 	StoreDamaged bool
+	// Adopted is what the store remembers of a takeover from another agent; nil is none.
+	Adopted *adopt.Record
 
 	RuntimeEndpoint string
 	ImageEndpoint   string
@@ -79,14 +106,28 @@ type Options struct {
 	// Events says how events are reported to the cloud.
 	Events EventOptions
 
-	// Listen is the address of the read-only port; empty is none.
+	// StreamIdle is how long an exec, attach or port-forward may be silent; 0 is the kubelet's.
+	StreamIdle time.Duration
+
+	// Listen is the address of the read-only port; empty is none. API is the authenticated one.
 	Listen string
+	API    APIOptions
 
 	SeccompDefault bool
-	MaxBackoff     time.Duration
-	Images         images.Options
-	Cgroups        cgroups.Options
-	DNS            dns.Config
+	// AllowedUnsafeSysctls are the sysctls that pods may set beside the safe ones; see package security.
+	AllowedUnsafeSysctls []string
+
+	MaxBackoff time.Duration
+	// Logs says how large the logs of containers become; which there are is worked out here.
+	Logs logrotate.Options
+	// Shutdown says how long a shutdown of the device waits for which pods.
+	Shutdown shutdown.Options
+	Images   images.Options
+	GC       GCOptions
+	Cgroups  cgroups.Options
+	// Eviction says when pods end for want of resources.
+	Eviction EvictionOptions
+	DNS      dns.Config
 }
 
 // Edged is the beehive module.
@@ -98,23 +139,56 @@ type Edged struct {
 	recorder *events.Recorder
 	health   *health.Registry
 	cgroups  *cgroups.Manager
+	csi      *csi.Manager
+	plugins  *plugins.Watcher
 	volumes  *volume.Manager
-	dns      *dns.Configurer
+	devices  *devices.Manager
+	dns      atomic.Pointer[dns.Configurer]
+	host     security.Host
+	sysctls  *security.Sysctls
+	userns   *userns.Manager
 	inputs   *inputs
+	limits   *diskLimits
+	puller   *images.Puller
+	repairer *repair.Repairer
+	checked  *repair.Record
+	logs     *logrotate.Rotator
+	mirrors  *mirror.Manager // nil without a cloud
+	garbage  *garbage
 	runtime  *runtime.Runtime
 	pleg     *pleg.PLEG
+	prober   *prober.Prober
 	statuses *status.Manager
-	reporter *reporter
-	pool     *podworker.Pool
-	node     *node.Node // nil without a cloud
-	events   *eventReporter
-	system   v1.NodeSystemInfo
-	wanted   *wanted
-	results  results
+	stats    *stats.Stats
+	// evictions ends pods for want of resources; memoryNews says when memory gets short.
+	evictions  *eviction.Manager
+	memoryNews *eviction.Notifier
+	reporter   *reporter
+	streams    *streaming.Server
+	pool       *podworker.Pool
+	node       *node.Node // nil without a cloud
+	api        *api       // nil without an authenticated port
+	events     *eventReporter
+	system     v1.NodeSystemInfo
+	// nodeFacts are what is told of the node and nobody else keeps.
+	nodeFacts nodeFacts
+	wanted    *wanted
+	results   results
+	sizes     sizes
+	reloads   reloads
+	// deadlines are those of pods that may be active for some time only.
+	deadlines deadlines
 
-	began time.Time
+	// statusMu makes a pod's status one after another: each is made from the one before.
+	statusMu sync.Mutex
+	began    time.Time
 	// admitMu makes one admission after another: each counts those before it.
 	admitMu sync.Mutex
+	// preparing are the pods that wait for devices, room, or the cloud's word before they start; they end with life.
+	preparing sync.WaitGroup
+	life      context.Context
+	// ends are told when a pod has ended.
+	ends ends
 	// roomMade says that a pod has gone, so that a rejected one may fit.
 	roomMade chan struct{}
 	// up says that the runtime answers.
@@ -123,6 +197,10 @@ type Edged struct {
 	// started: the pods have been handed to their workers. staticLoaded: the manifests were read.
 	// storeTried: the store was asked; storeRead: it answered; storeLoaded: it has all that it should hold.
 	started, staticLoaded, storeTried, storeRead, storeLoaded atomic.Bool
+	// gate is shut while the device is shut down: nothing starts any more.
+	gate gate
+	// built: the parts were made, and may be asked.
+	built atomic.Bool
 	// damaged: rows may have been lost, and the cloud has not sent them anew.
 	damaged                     atomic.Bool
 	runtimeName, runtimeVersion atomic.Value // string
@@ -168,15 +246,35 @@ func (e *Edged) Run(ctx context.Context) error {
 	if e.opts.Listen != "" {
 		run("read-only server", e.serve)
 	}
+	run("authenticated server", e.serveAPI)
 	run("status reports", func(ctx context.Context) error { e.reporter.run(ctx); return nil })
 	run("event reports", e.events.run)
+	run("streams", e.endStreams)
 	if e.node != nil {
 		run("node", e.node.Run)
 	}
 	run("cgroups", e.setUpCgroups)
+	run("CSI drivers", e.csi.Run)
+	run("plugins", e.plugins.Run)
+	run("device plugins", e.devices.Run)
+	run("pod resources", podresources.New(podresources.Options{
+		Dir: filepath.Join(e.opts.RootDir, "pod-resources"), Pods: func() []*v1.Pod { return e.beside("") }, Devices: e.devices,
+	}).Run)
 	run("stored pods", e.loadStored)
 	run("static pods", e.static().Run)
 	run("runtime state", e.pleg.Run)
+	run("clock", e.keepClock)
+	run("conditions of the runtime", e.watchNetwork)
+	run("probes", e.prober.Run)
+	run("limits of the disk", e.keepDiskLimits)
+	run("evictions", e.evictions.Run)
+	run("memory news", e.memoryNews.Run)
+	run("log rotation", e.logs.Run)
+	if e.mirrors != nil {
+		run("mirror pods", e.mirrors.Run)
+	}
+	run("garbage", e.collectGarbage)
+	run("shutdown of the device", e.newShutdown().Run)
 	run("pods", e.keepPods)
 	run("messages", e.receive)
 
@@ -187,19 +285,23 @@ func (e *Edged) Run(ctx context.Context) error {
 	}
 	cancel()
 	wg.Wait()
+	e.preparing.Wait()
 	e.pool.Wait()
 	// What was seen last is told before the end; containers run on.
 	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
 	e.reporter.sendAll(flush)
+	if err := e.checked.Close(); err != nil {
+		klog.V(2).InfoS("Not noted that the agent ended in order", "err", err)
+	}
 	return err
 }
 
 // build makes the parts and hands each what it needs.
 func (e *Edged) build(ctx context.Context) (err error) {
 	o := e.opts
-	e.began = time.Now()
-	for _, flag := range []*atomic.Bool{&e.started, &e.staticLoaded, &e.storeTried, &e.storeRead, &e.storeLoaded} {
+	e.began, e.life = time.Now(), ctx
+	for _, flag := range []*atomic.Bool{&e.built, &e.started, &e.staticLoaded, &e.storeTried, &e.storeRead, &e.storeLoaded} {
 		flag.Store(false)
 	}
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
@@ -208,32 +310,56 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.meta = metaclient.New(o.Bus)
 	e.events = newEventReporter(e.meta, o.Events)
 	e.recorder = events.New(o.NodeName, e.events.take)
+	e.api = e.newAPI()
 	e.cgroups = cgroups.New(o.Cgroups)
-	e.dns = dns.New(o.DNS)
-	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Tokens: &tokens{e.meta}, Fields: &fields{e}, MemoryBytes: o.Allocatable.Memory().Value()})
-	e.inputs = &inputs{dns: e.dns, cgroups: e.cgroups, volumes: e.volumes, objects: e.meta, recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services}
-	o.Images.Recorder = e.recorder
+	e.dns.Store(dns.New(o.DNS))
+	e.csi = e.storage()
+	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), map[string]plugins.Handler{plugins.TypeCSI: e.csi, plugins.TypeDevice: e.devices})
+	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Tokens: &tokens{e.meta}, Fields: &fields{e}, Claims: &claims{e.meta}, Bundles: &bundles{e.meta}, Selects: e.selects,
+		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
+		Driver:            e.csi, MemoryBytes: o.Allocatable.Memory().Value()})
+	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
+	e.host = security.Look("/")
+	if e.sysctls, err = security.NewSysctls(e.host.Kernel, o.AllowedUnsafeSysctls); err != nil {
+		return err
+	}
+	e.userns = userns.New(userns.Options{PodsDir: filepath.Join(o.RootDir, "pods")})
+	e.inputs = &inputs{dns: e.dns.Load, userns: e.userns, cgroups: e.cgroups, volumes: e.volumes, devices: e.devices, objects: e.meta, recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services}
+	e.limits = newDiskLimits()
+	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { poke(e.garbage.pulled) }
+	e.repairer = e.newRepairer()
+	o.Images.Repair = e.repairer.PullFailed
+	e.puller = images.New(e.client.Images, o.Images)
 	e.runtime = runtime.New(runtime.Options{
-		Client: e.client, Images: images.New(e.client.Images, o.Images), Inputs: e.inputs, Recorder: e.recorder,
-		Resources: func(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
-			return cgroups.ContainerResources(pod, c, o.Cgroups.ResourceOptions)
-		},
-		RootDir: o.RootDir, PodLogsDir: o.PodLogsDir, ContainerLogsDir: o.ContainerLogsDir,
-		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff,
+		Client: e.client, Images: e.puller, Inputs: e.inputs, Recorder: e.recorder, Repair: e.repairer,
+		Resources: e.cgroups.ContainerResources,
+		HostIP:    e.hostIP, UserAgent: "kube-lifecycle/" + version.Kubernetes(),
+		RootDir: o.RootDir, PodLogsDir: o.PodLogsDir, ContainerLogsDir: o.ContainerLogsDir, Hash: o.Adopted.Hash,
+		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff, DeadAttempts: deadAttempts(o.GC.Containers), Handler: e.runtimeHandler, SELinux: e.host.SELinux,
 	})
+	e.streams = e.newStreams(ctx)
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
 		OnChange: e.podChanged, OnHealth: e.runtimeHealth,
 		Busy: func(uid types.UID) bool { return e.pool.Busy(uid) },
 	})
+	e.garbage = e.newGarbage()
+	e.logs, e.mirrors = e.newLogs(), e.newMirrors()
 	e.reporter = newReporter(e.meta, func(err error) { e.health.SetError(health.StoreFailing, "", err) })
+	e.reporter.kept = e.mirrors.Wake
 	e.statuses = status.NewManager(e.reporter)
+	e.prober = e.newProber()
+	e.stats = e.newStats()
+	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
 	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	if o.Node != nil {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus, e.unready
+		opts.Conditions, opts.Changed, opts.Found = e.nodeConditions, e.nodeChanged, e.nodeFound
 		e.node = node.New(e.meta, opts)
 	}
+	e.takeReloads()
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})
+	e.built.Store(true)
 	return nil
 }
 
@@ -241,7 +367,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 func (e *Edged) static() *source.Static {
 	return source.NewStatic(source.StaticOptions{
 		Dir: e.opts.StaticPodDir, NodeName: e.opts.NodeName, Rescan: e.opts.FileCheck,
-		Pods: e.staticPods,
+		Known: func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) }, Pods: e.staticPods,
 		Fault: func(file string, err error) {
 			e.health.SetError(health.StaticPodBad, file, err)
 		},
@@ -298,6 +424,9 @@ func (e *Edged) loadOnce(ctx context.Context) error {
 		klog.ErrorS(err, "Stored pods left out")
 	}
 	for _, pod := range pods {
+		if mirror.Is(pod) {
+			e.mirrors.Seen(pod)
+		}
 		if e.mine(pod) {
 			source.SetDefaults(pod)
 			e.wanted.put(pod, true)
@@ -307,6 +436,7 @@ func (e *Edged) loadOnce(ctx context.Context) error {
 	if err == nil {
 		e.storeRead.Store(true)
 		e.storeComplete()
+		e.mirrorsLoaded()
 	}
 	return nil
 }
@@ -320,8 +450,7 @@ func (e *Edged) storeComplete() {
 
 // mine tells whether a pod of the store is for this node to run. A mirror pod only shows a static pod to the cloud.
 func (e *Edged) mine(pod *v1.Pod) bool {
-	_, mirror := pod.Annotations[v1.MirrorPodAnnotationKey]
-	return !mirror && (pod.Spec.NodeName == "" || pod.Spec.NodeName == e.opts.NodeName)
+	return !mirror.Is(pod) && (pod.Spec.NodeName == "" || pod.Spec.NodeName == e.opts.NodeName)
 }
 
 // runtimeHealth is told when the runtime stops or begins to answer.
@@ -355,52 +484,21 @@ func (e *Edged) keepPods(ctx context.Context) error {
 			e.cleanDisk(ctx)
 		case <-e.roomMade:
 			e.retryRejected()
+			e.deferredResizes()
 		}
 	}
 }
 
 // lookAtRuntime learns what the runtime is and whether it has a network.
 func (e *Edged) lookAtRuntime(ctx context.Context) {
-	if v, err := e.runtime.Version(ctx); err == nil {
-		e.runtimeName.Store(v.RuntimeName)
-		e.runtimeVersion.Store(v.RuntimeVersion)
-	}
-	st, err := e.runtime.Status(ctx)
+	f, st, err := e.runtime.Learn(ctx)
 	if err != nil {
 		return
 	}
-	for _, c := range st.Conditions {
-		if c.Type != runtimeapi.NetworkReady {
-			continue
-		}
-		if c.Status {
-			e.health.Clear(health.RuntimeNetwork, "")
-		} else {
-			e.health.Set(health.RuntimeNetwork, "", "reason:"+c.Reason+" message:"+c.Message)
-		}
-	}
+	e.runtimeName.Store(f.Name)
+	e.runtimeVersion.Store(f.Version)
+	e.runtimeSaid(st)
 	e.wakeNode()
-}
-
-// serve serves the read-only port, and tries again while its address is taken.
-func (e *Edged) serve(ctx context.Context) error {
-	registry := server.NewRegistry(e, e.health)
-	for _, c := range e.opts.Collectors {
-		if err := registry.Register(c); err != nil {
-			klog.ErrorS(err, "Metrics left out")
-		}
-	}
-	handler := server.New(e, registry)
-	for delay := time.Second; ; delay = min(2*delay, 30*time.Second) {
-		err := server.Serve(ctx, e.opts.Listen, handler)
-		if ctx.Err() != nil {
-			return nil
-		}
-		e.health.SetError(health.ReadOnlyServerStopped, e.opts.Listen, err)
-		if !sleep(ctx, delay) {
-			return nil
-		}
-	}
 }
 
 // ListenAddress joins an address and a port; port 0 is no server.

@@ -2,64 +2,135 @@ package edged
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-type eventList []string
+// eventList is a store that may refuse.
+type eventList struct {
+	mu   sync.Mutex
+	told []string
+	full error
+}
 
 func (l *eventList) ReportEvent(_ context.Context, e *v1.Event, again bool) error {
-	*l = append(*l, fmt.Sprint(e.Name, " ", e.Count, " ", again))
-	return nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.full == nil {
+		l.told = append(l.told, fmt.Sprint(e.Name, " ", e.Count, " ", again))
+	}
+	return l.full
+}
+
+func eventOf(uid, name string, count int32) v1.Event {
+	return v1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: v1.ObjectReference{UID: types.UID(uid)}, Count: count}
 }
 
 // TestRepeatedEvents: told when the count doubles, and when it is long since.
 func TestRepeatedEvents(t *testing.T) {
 	var l eventList
 	r := newEventReporter(&l, EventOptions{Enable: true})
-	event := v1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
 	now := time.Unix(0, 0)
-	for range 20 {
-		event.Count++
-		now = now.Add(time.Second)
-		r.tell(t.Context(), &event, now)
+	tell := func(e v1.Event) {
+		t.Helper()
+		if err := r.tell(t.Context(), &e, now); err != nil {
+			t.Error(err)
+		}
 	}
-	event.Count++
-	r.tell(t.Context(), &event, now.Add(time.Hour))
-	want := eventList{"e 1 false", "e 2 true", "e 4 true", "e 8 true", "e 16 true", "e 21 true"}
-	if diff := cmp.Diff(want, l); diff != "" {
+	for count := range int32(20) {
+		now = now.Add(time.Second)
+		tell(eventOf("u", "e", count+1))
+	}
+	now = now.Add(time.Hour)
+	tell(eventOf("u", "e", 21))
+	want := []string{"e 1 false", "e 2 true", "e 4 true", "e 8 true", "e 16 true", "e 21 true"}
+	if diff := cmp.Diff(want, l.told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
-	for i := range 2 * eventsTold {
-		r.tell(t.Context(), &v1.Event{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Count: 1}, now.Add(time.Duration(i)))
+	for i := range 2 * max(eventsTold, objectsMax) {
+		now = now.Add(1)
+		tell(eventOf(fmt.Sprint(i), fmt.Sprint(i), 1))
 	}
-	if len(r.told) > eventsTold {
-		t.Errorf("%d are remembered", len(r.told))
+	if len(r.told) > eventsTold || len(r.objects) > objectsMax {
+		t.Errorf("%d events and %d objects are remembered", len(r.told), len(r.objects))
 	}
 }
 
-// TestWhichEventsAreTaken: none when they are off, none of static pods, and no more than the rate.
-func TestWhichEventsAreTaken(t *testing.T) {
-	pod, static := &v1.Pod{}, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.source": "file"}}}
-	for _, c := range []struct {
-		opts EventOptions
-		pod  *v1.Pod
-		want int
-	}{
-		{EventOptions{}, pod, 0}, {EventOptions{Enable: true}, static, 0}, {EventOptions{Enable: true}, pod, 10},
-		{EventOptions{Enable: true, QPS: 0.001, Burst: 3}, pod, 3},
-	} {
-		r := newEventReporter(nil, c.opts)
-		for range 10 {
-			r.take(v1.Event{}, c.pod)
+// TestEventsOfOneObject: a pod that makes a noise has its share, and others have theirs.
+func TestEventsOfOneObject(t *testing.T) {
+	var l eventList
+	r := newEventReporter(&l, EventOptions{Enable: true})
+	now := time.Unix(0, 0)
+	for i := range 1000 { // half an hour
+		now = now.Add(1800 * time.Millisecond)
+		e := eventOf("noisy", fmt.Sprint("n", i), 1)
+		if err := r.tell(t.Context(), &e, now); err != nil {
+			t.Fatal(err)
 		}
-		if got := len(r.waiting); got != c.want {
-			t.Errorf("%+v: %d are taken, want %d", c.opts, got, c.want)
+	}
+	if got := len(l.told); got < objectBurst || got > objectBurst+7 {
+		t.Errorf("%d events of one object in half an hour, want %d and one in %v", got, objectBurst, objectEvery)
+	}
+	l.told = nil
+	quiet := eventOf("quiet", "q", 1)
+	if err := r.tell(t.Context(), &quiet, now); err != nil || len(l.told) != 1 {
+		t.Errorf("%v, told of another: %v", err, l.told)
+	}
+	limited := newEventReporter(&l, EventOptions{Enable: true, QPS: 0.001, Burst: 3})
+	l.told = nil
+	for i := range 10 {
+		e := eventOf(fmt.Sprint("u", i), "e", 1)
+		if err := limited.tell(t.Context(), &e, now); err != nil {
+			t.Fatal(err)
 		}
+	}
+	if len(l.told) != 3 {
+		t.Errorf("%d events are told, and 3 are allowed", len(l.told))
+	}
+}
+
+// TestEventsWait: what the store refuses is told later, the newest of it and each once; an agent that ends stores the rest.
+func TestEventsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := eventList{full: errors.New("the disk is full")}
+		r := newEventReporter(&l, EventOptions{Enable: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = r.run(ctx) }()
+		for i := range eventsWaiting + 44 {
+			r.take(eventOf(fmt.Sprint("u", i), fmt.Sprint(i), 1), nil)
+		}
+		r.take(eventOf("u299", "299", 2), nil)
+		synctest.Wait()
+		time.Sleep(10 * time.Minute)
+		l.mu.Lock()
+		l.full = nil
+		l.mu.Unlock()
+		time.Sleep(eventRetryMax + time.Second)
+		synctest.Wait()
+		if len(l.told) != eventsWaiting || l.told[0] != "44 1 false" || l.told[eventsWaiting-1] != "299 2 false" {
+			t.Errorf("%d are told: %v", len(l.told), l.told)
+		}
+		l.told = nil
+		r.take(eventOf("u", "last", 1), nil)
+		cancel()
+		<-ended
+		if diff := cmp.Diff([]string{"last 1 false"}, l.told); diff != "" {
+			t.Errorf("at the end (-want +got):\n%s", diff)
+		}
+	})
+	off := newEventReporter(nil, EventOptions{})
+	off.take(eventOf("u", "e", 1), nil)
+	if len(off.waiting) != 0 {
+		t.Error("events are off, and one waits")
 	}
 }

@@ -3,19 +3,19 @@ package edged
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/env"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/status"
-	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
 // What edged tells others: it implements server.Node.
@@ -29,7 +29,7 @@ func (e *Edged) Pods() []*v1.Pod {
 		pod := *w.pod // shallow: what is below is never changed
 		pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 		if st, ok := e.statuses.Get(pod.UID); ok {
-			pod.Status = st
+			pod.Status = status.WithOthers(st, w.pod)
 		} else {
 			pod.Status.Phase = cmp.Or(pod.Status.Phase, v1.PodPending)
 		}
@@ -56,18 +56,34 @@ func (e *Edged) Info(context.Context) server.Info {
 	var link *server.Link
 	if e.opts.Link != nil {
 		link = new(e.opts.Link())
+		link.Since = clock.Since(link.Since, time.Now())
 	}
 	return server.Info{
-		Link: link, NodeName: e.opts.NodeName, Version: e.opts.Version, Started: e.began,
+		Link: link, NodeName: e.opts.NodeName, Version: e.opts.Version, Started: clock.Since(e.began, time.Now()),
 		Runtime: text(e.runtimeName.Load()), RuntimeVersion: text(e.runtimeVersion.Load()), Endpoint: e.opts.RuntimeEndpoint,
 		Store: e.opts.StorePath, StaticPodPath: e.opts.StaticPodDir, PodLogsDir: e.opts.PodLogsDir,
 		Conditions: e.health.Snapshot(),
 	}
 }
 
+// hostIP is the node's first address, the loopback's while it has no network.
+func (e *Edged) hostIP() string {
+	if ips := e.hostIPs(); len(ips) > 0 {
+		return ips[0]
+	}
+	return loopback
+}
+
 // hostIPs are the node's addresses; none while it has no network.
 func (e *Edged) hostIPs() []string {
-	if ip := cmp.Or(e.opts.NodeIP, node.IP()); ip != "" {
+	if e.opts.NodeIP != "" { // one, or one of each family
+		return strings.FieldsFunc(e.opts.NodeIP, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	find := node.IP
+	if name := e.opts.Interface; name != "" {
+		find = func() string { return node.AddressOf(name) }
+	}
+	if ip := find(); ip != "" {
 		return []string{ip}
 	}
 	return nil
@@ -80,38 +96,24 @@ func (e *Edged) facts() env.Facts {
 func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
 	name, _ := e.runtimeName.Load().(string)
 	before, _ := e.statuses.Get(pod.UID)
+	pod = e.allocated(pod)
+	running, resizing := e.sizeOf(pod, obs)
 	return status.Inputs{
-		Pod: pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, HostIPs: e.hostIPs(), Now: time.Now(),
+		Running: running, Resize: resizing,
+		RecursiveReadOnly: asksRecursiveReadOnly(pod) && e.runtime.RecursiveReadOnly(e.life, pod),
+		Pod:               pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, HostIPs: e.hostIPs(), Now: time.Now(),
+		Stopped: e.stopped(pod.UID), Devices: e.devices.Health(pod.UID),
 	}
 }
 
-// nodeStatus is the status of the node, without its conditions.
-func (e *Edged) nodeStatus() v1.NodeStatus {
-	addresses := make([]v1.NodeAddress, 0, 2)
-	for _, ip := range e.hostIPs() {
-		addresses = append(addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
-	}
-	system := e.system
-	name, _ := e.runtimeName.Load().(string)
-	version, _ := e.runtimeVersion.Load().(string)
-	if name != "" {
-		system.ContainerRuntimeVersion = name + "://" + version
-	}
-	return v1.NodeStatus{
-		Capacity: e.opts.Capacity, Allocatable: e.opts.Allocatable, NodeInfo: system,
-		Addresses: append(addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: e.opts.NodeName}),
-	}
-}
-
-// unready says why this node cannot run pods, in the kubelet's words; nil that it can.
-func (e *Edged) unready() error {
-	if err := e.pleg.Healthy(); err != nil {
-		return fmt.Errorf("container runtime is down, PLEG is not healthy: %w", err)
-	}
-	for _, c := range e.health.Snapshot() {
-		if c.Code == health.RuntimeNetwork {
-			return fmt.Errorf("container runtime network not ready: NetworkReady=false %s", c.Detail)
+// asksRecursiveReadOnly tells whether a pod has a mount that depends on what its runtime can do.
+func asksRecursiveReadOnly(pod *v1.Pod) bool {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, m := range c.VolumeMounts {
+			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
+				return true
+			}
 		}
 	}
-	return nil
+	return false
 }

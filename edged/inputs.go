@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -15,20 +16,24 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/devices"
 	"github.com/edgecore-io/edgecore/edged/dns"
 	"github.com/edgecore-io/edgecore/edged/env"
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/userns"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
 // inputs answers the runtime's questions about what a sandbox or container needs beyond its spec;
 // it brings together dns, cgroups, env and volumes. It implements runtime.Inputs.
 type inputs struct {
-	dns      *dns.Configurer
+	dns      func() *dns.Configurer
+	userns   *userns.Manager
 	cgroups  *cgroups.Manager
 	volumes  *volume.Manager
+	devices  *devices.Manager
 	objects  volume.Objects
 	recorder *events.Recorder
 	podDir   func(types.UID) string
@@ -105,11 +110,11 @@ func (r *results) drop(uid types.UID) {
 
 // Sandbox implements runtime.Inputs.
 func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs, error) {
-	hostname, _, err := in.dns.Hostname(pod)
+	hostname, _, err := in.dns().Hostname(pod)
 	if err != nil {
 		return runtime.SandboxInputs{}, err
 	}
-	config, warnings, err := in.dns.Resolve(pod)
+	config, warnings, err := in.dns().Resolve(pod)
 	if err != nil {
 		return runtime.SandboxInputs{}, err
 	}
@@ -118,13 +123,20 @@ func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 			in.recorder.Eventf(pod, v1.EventTypeWarning, w.Reason, "%s", w.Message)
 		}
 	}
-	return runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.cgroups.PodParent(pod)}, nil
+	out := runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.cgroups.PodParent(pod)}
+	if runtime.WantsUserNamespace(pod) {
+		if out.UserNamespace, err = in.userns.For(pod.UID); err != nil {
+			return runtime.SandboxInputs{}, err
+		}
+	}
+	return out, nil
 }
 
 // Container implements runtime.Inputs.
 func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, podIPs []string) (runtime.ContainerInputs, error) {
 	facts := in.facts()
 	facts.PodIPs, facts.Services = podIPs, in.services(ctx, pod)
+	facts.File = func(name, path string) ([]byte, error) { return fileOf(in.volumesOf(pod.UID), name, path) }
 	vars, invalid, err := env.Make(ctx, pod, c, facts, in.objects)
 	if err != nil {
 		return runtime.ContainerInputs{}, err
@@ -138,17 +150,35 @@ func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 	if err != nil {
 		return runtime.ContainerInputs{}, err
 	}
-	hosts, err := in.dns.EnsureHosts(in.podDir(pod.UID), pod, podIPs)
+	blocks, err := in.volumes.Devices(c, in.volumesOf(pod.UID))
+	if err != nil {
+		return runtime.ContainerInputs{}, err
+	}
+	hosts, err := in.dns().EnsureHosts(in.podDir(pod.UID), pod, podIPs)
 	if err != nil {
 		return runtime.ContainerInputs{}, err
 	}
 	if !hasMount(c, "/etc/hosts") {
 		mounts = append(mounts, &runtimeapi.Mount{HostPath: hosts, ContainerPath: "/etc/hosts"})
 	}
+	given, err := in.devices.Container(ctx, pod, c)
+	if err != nil {
+		return runtime.ContainerInputs{}, err
+	}
 	return runtime.ContainerInputs{
-		Envs: vars, Mounts: mounts, WorkingDir: c.WorkingDir,
+		Envs: append(given.Variables(vars), vars...), Mounts: append(given.MountsBeside(mounts), mounts...), Devices: slices.Concat(blocks, given.Devices),
+		CDIDevices: given.CDIDevices, Annotations: given.Annotations, WorkingDir: c.WorkingDir,
 		Command: env.ExpandAll(c.Command, vars), Args: env.ExpandAll(c.Args, vars),
 	}, nil
+}
+
+// fileOf reads a file of a volume.
+func fileOf(volumes volume.Volumes, name, path string) ([]byte, error) {
+	place, ok := volumes[name]
+	if !ok || place.Block || place.Path == "" {
+		return nil, fmt.Errorf("the pod has no volume %q with files", name)
+	}
+	return env.ReadFile(place.Path, path)
 }
 
 func hasMount(c *v1.Container, path string) bool {
@@ -189,7 +219,7 @@ func (f *fields) Resource(pod *v1.Pod, container string, ref *v1.ResourceFieldSe
 	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == container {
-				return env.Resource(&list[i], ref, f.e.opts.Allocatable)
+				return env.Resource(&list[i], ref, env.Limits(pod, f.e.opts.Allocatable))
 			}
 		}
 	}
@@ -221,8 +251,17 @@ const tokenSeconds = 3600
 
 // Token implements volume.Tokens.
 func (t *tokens) Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error) {
+	got, err := t.request(ctx, pod, ask)
+	if err != nil {
+		return "", err
+	}
+	return got.Status.Token, nil
+}
+
+// request asks for a token, or has the stored one.
+func (t *tokens) request(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (*authenticationv1.TokenRequest, error) {
 	if isStatic(pod) {
-		return "", fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
+		return nil, fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: ptr.To(ptr.Deref(ask.ExpirationSeconds, tokenSeconds)),
@@ -233,7 +272,7 @@ func (t *tokens) Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountT
 	}
 	got, err := t.meta.Token(ctx, pod.Namespace, cmp.Or(pod.Spec.ServiceAccountName, "default"), request)
 	if err != nil {
-		return "", fmt.Errorf("failed to fetch token: %w", err)
+		return nil, fmt.Errorf("failed to fetch token: %w", err)
 	}
-	return got.Status.Token, nil
+	return got, nil
 }

@@ -53,6 +53,9 @@ func (e *Edged) handle(m *model.Message) {
 // linkChanged acts on news of the link: what failed for want of it is tried again. Pods do not depend on it.
 func (e *Edged) linkChanged(m *model.Message) {
 	connected, synced := metaclient.LinkNews(m)
+	if !synced {
+		e.mirrors.Link(connected)
+	}
 	if !connected {
 		return
 	}
@@ -61,10 +64,13 @@ func (e *Edged) linkChanged(m *model.Message) {
 		e.storeComplete()
 		if e.started.Load() {
 			e.removeOrphans()
+			poke(e.garbage.pulled) // what was left of pods may only now be known to be nobody's
 		}
 		return
 	}
 	e.wakeNode()
+	e.csi.Linked()
+	e.api.wake()
 	e.pool.PokeAll()
 }
 

@@ -1,16 +1,15 @@
 package edged
 
 import (
-	"context"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
@@ -25,8 +24,10 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 	for _, pod := range added {
 		klog.InfoS("Static pod added", "pod", klog.KObj(pod), "podUID", pod.UID)
 	}
+	e.showStatic()
 	if e.staticLoaded.CompareAndSwap(false, true) {
 		poke(e.up)
+		e.mirrorsLoaded()
 	}
 	if !e.started.Load() {
 		return // start does the rest
@@ -35,6 +36,9 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 		e.pool.Remove(pod.UID, nil)
 	}
 	for _, pod := range added {
+		if !e.pool.Knows(pod.UID) {
+			e.statuses.Delete(pod.UID) // of the pod that went, which may have ended while the agent was killed
+		}
 		e.admitAndRun(pod.UID)
 	}
 	e.removeOrphans()
@@ -42,6 +46,9 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 
 // storedPod takes over a pod of the store that is new or changed.
 func (e *Edged) storedPod(pod *v1.Pod) {
+	if mirror.Is(pod) {
+		e.mirrors.Seen(pod)
+	}
 	if !e.mine(pod) {
 		return
 	}
@@ -50,11 +57,13 @@ func (e *Edged) storedPod(pod *v1.Pod) {
 	}
 }
 
-// storedPodGone ends a pod whose row was deleted.
+// storedPodGone ends a pod whose row was deleted. A pod that is given time to end stays until this node says that it
+// has; one that goes before was deleted by force, and gets the little time that is left to every container.
 func (e *Edged) storedPodGone(uid types.UID) {
+	e.mirrors.Gone(uid)
 	if pod := e.wanted.leave(uid); pod != nil {
 		klog.InfoS("Pod deleted", "pod", klog.KObj(pod), "podUID", uid)
-		e.pool.Remove(uid, nil)
+		e.pool.Remove(uid, ptr.To[int64](0))
 	}
 }
 
@@ -74,65 +83,6 @@ func (e *Edged) start() {
 		klog.InfoS("Pods handed to their workers", "pods", len(all), "sinceStart", time.Since(e.began).Round(time.Millisecond))
 	}
 	e.removeOrphans()
-}
-
-// admitAndRun judges a pod that was not judged yet, and hands it to its worker.
-func (e *Edged) admitAndRun(uid types.UID) {
-	e.admitMu.Lock()
-	defer e.admitMu.Unlock()
-	w, ok := e.wanted.get(uid)
-	if !ok || w.leaving {
-		return
-	}
-	if !w.admitted && w.pod.DeletionTimestamp == nil {
-		rejected := e.judge(w)
-		e.wanted.judge(uid, rejected)
-		if rejected != nil {
-			e.reject(w, *rejected)
-			return
-		}
-		if w.rejected != nil {
-			e.statuses.Delete(uid) // the rejection of before is history
-		}
-	}
-	e.pool.Update(w.pod, e.predecessor(w.pod))
-}
-
-// judge decides on a pod's admission. Pods that were admitted before the agent started, or that run,
-// are not judged again: a restart must not stop what worked.
-func (e *Edged) judge(w want) *observed.Reason {
-	if w.restored || e.pleg.Get(w.pod.UID).Alive() {
-		return nil
-	}
-	var others []*v1.Pod
-	for _, o := range e.wanted.all() {
-		if o.admitted && o.pod.UID != w.pod.UID && !status.Terminal(e.statuses.Phase(o.pod.UID)) {
-			others = append(others, o.pod)
-		}
-	}
-	return admission.Admit(admission.Node{Allocatable: e.opts.Allocatable}, w.pod, others)
-}
-
-// reject records that a pod does not fit. A static pod, which nobody replaces, is judged again
-// whenever another pod goes.
-func (e *Edged) reject(w want, why observed.Reason) {
-	if w.rejected != nil && *w.rejected == why {
-		return
-	}
-	klog.InfoS("Pod rejected", "pod", klog.KObj(w.pod), "reason", why.Reason, "message", why.Message)
-	e.recorder.Eventf(w.pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
-	in := e.statusInputs(w.pod, nil)
-	in.Rejected = &why
-	e.statuses.Set(w.pod, status.Generate(in))
-}
-
-// retryRejected judges the rejected static pods again.
-func (e *Edged) retryRejected() {
-	for _, w := range e.wanted.all() {
-		if w.static && w.rejected != nil && !w.leaving {
-			e.admitAndRun(w.pod.UID)
-		}
-	}
 }
 
 // predecessor returns the UID of an older pod of the same name that is still there: a static pod
@@ -179,6 +129,7 @@ func (e *Edged) removeIfOrphan(obs *observed.Pod) {
 
 // podChanged is called when the runtime's state of a pod changed without the agent's doing.
 func (e *Edged) podChanged(uid types.UID) {
+	poke(e.garbage.news)
 	if e.pool.Knows(uid) {
 		e.pool.Poke(uid)
 		return
@@ -189,10 +140,8 @@ func (e *Edged) podChanged(uid types.UID) {
 // podForgotten is called when nothing is left of a pod that nobody wants.
 func (e *Edged) podForgotten(uid types.UID) {
 	e.wanted.forget(uid)
-	select {
-	case e.roomMade <- struct{}{}:
-	default:
-	}
+	e.showStatic()
+	poke(e.roomMade)
 }
 
 // objectChanged syncs the pods that refer to a configmap or secret.
@@ -201,34 +150,5 @@ func (e *Edged) objectChanged(kind volume.Kind, namespace, name string) {
 		if w.pod.Namespace == namespace && volume.Refers(w.pod, kind, name) {
 			e.pool.Poke(w.pod.UID)
 		}
-	}
-}
-
-// cleanDisk removes what earlier pods left on the disk and in the cgroups: pods that ended while the
-// agent was dead.
-func (e *Edged) cleanDisk(ctx context.Context) {
-	if !e.storeLoaded.Load() || !e.staticLoaded.Load() {
-		return
-	}
-	left := map[types.UID]bool{}
-	onDisk, err := e.volumes.Pods()
-	if err != nil {
-		klog.ErrorS(err, "Pod folders could not be listed", "dir", e.opts.RootDir)
-	}
-	inCgroups, err := e.cgroups.Pods()
-	if err != nil {
-		klog.ErrorS(err, "Pod cgroups could not be listed")
-	}
-	for _, uid := range append(onDisk, inCgroups...) {
-		if _, ok := e.wanted.get(uid); !ok && !e.pool.Knows(uid) && e.pleg.Get(uid) == nil {
-			left[uid] = true
-		}
-	}
-	for uid := range left {
-		if ctx.Err() != nil {
-			return
-		}
-		klog.InfoS("Cleaning up after a pod that is gone", "podUID", uid)
-		e.pool.Remove(uid, nil)
 	}
 }

@@ -33,6 +33,8 @@ type reporter struct {
 	store statusStore
 	// failed is told of the outcome of each attempt.
 	failed func(error)
+	// kept is told when the status of a static pod was stored.
+	kept func()
 
 	mu    sync.Mutex
 	dirty map[types.UID]report
@@ -65,7 +67,7 @@ func milestoneOf(status *v1.PodStatus) milestone {
 }
 
 func newReporter(store statusStore, failed func(error)) *reporter {
-	return &reporter{store: store, failed: failed, dirty: map[types.UID]report{}, told: map[types.UID]milestone{}, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
+	return &reporter{store: store, failed: failed, dirty: map[types.UID]report{}, kept: func() {}, told: map[types.UID]milestone{}, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 }
 
 // PodStatus implements status.Reporter.
@@ -170,7 +172,7 @@ func (r *reporter) flush(ctx context.Context, uid types.UID) error {
 	}
 	put := r.store.ReportStatus
 	if isStatic(rep.pod) {
-		put = r.store.KeepStatus // the cloud knows nothing of the pod
+		put = r.store.KeepStatus // the cloud knows its mirror only
 	}
 	err := put(ctx, rep.pod, rep.status)
 	if ctx.Err() == nil {
@@ -180,6 +182,9 @@ func (r *reporter) flush(ctx context.Context, uid types.UID) error {
 	defer r.mu.Unlock()
 	if err == nil {
 		r.told[uid] = milestoneOf(&rep.status)
+		if isStatic(rep.pod) {
+			r.kept()
+		}
 		return nil
 	}
 	klog.V(2).InfoS("Pod status not stored yet", "pod", klog.KObj(rep.pod), "err", err)

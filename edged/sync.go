@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,21 +33,55 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 	if status.Terminal(e.statuses.Phase(pod.UID)) {
 		return podworker.Outcome{Finished: true} // what has ended stays ended, also over a reboot
 	}
+	if e.stopped(pod.UID) != nil {
+		return podworker.Outcome{Finished: true} // the node ends it
+	}
+	if e.gate.isShut() {
+		return podworker.Outcome{}
+	}
+	ctx, cancel := e.gate.within(ctx)
+	defer cancel()
 	obs, err := e.observe(ctx, pod.UID)
 	if err != nil {
 		return e.syncFailed(pod, fmt.Errorf("read state of pod %s: %w", klog.KObj(pod), err))
 	}
-	e.setStatus(pod, obs, nil)
+	pod = e.allocate(pod)
+	if status.Terminal(e.setStatus(pod, obs, nil)) {
+		return podworker.Outcome{Finished: true}
+	}
+	deadline, over := e.deadline(pod)
+	if over {
+		return podworker.Outcome{Finished: true}
+	}
+	if !deadline.IsZero() { // no pull and no hook goes on after it
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
+	out := e.syncOnce(ctx, pod, obs)
+	out.By = deadline
+	return out
+}
+
+// syncOnce brings a pod that is to run one step nearer to its spec.
+func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) podworker.Outcome {
+	if err := e.lacksNetwork(pod, obs); err != nil {
+		e.recorder.Eventf(pod, v1.EventTypeWarning, "NetworkNotReady", "%v", err)
+		return e.syncFailed(pod, err)
+	}
 	secrets, err := e.prepare(ctx, pod)
 	if err != nil {
 		return e.syncFailed(pod, err)
 	}
-	result := e.runtime.SyncPod(ctx, pod, obs, secrets)
+	probes, sizeErr := e.resize(ctx, pod, obs, e.probe(pod, obs))
+	result := e.runtime.SyncPod(ctx, runtime.Wish{Pod: pod, Observed: obs, PullSecrets: secrets, Probes: probes})
 	if result.Changed || result.Err != nil {
 		if fresh, err := e.pleg.Refresh(ctx, pod.UID); err == nil {
+			result.More = result.More || endedMeanwhile(obs, fresh)
 			obs = fresh
 		}
 	}
+	result.Err = errors.Join(result.Err, sizeErr, e.resized(pod, obs, sizeErr))
 	phase := e.setStatus(pod, obs, &result)
 	if result.Err != nil {
 		out := e.syncFailed(pod, result.Err)
@@ -55,7 +90,21 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 		}
 		return out
 	}
+	if result.More {
+		result.RetryAt = time.Now()
+	}
 	return podworker.Outcome{Finished: status.Terminal(phase), RetryAt: result.RetryAt}
+}
+
+// endedMeanwhile tells whether something of a pod has ended during a sync, as the look after it shows: nobody tells of that again.
+// It is pure.
+func endedMeanwhile(before, after *observed.Pod) bool {
+	if box, old := after.Sandbox(), before.Sandbox(); box != nil && !box.Ready && (old == nil || old.ID != box.ID || old.Ready) {
+		return true
+	}
+	return slices.ContainsFunc(after.Containers, func(c *observed.Container) bool {
+		return c.Exited() && after.Container(c.Name) == c && !slices.ContainsFunc(before.Containers, func(b *observed.Container) bool { return b.ID == c.ID && b.Exited() })
+	})
 }
 
 // syncFailed makes an outcome of an error. A runtime that is down is not the pod's fault: the
@@ -100,6 +149,7 @@ func (e *Edged) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, error) {
 		return nil, err
 	}
 	e.inputs.keep(pod.UID, volumes)
+	e.limits.saw(pod)
 	return e.pullSecrets(ctx, pod), nil
 }
 
@@ -127,10 +177,14 @@ func (e *Edged) pullSecrets(ctx context.Context, pod *v1.Pod) []v1.Secret {
 
 // Terminate implements podworker.Syncer.
 func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
+	if why := e.stopped(end.UID); why != nil && why.Grace != nil && (end.Grace == nil || *why.Grace < *end.Grace) {
+		end.Grace = why.Grace
+	}
 	obs, err := e.pleg.Refresh(ctx, end.UID)
 	if err != nil {
 		return fmt.Errorf("read state of pod %s: %w", end.UID, err)
 	}
+	e.prober.End(end.UID)
 	if end.Pod != nil {
 		e.setStatus(end.Pod, obs, nil)
 	}
@@ -159,8 +213,9 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 // Terminated implements podworker.Syncer.
 func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 	gone := end.Removed || end.Deleted
+	e.prober.Forget(end.UID)
 	if end.Pod != nil {
-		if obs := e.pleg.Get(end.UID); obs != nil {
+		if obs := e.pleg.Get(end.UID); obs != nil || e.stopped(end.UID) != nil {
 			e.finalStatus(end.Pod, obs)
 		}
 	}
@@ -168,16 +223,29 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 		return fmt.Errorf("volumes of pod %s: %w", end.UID, err)
 	}
 	e.inputs.drop(end.UID)
+	e.deadlines.forget(end.UID)
 	if gone {
-		if obs := e.pleg.Get(end.UID); obs != nil {
-			if err := e.runtime.RemovePod(ctx, obs); err != nil {
-				return fmt.Errorf("remove containers of pod %s: %w", end.UID, err)
-			}
+		obs := e.pleg.Get(end.UID)
+		if obs == nil {
+			obs = &observed.Pod{UID: end.UID} // the runtime may never have had it; its log folder may be there
+		}
+		if err := e.runtime.RemovePod(ctx, obs); err != nil {
+			return fmt.Errorf("remove containers of pod %s: %w", end.UID, err)
+		}
+		// A pod of the same UID, of a manifest that comes back, finds nothing of this one.
+		if _, err := e.pleg.Refresh(ctx, end.UID); err != nil {
+			return fmt.Errorf("state of pod %s: %w", end.UID, err)
 		}
 	}
 	if err := e.cgroups.RemovePod(end.UID); err != nil {
 		return fmt.Errorf("cgroup of pod %s: %w", end.UID, err)
 	}
+	if err := e.userns.Release(end.UID); err != nil {
+		return fmt.Errorf("pod %s: %w", end.UID, err)
+	}
+	e.devices.Free(end.UID)
+	e.imagesUsed(end.Pod)
+	e.ended(end.UID)
 	if gone {
 		if err := e.volumes.RemovePodDir(end.UID); err != nil {
 			return fmt.Errorf("folder of pod %s: %w", end.UID, err)
@@ -189,6 +257,7 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 // reportEnd tells the store that nothing is left of a pod.
 func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
 	if end.Pod == nil {
+		e.statuses.Delete(end.UID) // of a pod that went while the agent was not there; one that comes again begins anew
 		return nil
 	}
 	if end.Deleted && !end.Removed {
@@ -201,6 +270,7 @@ func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
 	if end.Removed {
 		e.reporter.drop(end.UID)
 		e.statuses.Delete(end.UID)
+		e.sizes.drop(end.UID)
 		if isStatic(end.Pod) {
 			return e.meta.ForgetStatus(ctx, end.Pod)
 		}
@@ -216,17 +286,27 @@ func (e *Edged) podDir(uid types.UID) string {
 // setStatus makes the pod's status from what is seen now, and returns its phase. result is that of
 // the newest sync; nil keeps what the one before said.
 func (e *Edged) setStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) v1.PodPhase {
+	e.statusMu.Lock()
+	defer e.statusMu.Unlock()
+	return e.makeStatus(pod, obs, result)
+}
+
+// makeStatus is setStatus under its lock.
+func (e *Edged) makeStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) v1.PodPhase {
 	if result != nil {
 		e.results.keep(pod.UID, *result)
 	}
 	last := e.results.get(pod.UID)
 	in := e.statusInputs(pod, obs)
-	in.Reasons, in.SandboxReason = last.Reasons, last.SandboxErr
+	e.logs.Changed()
+	in.Reasons, in.SandboxReason, in.Probes = last.Reasons, last.SandboxErr, e.probe(pod, obs)
 	return e.statuses.Set(pod, status.Generate(in))
 }
 
 // finalStatus makes the status of a pod of which nothing runs any more.
 func (e *Edged) finalStatus(pod *v1.Pod, obs *observed.Pod) {
+	e.statusMu.Lock()
+	defer e.statusMu.Unlock()
 	in := e.statusInputs(pod, obs)
 	in.Terminated = true
 	e.statuses.Set(pod, status.Generate(in))

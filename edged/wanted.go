@@ -11,6 +11,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/status"
 )
 
 // wanted is the set of pods that somebody wants on this node, and those that are on their way out.
@@ -29,6 +30,10 @@ type want struct {
 	admitted bool
 	// rejected says why the pod was not admitted.
 	rejected *observed.Reason
+	// preparing: the pod was admitted, and waits for devices, room, or the cloud's word before it starts.
+	preparing bool
+	// stopped says why the node ends the pod, which is still wanted; nil that it does not.
+	stopped *status.Stopped
 	// leaving: nobody wants the pod any more, but something of it is still there.
 	leaving bool
 }
@@ -111,6 +116,36 @@ func (w *wanted) judge(uid types.UID, rejected *observed.Reason) {
 	if p := w.pods[uid]; p != nil {
 		p.admitted, p.rejected = rejected == nil, rejected
 	}
+}
+
+// prepare notes that a pod is being made ready, or is ready.
+func (w *wanted) prepare(uid types.UID, preparing bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.pods[uid]; p != nil {
+		p.preparing = preparing
+	}
+}
+
+// unjudge has a pod judged anew, because the agent ended while it was being made ready.
+func (w *wanted) unjudge(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.pods[uid]; p != nil {
+		p.preparing, p.admitted = false, false
+	}
+}
+
+// stop notes why the node ends a pod. It returns false where the pod is not there or ends already.
+func (w *wanted) stop(uid types.UID, why *status.Stopped) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.pods[uid]
+	if p == nil || p.leaving || p.stopped != nil {
+		return false
+	}
+	p.stopped = why
+	return true
 }
 
 // all returns the set in the order in which pods are to start: those restored from before first,

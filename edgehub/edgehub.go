@@ -60,6 +60,8 @@ type Options struct {
 
 // Module is the beehive module.
 type Module struct {
+	// node is its name. set is the business of the goroutine that keeps the link.
+	node   string
 	set    settings
 	bus    Bus
 	health *health.Registry
@@ -70,6 +72,8 @@ type Module struct {
 	again, changed chan struct{}
 
 	mu sync.Mutex
+	// next is the configuration that the next connection takes over; nil when there is none.
+	next *settings
 	// now is the session of now, nil when there is none.
 	now   *session
 	state State
@@ -99,7 +103,7 @@ func New(o Options) (*Module, error) {
 		set.features = *o.Features
 	}
 	m := &Module{
-		set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch,
+		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch,
 		again: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	m.count.failures = map[string]int64{}
@@ -136,8 +140,37 @@ func (m *Module) Run(ctx context.Context) error {
 	return nil
 }
 
+// Retry dials at once where there is no link, and sees that one that is there still lives: after the clock was set, say.
+func (m *Module) Retry() { poke(m.changed) }
+
 // Reconnect replaces the connection by a new one at once: after the certificate was renewed, say.
 func (m *Module) Reconnect() { poke(m.again) }
+
+// Configure takes over another way to the cloud, and connects anew by it. The node's name and the files of
+// certificates stay what they were.
+func (m *Module) Configure(c v1alpha2.EdgeHub) error {
+	next, err := settingsOf(m.node, c)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.next = &next
+	m.mu.Unlock()
+	m.Reconnect()
+	return nil
+}
+
+// takeOver makes the newest configuration the one in force. keepLink calls it between connections.
+func (m *Module) takeOver() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.next == nil {
+		return
+	}
+	next := *m.next
+	next.files, next.features, next.backoffMin, next.backoffMax = m.set.files, m.set.features, m.set.backoffMin, m.set.backoffMax
+	m.set, m.next = next, nil
+}
 
 // poke makes a channel of one hold something.
 func poke(ch chan struct{}) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ func TestRandomFaults(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var askers sync.WaitGroup
-	var answered, failed [4]int
+	var answered, failed atomic.Int64
 	for a := range 4 {
 		askers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
@@ -41,19 +42,20 @@ func TestRandomFaults(t *testing.T) {
 				case answer.Header.ParentID != m.Header.ID:
 					t.Error("the answer to another request")
 				case answer.Route.Operation == model.OpError:
-					failed[a]++
+					failed.Add(1)
 					time.Sleep(time.Millisecond)
 				case string(answer.ContentData()) != m.Route.Resource:
 					t.Errorf("%s: answer %s", m.Route.Resource, answer.ContentData())
 				default:
-					answered[a]++
+					answered.Add(1)
 				}
 			}
 		})
 	}
 	const seed = 3
 	random := rand.New(rand.NewPCG(seed, seed))
-	for range 60 {
+	// Enough of both has to be seen; a loaded machine answers less between two faults.
+	for round := 0; round < 60 || round < 600 && (answered.Load() < 100 || failed.Load() == 0); round++ {
 		switch random.IntN(5) {
 		case 0:
 			proxy.Cut()
@@ -74,7 +76,7 @@ func TestRandomFaults(t *testing.T) {
 	stop()
 	askers.Wait()
 	// The last fault may still have to be noticed.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		answer, err := e.ask(t.Context(), request("default/secret/last"))
 		if err == nil && string(answer.ContentData()) == "default/secret/last" {
 			break
@@ -83,11 +85,7 @@ func TestRandomFaults(t *testing.T) {
 			t.Fatalf("after the faults (seed %d): %v, %v", seed, answer, err)
 		}
 	}
-	good, bad := 0, 0
-	for a := range answered {
-		good, bad = good+answered[a], bad+failed[a]
-	}
-	if good < 100 || bad == 0 {
+	if good, bad := answered.Load(), failed.Load(); good < 100 || bad == 0 {
 		t.Errorf("%d requests were answered, %d failed: the test did not test", good, bad)
 	}
 	e.mu.Lock()

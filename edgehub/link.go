@@ -22,6 +22,7 @@ func (m *Module) keepLink(ctx context.Context) {
 		// What was asked for before the dial, the dial does.
 		drop(m.again)
 		drop(m.changed)
+		m.takeOver()
 		conn, err := m.dial(ctx)
 		if ctx.Err() != nil {
 			if err == nil {

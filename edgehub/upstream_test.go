@@ -189,7 +189,10 @@ func (u *upstream) complain(format string, args ...any) {
 	u.t.Errorf("upstream cloud: "+format, args...)
 }
 
+// current is the newest connection. The edge may know of the first before the cloud does.
 func (u *upstream) current() *upstreamSession {
+	u.t.Helper()
+	u.connected(1)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.session
@@ -197,7 +200,10 @@ func (u *upstream) current() *upstreamSession {
 
 // drop ends the connection without a word.
 func (u *upstream) drop() {
-	if s := u.current(); s != nil {
+	u.mu.Lock()
+	s := u.session
+	u.mu.Unlock()
+	if s != nil {
 		_ = s.ws.Close()
 	}
 }
@@ -205,7 +211,7 @@ func (u *upstream) drop() {
 // until waits until something is true of the cloud.
 func (u *upstream) until(what string, is func() bool) {
 	u.t.Helper()
-	end := time.After(10 * time.Second)
+	end := time.After(time.Minute)
 	for {
 		u.mu.Lock()
 		ok, changed := is(), u.changed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -41,8 +42,8 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	return list, nil
 }
 
-// tellInventory returns when the cloud has sent all that differs, and all of it is stored.
-func (m *Module) tellInventory(ctx context.Context) error {
+// tellInventory returns when the cloud has sent all that differs, and all of it is stored; or after a time without that.
+func (m *Module) tellInventory(ctx context.Context, patience time.Duration) error {
 	list, err := m.inventory(ctx)
 	if err != nil {
 		return err
@@ -51,7 +52,7 @@ func (m *Module) tellInventory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, message)
 	if err != nil {

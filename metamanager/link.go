@@ -72,6 +72,7 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 	if !link.Connected {
 		return m.tellEdged(ctx, msg)
 	}
+	m.tokens.hold(m.opts.Now())
 	m.drain.wake()
 	if link.Features.Inventory {
 		m.background(ctx, func(ctx context.Context) { m.sync(ctx, ended) })
@@ -100,8 +101,10 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 		case <-ctx.Done():
 		}
 	})
+	patience := syncFirst
 	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
-		err := m.tellInventory(ctx)
+		err := m.tellInventory(ctx, patience)
+		patience = min(2*patience, syncTimeout)
 		if err == nil {
 			break
 		}

@@ -9,15 +9,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -115,147 +112,6 @@ const good = `{"Object":{},"Err":null}`
 
 func failure(code int, reason string) string {
 	return fmt.Sprintf(`{"Object":null,"Err":{"ErrStatus":{"status":"Failure","code":%d,"reason":%q,"message":"no"}}}`, code, reason)
-}
-
-// waiting are the keys of the outbox.
-func (e *edge) waiting() []string {
-	keys, _, _ := e.outbox()
-	return keys
-}
-
-// TestOutboxDrains: nothing leaves without a link; with one the newest report on each object does, once.
-func TestOutboxDrains(t *testing.T) {
-	e, h := newLinked(t, Options{})
-	h.answer(always(good))
-	for i := range 5 {
-		e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", fmt.Sprint(i)))))
-	}
-	e.ok(e.edged("patch", "default/podpatch/two", quote(t, patch("u2", "Running"))))
-	e.ok(e.edged("delete", "default/pod/two", `{}`))
-	e.ok(e.edged("insert", "default/event/e1", `{"reason":"Started"}`))
-	if got := h.sent(); got != nil {
-		t.Errorf("sent without a link: %v", got)
-	}
-	e.link(up)
-	eventually(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
-	want := []string{"delete default/pod/two", "insert default/event/e1", "patch default/podpatch/one", "patch default/podpatch/two"}
-	if diff := cmp.Diff(want, h.sent()); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
-	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
-	eventually(t, "a new report leaves at once", func() bool { return len(e.waiting()) == 0 })
-	e.link(down)
-	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Failed"))))
-	h.sent()
-	e.link(up)
-	eventually(t, "what came meanwhile leaves over the new link", func() bool { return len(e.waiting()) == 0 })
-	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, h.sent()); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
-}
-
-// TestOutboxOrder: the last status of a pod is with the cloud before its end is.
-func TestOutboxOrder(t *testing.T) {
-	e, h := newLinked(t, Options{})
-	for i := range 20 {
-		e.ok(e.edged("patch", fmt.Sprintf("default/podpatch/p%d", i), quote(t, patch("u", "Failed"))))
-		e.ok(e.edged("delete", fmt.Sprintf("default/pod/p%d", i), `{}`))
-	}
-	var mu sync.Mutex
-	patched := map[string]bool{}
-	h.answer(func(m *model.Message) string {
-		mu.Lock()
-		defer mu.Unlock()
-		key, err := resource.Parse(m.Route.Resource)
-		if err != nil {
-			t.Error(err)
-		}
-		if key.Type == resource.TypePodPatch {
-			patched[key.Name] = true
-			return good
-		}
-		if !patched[key.Name] {
-			t.Errorf("%s ended before its status was sent", key.Name)
-		}
-		return `"OK"`
-	})
-	e.link(up)
-	eventually(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
-}
-
-// TestReportRefused: what the cloud will never take goes, what it may take later stays and comes again.
-func TestReportRefused(t *testing.T) {
-	for _, c := range []struct {
-		name, answer string
-		again        bool
-	}{
-		{"the pod is gone", failure(404, "NotFound"), false},
-		{"it is another pod", failure(409, "Conflict"), false},
-		{"it makes no sense", failure(422, "Invalid"), false},
-		{"it may not", failure(403, "Forbidden"), false},
-		{"not at the top", `{"ErrStatus":{"code":404}}`, false},
-		{"too many", failure(429, "TooManyRequests"), true},
-		{"trouble", failure(500, "InternalError"), true},
-		{"no words", `{"Object":null,"Err":{}}`, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			e, h := newLinked(t, Options{})
-			h.answer(always(c.answer))
-			e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
-			e.link(up)
-			if !c.again {
-				eventually(t, "it is dropped", func() bool { return len(e.waiting()) == 0 })
-				return
-			}
-			eventually(t, "it is tried", func() bool { return len(h.sent()) > 0 })
-			if len(e.waiting()) != 1 {
-				t.Fatal("the report is lost")
-			}
-			h.answer(always(good))
-			eventually(t, "it is tried again", func() bool { return len(e.waiting()) == 0 })
-		})
-	}
-}
-
-// TestForbidden: an API server that does not know yet what cloudcore may do is asked again, about pods that are here.
-func TestForbidden(t *testing.T) {
-	e, h := newLinked(t, Options{})
-	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
-	h.answer(always(failure(403, "Forbidden")))
-	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
-	e.ok(e.edged("patch", "default/podpatch/gone", quote(t, patch("u2", "Running"))))
-	e.link(up)
-	eventually(t, "that on a pod which is gone is dropped", func() bool { return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"}) })
-	h.answer(always(good))
-	eventually(t, "the other is tried again", func() bool { return len(e.waiting()) == 0 })
-}
-
-// TestNewerReportOvertakes: the answer to a report is none to a newer one.
-func TestNewerReportOvertakes(t *testing.T) {
-	e, h := newLinked(t, Options{})
-	first, release := make(chan struct{}, 1), make(chan struct{})
-	var once sync.Once
-	var mu sync.Mutex
-	var contents []string
-	h.answer(func(m *model.Message) string {
-		mu.Lock()
-		contents = append(contents, string(m.ContentData()))
-		mu.Unlock()
-		once.Do(func() {
-			first <- struct{}{}
-			<-release
-		})
-		return good
-	})
-	e.link(up)
-	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Pending"))))
-	<-first
-	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
-	close(release)
-	eventually(t, "both are answered", func() bool { return len(e.waiting()) == 0 })
-	if diff := cmp.Diff([]string{patch("u1", "Pending"), patch("u1", "Running")}, contents); diff != "" {
-		t.Errorf("sent (-want +got):\n%s", diff)
-	}
 }
 
 // TestQueries: from the store where it has the object, else from the cloud, which is then stored and acknowledged.
@@ -395,21 +251,6 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-// TestEventsAreBounded: of those that wait the newest are kept.
-func TestEventsAreBounded(t *testing.T) {
-	e, _ := newLinked(t, Options{})
-	for i := range eventsMax + 50 {
-		e.ok(e.edged("insert", fmt.Sprintf("default/event/e%04d", i), fmt.Sprintf(`{"n":%d}`, i)))
-	}
-	keys := e.waiting()
-	if len(keys) > eventsMax || len(keys) < eventsMax*4/5 {
-		t.Errorf("%d events wait, want up to %d", len(keys), eventsMax)
-	}
-	if last := fmt.Sprintf("insert default/event/e%04d", eventsMax+49); keys[len(keys)-1] != last || keys[0] == "insert default/event/e0000" {
-		t.Errorf("from %s to %s, want the newest", keys[0], keys[len(keys)-1])
-	}
-}
-
 func token(made time.Time, life int64) []byte {
 	data, err := json.Marshal(map[string]any{
 		"spec":   map[string]any{"expirationSeconds": life},
@@ -473,23 +314,113 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestBackoff: a lane that fails waits longer each time, and others do not wait for it.
-func TestBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDrain()
-		var waits []time.Duration
-		for range 8 {
-			waits = append(waits, d.backoff("a")/time.Second)
+// TestRareObjects: what nobody pushes is asked of a cloud of ours, and used from the store when it cannot be asked. One of
+// KubeEdge is not asked for what it does not know, as it would never answer.
+func TestRareObjects(t *testing.T) {
+	const ours = `{"connected":true,"features":{"inventory":true}}`
+	unavailable := func(a *model.Message) bool { return strings.Contains(string(a.Content), `"ServiceUnavailable"`) }
+	for typ, upstreamKnows := range map[string]bool{
+		"runtimeclass": false, "csidriver": false, "csinode": false, "clustertrustbundle": false, "clientca": false,
+		"persistentvolume": true, "persistentvolumeclaim": true, "volumeattachment": true,
+	} {
+		t.Run(typ, func(t *testing.T) {
+			e, h := newLinked(t, Options{})
+			one, two := object("", "x", "u", "1"), object("", "x", "u", "2")
+			res := "null/" + typ + "/x"
+			query := func() *model.Message { t.Helper(); return e.edged("query", res, "null") }
+			if a := query(); !unavailable(a) {
+				t.Errorf("without a link: %s", a.Content)
+			}
+			h.answer(always(one))
+			e.link(up)
+			if a := query(); upstreamKnows != (string(a.Content) == one) || !upstreamKnows && !unavailable(a) {
+				t.Errorf("a cloud of KubeEdge: %s", a.Content)
+			}
+			if asked := len(h.sent()) > 0; asked != upstreamKnows {
+				t.Errorf("a cloud of KubeEdge was asked: %v", asked)
+			}
+			e.link(ours)
+			if a := query(); string(a.Content) != one {
+				t.Errorf("a cloud of ours: %s", a.Content)
+			}
+			h.answer(always(two))
+			if a := query(); string(a.Content) != two {
+				t.Errorf("changed: %s", a.Content)
+			}
+			for _, link := range []string{down, up} {
+				h.answer(always(two))
+				e.link(link)
+				if a := query(); string(a.Content) != two {
+					t.Errorf("from the store, with the link %s: %s", link, a.Content)
+				}
+			}
+			e.link(ours)
+			h.answer(always(`{"ErrStatus":{"status":"Failure","code":404,"reason":"NotFound"}}`))
+			if a := query(); !strings.Contains(string(a.Content), `"NotFound"`) {
+				t.Errorf("one that is gone: %s", a.Content)
+			}
+		})
+	}
+}
+
+// TestReviews: who somebody is and what they may is asked of a cloud of ours only, and is stored nowhere.
+func TestReviews(t *testing.T) {
+	for _, typ := range []string{"tokenreview", "subjectaccessreview"} {
+		e, h := newLinked(t, Options{})
+		h.answer(always(`{"Object":{"status":{"allowed":true}},"Err":null}`))
+		ask := func() *model.Message {
+			t.Helper()
+			return e.edged("insert", "null/"+typ+"/n", `{"spec":{"token":"hunter2"}}`)
 		}
-		if diff := cmp.Diff([]time.Duration{1, 2, 4, 8, 16, 32, 60, 60}, waits); diff != "" {
-			t.Errorf("waits (-want +got):\n%s", diff)
+		for _, link := range []string{"", up, down} {
+			if link != "" {
+				e.link(link)
+			}
+			if a := ask(); a.Route.Operation != model.OpError || len(h.sent()) > 0 {
+				t.Errorf("%s with the link %q: %s, sent %v", typ, link, a.Content, h.sent())
+			}
 		}
-		if d.backoff("b") != retryFirst {
-			t.Error("b waits for a's sake")
+		e.link(`{"connected":true,"features":{"inventory":true}}`)
+		if a := ask(); !strings.Contains(string(a.Content), `"allowed":true`) {
+			t.Errorf("%s: %s", typ, a.Content)
 		}
-		d.worked("a")
-		if d.backoff("a") != retryFirst {
-			t.Error("a waits for what is over")
+		rows, err := e.store.List(t.Context(), typ)
+		if err != nil || len(rows) > 0 {
+			t.Errorf("%s: %v stored, %v", typ, rows, err)
 		}
-	})
+	}
+}
+
+// TestListFromCloud: a list takes the place of all that is stored of its type.
+func TestListFromCloud(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	a, b, c := object("", "a", "ua", "1"), object("", "b", "ub", "2"), object("", "c", "uc", "3")
+	list := func() string { t.Helper(); return string(e.edged("query", "null/clustertrustbundle", "null").Content) }
+	if got := list(); got != "[]" {
+		t.Errorf("at first %s", got)
+	}
+	e.link(`{"connected":true,"features":{"inventory":true}}`)
+	for _, want := range []string{"[" + a + "," + b + "]", "[" + b + "," + c + "]", "[]", "[" + a + "]"} {
+		h.answer(always(want))
+		if got := list(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	for _, bad := range []string{`7`, `{}`, `null`, `[7]`, `[{}]`, `[{"metadata":{"name":"a/b"}}]`, `[{"metadata":{"name":"a","namespace":"other"}}]`} {
+		h.answer(always(bad))
+		if answer := e.edged("query", "null/clustertrustbundle", "null"); answer.Route.Operation != model.OpError {
+			t.Errorf("the answer %s came back as %s", bad, answer.Content)
+		}
+	}
+	h.answer(always(`{"ErrStatus":{"status":"Failure","code":403,"reason":"Forbidden"}}`))
+	if got := list(); !strings.Contains(got, "Forbidden") {
+		t.Errorf("refused: %s", got)
+	}
+	e.link(down)
+	if got := list(); got != "["+a+"]" {
+		t.Errorf("from the store %s", got)
+	}
+	if got := string(e.edged("query", "null/clustertrustbundle/a", "null").Content); got != a {
+		t.Errorf("one of them from the store: %s", got)
+	}
 }

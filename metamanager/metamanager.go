@@ -9,8 +9,8 @@
 //   - Messages about one object are handled in the order in which they came; those about different objects
 //     side by side, so that they share the store's transactions.
 //   - An object that is older than the stored one (by resourceVersion, of the same UID) changes nothing, and is
-//     acknowledged. A delete removes the UID that it names and no other. Pods, configmaps and secrets
-//     are handed to edged after they are on the disk and before they are acknowledged.
+//     acknowledged. So does a message that was carried out before. A delete removes the UID that it names and no other.
+//     Pods, configmaps and secrets are handed to edged after they are on the disk and before they are acknowledged.
 //   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk
 //     until the cloud has answered it.
 //   - A stored object that the cloud cannot be asked for is used however old it is.
@@ -76,6 +76,9 @@ type Module struct {
 	link   linkState
 	drain  *drain
 	events events
+	tokens tokenPace
+	// carried are the messages of the cloud that were carried out.
+	carried wire.Recent
 	// asking bounds the requests that wait for the cloud.
 	asking chan struct{}
 	wg     sync.WaitGroup
@@ -210,6 +213,18 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 		return nil, err
 	}
 	fromEdged := msg.Route.Source == model.ModuleEdged
+	if !fromEdged && m.carried.Has(msg.Header.ID) {
+		return model.OK, nil // a network that repeats it must not bring back what was deleted since
+	}
+	content, err := m.obey(ctx, key, msg, fromEdged)
+	if err == nil && !fromEdged {
+		m.carried.Add(msg.Header.ID)
+	}
+	return content, err
+}
+
+// obey carries out a message whose turn it is.
+func (m *Module) obey(ctx context.Context, key resource.Key, msg *model.Message, fromEdged bool) (json.RawMessage, error) {
 	switch msg.Route.Operation {
 	case wire.OpConnect:
 		return model.OK, m.linkChanged(ctx, msg)
@@ -223,6 +238,9 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 		}
 		if fromEdged && key.Type == resource.TypePodStatus {
 			return model.OK, m.keepStatus(ctx, key, msg)
+		}
+		if fromEdged && key.Type == resource.TypePodPatch {
+			return model.OK, m.reportMirror(ctx, key, msg)
 		}
 		return model.OK, m.upsert(ctx, key, msg, !fromEdged)
 	case model.OpDelete:

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -33,16 +34,24 @@ const (
 	retryMax   = time.Minute
 	// reportTimeout is how long the cloud gets to answer a report.
 	reportTimeout = 20 * time.Second
-	// syncTimeout is how long it gets to send all that differs.
-	syncTimeout = 10 * time.Minute
+	// syncFirst is how long it gets to send all that differs before it is told again what is here, which may have been
+	// lost on the way; each time it gets twice as long, up to syncTimeout.
+	syncFirst, syncTimeout = time.Minute, 10 * time.Minute
 	// sendersMax bounds the reports in flight.
 	sendersMax = 16
+	// A cloud of KubeEdge answers no event. One has arrived when the link lives on for eventGrace after it was sent: a
+	// link that is dead is noticed sooner. eventSendersMax may wait for that.
+	eventGrace      = 45 * time.Second
+	eventSendersMax = 64
 )
 
 // drain keeps track of what is on its way. Its zero value is not ready; see newDrain.
 type drain struct {
 	woken chan struct{}
 	slots chan struct{}
+	// eventSlots are for events that nobody answers, grace is how long the link has to live on after one.
+	eventSlots chan struct{}
+	grace      time.Duration
 
 	mu sync.Mutex
 	// busy are the lanes of which a report is on its way, or that wait to try again.
@@ -52,7 +61,7 @@ type drain struct {
 }
 
 func newDrain() *drain {
-	return &drain{woken: make(chan struct{}, 1), slots: make(chan struct{}, sendersMax), busy: map[string]bool{}, waits: map[string]time.Duration{}}
+	return &drain{woken: make(chan struct{}, 1), slots: make(chan struct{}, sendersMax), eventSlots: make(chan struct{}, eventSendersMax), grace: eventGrace, busy: map[string]bool{}, waits: map[string]time.Duration{}}
 }
 
 // wake has the outbox looked at again.
@@ -63,14 +72,17 @@ func (d *drain) wake() {
 	}
 }
 
-func (d *drain) take(lane string) bool {
+// underWay returns the lanes that are busy now.
+func (d *drain) underWay() map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.busy[lane] {
-		return false
-	}
+	return maps.Clone(d.busy)
+}
+
+func (d *drain) take(lane string) {
+	d.mu.Lock()
 	d.busy[lane] = true
-	return true
+	d.mu.Unlock()
 }
 
 func (d *drain) release(lane string) {
@@ -105,9 +117,13 @@ func (m *Module) runDrain(ctx context.Context) {
 		if !m.link.get().Connected {
 			continue // a link wakes it
 		}
+		// Of a lane that ends while the outbox is read, this would send again what has just arrived. It wakes us itself.
+		busy := m.drain.underWay()
 		reports, err := m.store.Outbox(ctx)
 		if err != nil {
-			klog.ErrorS(err, "Outbox not read")
+			if ctx.Err() == nil {
+				klog.ErrorS(err, "Outbox not read")
+			}
 			continue
 		}
 		lanes := map[string][]store.Report{}
@@ -116,7 +132,8 @@ func (m *Module) runDrain(ctx context.Context) {
 			lanes[lane] = append(lanes[lane], r)
 		}
 		for _, lane := range slices.Sorted(maps.Keys(lanes)) {
-			if m.drain.take(lane) {
+			if !busy[lane] {
+				m.drain.take(lane)
 				m.background(ctx, func(ctx context.Context) { m.sendLane(ctx, lane, lanes[lane]) })
 			}
 		}
@@ -158,19 +175,23 @@ func (m *Module) sendLane(ctx context.Context, lane string, reports []store.Repo
 
 // sendReport returns nil when a report is done with.
 func (m *Module) sendReport(ctx context.Context, r store.Report) error {
-	select {
-	case m.drain.slots <- struct{}{}:
-		defer func() { <-m.drain.slots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 	var msg model.Message
 	key, err := decodeReport(r, &msg)
 	if err != nil {
 		klog.ErrorS(err, "Report is of no use; dropped", "report", r.Key)
 		return m.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
 	}
-	if err := m.deliver(ctx, key, &msg); err != nil {
+	slots, send := m.drain.slots, m.deliver
+	if key.Type == resource.TypeEvent && !m.link.get().Features.Inventory {
+		slots, send = m.drain.eventSlots, m.deliverUnanswered
+	}
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := send(ctx, key, &msg); err != nil {
 		return err
 	}
 	return m.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
@@ -183,15 +204,30 @@ func decodeReport(r store.Report, msg *model.Message) (resource.Key, error) {
 	return resource.Parse(msg.Route.Resource)
 }
 
-// deliver sends a report and waits for what the cloud says of it. Nobody answers an event.
+// deliverUnanswered sends a report of which the cloud will not say that it has it. Edgehub says so when the link ends.
+func (m *Module) deliverUnanswered(ctx context.Context, _ resource.Key, msg *model.Message) error {
+	grace, cancel := context.WithTimeout(ctx, m.drain.grace)
+	defer cancel()
+	fresh := *msg
+	fresh.Header.ID = model.NewID()
+	answer, err := m.bus.SendSync(grace, model.ModuleEdgeHub, &fresh)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, beehive.ErrFull) && ctx.Err() == nil:
+		return nil
+	case err != nil:
+		return err
+	case answer.Route.Operation == model.OpError:
+		return fmt.Errorf("%.200s", answer.ContentData())
+	}
+	return nil
+}
+
+// deliver sends a report and waits for what the cloud says of it.
 func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	fresh := *msg
 	fresh.Header.ID = model.NewID() // an answer to an earlier try is not one to this
-	if key.Type == resource.TypeEvent {
-		return m.bus.Send(ctx, model.ModuleEdgeHub, &fresh)
-	}
 	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, &fresh)
 	if err != nil {
 		return err

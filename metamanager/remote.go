@@ -1,10 +1,13 @@
 package metamanager
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,17 +41,21 @@ func routeOf(operation string, key resource.Key) route {
 			if key.Name != "" {
 				return hereFirst
 			}
-		case resource.TypeNode, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment, resource.TypeEndpoints, resource.TypeLease:
+		case resource.TypeNode, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment, resource.TypeEndpoints, resource.TypeLease,
+			resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle, resource.TypeClientCA:
 			return cloudFirst
 		case resource.TypeCSR:
 			return cloudOnly
 		}
 	case model.OpInsert, model.OpUpdate:
 		switch key.Type {
-		case resource.TypeNode, resource.TypeLease, resource.TypePod, resource.TypeCSR:
+		case resource.TypeNode, resource.TypeLease, resource.TypePod, resource.TypeCSR, resource.TypeCSINode, resource.TypeTokenReview, resource.TypeAccessReview:
 			return cloudOnly
 		}
 	case model.OpPatch:
+		if key.Type == resource.TypePersistentVolumeClaim {
+			return cloudOnly // said again by edged until it was heard
+		}
 		if key.Type == resource.TypeNodePatch {
 			return cloudOnly // made anew by edged when there is a link, and out of date when there is none
 		}
@@ -61,9 +68,30 @@ func acked(operation string, key resource.Key) bool {
 	return operation != model.OpPatch && key.Type != resource.TypeEndpoints
 }
 
+// oursOnly tells the types for which a cloud of KubeEdge has no answer, so that one would wait for it in vain.
+func oursOnly(typ string) bool {
+	switch typ {
+	case resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle,
+		resource.TypeTokenReview, resource.TypeAccessReview, resource.TypeClientCA:
+		return true
+	}
+	return false
+}
+
+// unknownHere tells the types of which the store has only what was asked for before: that one is not in it does not
+// say that there is none.
+func unknownHere(typ string) bool {
+	switch typ {
+	case resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
+		return true
+	}
+	return oursOnly(typ)
+}
+
 // ask asks the cloud, stores what it answers, and returns it.
 func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
-	if !m.link.get().Connected {
+	link := m.link.get()
+	if !link.Connected || (oursOnly(key.Type) || msg.Route.Operation == model.OpPatch && key.Type == resource.TypePersistentVolumeClaim) && !link.Features.Inventory {
 		return nil, errOffline
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.RemoteTimeout)
@@ -95,6 +123,9 @@ func (m *Module) keepAnswer(ctx context.Context, key resource.Key, msg *model.Me
 	if _, failed := readFailure(data); failed {
 		return nil
 	}
+	if key.Name == "" {
+		return m.keepAll(ctx, key, data)
+	}
 	id, err := readIdentity(key, data)
 	if err != nil {
 		return fmt.Errorf("answer of the cloud: %w", err)
@@ -104,6 +135,41 @@ func (m *Module) keepAnswer(ctx context.Context, key resource.Key, msg *model.Me
 		return err
 	}
 	return m.apply(ctx, key, store.UpsertIf(store.Meta{Key: row, Type: key.Type, Value: data}, func(old []byte) bool { return !older(id, old) }))
+}
+
+// keepAll stores all objects of a type that the cloud answered, and deletes those that it does not have any more.
+func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) error {
+	var list []json.RawMessage
+	if err := json.Unmarshal(data, &list); err != nil || list == nil {
+		return fmt.Errorf("answer of the cloud: %s: content is no list", key)
+	}
+	have := make(map[string]bool, len(list))
+	var ops []store.Op
+	for _, data := range list {
+		one := key
+		var id identity
+		if err := json.Unmarshal(data, &id); err != nil {
+			return fmt.Errorf("answer of the cloud: %s: an element of the list is no object: %w", key, err)
+		}
+		if one.Name = id.Metadata.Name; one.Name == "" || strings.Contains(one.Name, "/") {
+			return fmt.Errorf("answer of the cloud: %s: an element of the list has the name %q", key, one.Name)
+		}
+		if _, err := readIdentity(one, data); err != nil {
+			return fmt.Errorf("answer of the cloud: %w", err)
+		}
+		have[one.String()] = true
+		ops = append(ops, store.UpsertIf(store.Meta{Key: one.String(), Type: one.Type, Value: data}, func(old []byte) bool { return !bytes.Equal(old, data) && !older(id, old) }))
+	}
+	rows, err := m.store.List(ctx, key.Type)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if strings.HasPrefix(row.Key, key.Namespace+"/") && !have[row.Key] {
+			ops = append(ops, store.Delete(row.Key))
+		}
+	}
+	return m.apply(ctx, key, ops...)
 }
 
 // readFailure returns what an answer says went wrong, if it says so: on top where an object was asked for, under
@@ -139,12 +205,25 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 			return data, err
 		}
 		klog.V(4).InfoS("Answering from the store", "resource", key.String(), "err", err)
-		return m.query(ctx, key, msg)
+		stored, err := m.query(ctx, key, msg)
+		if status, failed := readFailure(stored); err == nil && failed && status.Code == http.StatusNotFound && unknownHere(key.Type) {
+			return notStored(key)
+		}
+		return stored, err
 	}
 	if key.Type == resource.TypeLease && m.link.get().Features.Lease {
 		return leaseKept(msg)
 	}
 	return m.ask(ctx, key, msg)
+}
+
+// notStored is the answer about an object of which only the cloud can know.
+func notStored(key resource.Key) (json.RawMessage, error) {
+	return json.Marshal(map[string]metav1.Status{"ErrStatus": {
+		Status: metav1.StatusFailure, Reason: metav1.StatusReasonServiceUnavailable, Code: http.StatusServiceUnavailable,
+		Message: fmt.Sprintf("%s %q was not read before on this node, and the cloud cannot be asked for it now", key.Type, key.Name),
+		Details: &metav1.StatusDetails{Name: key.Name, Kind: key.Type},
+	}})
 }
 
 // leaseKept answers for a cloud that renews the lease itself.
@@ -159,7 +238,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 		return nil, err
 	}
 	_, missing := readFailure(stored)
-	if !missing && (key.Type != resource.TypeServiceAccountToken || tokenFresh(stored, m.opts.Now())) {
+	if !missing && (key.Type != resource.TypeServiceAccountToken || m.keepToken(stored)) {
 		return stored, nil
 	}
 	data, err := m.ask(ctx, key, msg)
@@ -188,6 +267,12 @@ const (
 	tokenRefresh    = 0.8
 	tokenRefreshAge = 24 * time.Hour
 )
+
+// keepToken tells whether a stored token is not to be renewed now.
+func (m *Module) keepToken(token []byte) bool {
+	now := m.opts.Now()
+	return tokenFresh(token, now) || canWait(token, now) && !m.tokens.allow(now)
+}
 
 // tokenFresh tells whether a stored token need not be renewed yet. A clock from before the token was made is not
 // set, and says nothing about it.

@@ -146,6 +146,14 @@ func TestKeptStatus(t *testing.T) {
 	if keys, _, _ := e.outbox(); keys != nil {
 		t.Errorf("queued for the cloud: %v", keys)
 	}
+	// What its mirror pod is told stays beside it, and only goes to the cloud.
+	e.ok(e.edged("update", "default/podpatch/static", quote(t, patch("m1", "Running"))))
+	if diff := cmp.Diff(map[string]string{"default/podpatch/static": patch("s1", "Succeeded")}, e.rows("podpatch")); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+	if keys, contents, _ := e.outbox(); len(keys) != 1 || keys[0] != "patch default/podpatch/static" || contents[0] != patch("m1", "Running") {
+		t.Errorf("outbox %v %v", keys, contents)
+	}
 	e.ok(e.edged("delete", "default/podstatus/static", "null"))
 	if rows := e.rows("podpatch"); len(rows) != 0 {
 		t.Errorf("rows: %v", rows)

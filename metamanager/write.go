@@ -33,7 +33,8 @@ type metadata struct {
 func storable(key resource.Key) error {
 	switch key.Type {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeLease,
-		resource.TypeService, resource.TypeServiceAccountToken, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
+		resource.TypeService, resource.TypeServiceAccountToken, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment,
+		resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle:
 	default:
 		return fmt.Errorf("%s: objects of the type %q are not stored on the edge", key, key.Type)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,6 +26,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
 
@@ -82,7 +82,7 @@ func (n *node) until(pod *v1.Pod, check func(*observed.Pod) error) (last *observ
 		if err != nil {
 			return err
 		}
-		res := n.SyncPod(n.t.Context(), pod, obs, nil)
+		res := n.SyncPod(n.t.Context(), runtime.Wish{Pod: pod, Observed: obs})
 		if last, err = n.GetPod(n.t.Context(), pod.UID); err != nil {
 			return err
 		}
@@ -141,12 +141,11 @@ func web(uid types.UID, hostPort int32) *v1.Pod {
 
 func freePort(t *testing.T) int32 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return int32(l.Addr().(*net.TCPAddr).Port)
+	return int32(port)
 }
 
 // served waits until the host port leads to the pod.
@@ -173,7 +172,7 @@ func TestRuntime(t *testing.T) {
 		name string
 		test func(*testing.T, *node)
 	}{
-		{"names", names}, {"dead process and sandbox", deaths}, {"adoption", adoption}, {"reserved names", reserved},
+		{"names", names}, {"dead process and sandbox", deaths}, {"adoption", adoption}, {"reserved names", reserved}, {"end of sidecars", sidecarsEnd},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sub := *n

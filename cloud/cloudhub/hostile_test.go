@@ -54,7 +54,7 @@ func TestHostileFrames(t *testing.T) {
 		if err := ws.WriteMessage(websocket.TextMessage, []byte(frame.data)); err != nil && name != "too large" {
 			t.Errorf("%s: %v", name, err)
 		}
-		_ = ws.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = ws.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, _, err := ws.ReadMessage(); err == nil || !strings.Contains(err.Error(), frame.says) {
 			t.Errorf("%s: the session ended with %v, want %q", name, err, frame.says)
 		}
@@ -182,9 +182,8 @@ func TestFlood(t *testing.T) {
 	if most.Load() != laneParallel {
 		t.Errorf("%d requests beside each other", most.Load())
 	}
-	if n := c.hub.session("flood").lanes.unanswered(); n != 0 {
-		t.Errorf("%d requests are left", n)
-	}
+	// An answer leaves before its request is crossed out.
+	eventually(t, "no request to be left", func() bool { return c.hub.session("flood").lanes.unanswered() == 0 })
 }
 
 // TestDeafNode: a node that reads nothing loses its session when the write deadline is over; others do not notice.

@@ -105,6 +105,9 @@ type Hub struct {
 	metrics *metrics
 	kinds   kinds
 	refused refusedLog
+	// epoch is what moments are counted from that sessions keep as numbers: by the monotonic clock, so that setting the wall
+	// clock ends no session and renews no lease early. It is long before the first.
+	epoch time.Time
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -126,7 +129,7 @@ func New(opts Options) (*Hub, error) {
 	if opts.KeepaliveInterval <= 0 {
 		opts.KeepaliveInterval = DefaultKeepaliveInterval
 	}
-	h := &Hub{opts: opts, sessions: map[string]*session{}}
+	h := &Hub{opts: opts, sessions: map[string]*session{}, epoch: time.Now().Add(-24 * time.Hour)}
 	h.metrics = newMetrics(h)
 	if opts.Registry != nil {
 		if err := opts.Registry.Register(h.metrics); err != nil {
@@ -136,9 +139,14 @@ func New(opts Options) (*Hub, error) {
 	return h, nil
 }
 
+// moment is a time as a number, and at the time of one.
+func (h *Hub) moment(t time.Time) int64  { return int64(t.Sub(h.epoch)) }
+func (h *Hub) at(moment int64) time.Time { return h.epoch.Add(time.Duration(moment)) }
+
 // Run ends silent sessions and renews leases, until its context ends; then it ends all sessions and waits for them.
 func (h *Hub) Run(ctx context.Context) error {
-	tick := time.NewTicker(min(max(h.opts.KeepaliveInterval/20, 20*time.Millisecond), time.Second))
+	step := min(max(h.opts.KeepaliveInterval/20, 20*time.Millisecond), time.Second)
+	tick := time.NewTicker(step)
 	defer tick.Stop()
 	var records sync.WaitGroup
 	records.Go(func() { h.forgetGone(ctx) })
@@ -149,9 +157,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			h.shutdown()
 			return ctx.Err()
 		case now := <-tick.C:
-			for _, s := range h.all() {
-				s.sweep(now)
-			}
+			h.sweep(now, step)
 		}
 	}
 }
@@ -228,6 +234,17 @@ func (h *Hub) Changed(node string, key resource.Key) {
 	}
 }
 
+// Holds tells that a node was found to hold an object, whatever was sent to it: if it is not to have it, it is told to
+// delete it. It never blocks.
+func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {
+	if s := h.session(node); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.queue.Holds(key, uid)
+		s.kick()
+	}
+}
+
 // Disconnect ends a node's session. What is recorded of the node goes if its object is gone, too.
 func (h *Hub) Disconnect(node, reason string) {
 	if s := h.session(node); s != nil {
@@ -297,18 +314,33 @@ func (h *Hub) unregister(s *session) {
 	h.mu.Unlock()
 }
 
-// Serve runs a session on a link whose node is known to be the one that it says, until the link ends.
-func (h *Hub) Serve(ctx context.Context, node string, conn wire.Conn) {
+// Serve runs a session on a link whose node is known to be the one that it says, until the link ends; or until the
+// certificate does that said so, if until is not zero: TLS looks at certificates only when a link begins.
+func (h *Hub) Serve(ctx context.Context, node string, until time.Time, conn wire.Conn) {
+	if s := h.open(ctx, node, until, conn); s != nil {
+		s.run()
+	}
+}
+
+// open makes the session of a link, and waits for an older one of its node to end. It is nil when there is no room; the link
+// is closed then. Else run is to be called, best in a goroutine that has done nothing before: its stack stays as long as
+// the link.
+func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.Conn) *session {
 	s := newSession(h, node, conn)
-	stop := context.AfterFunc(ctx, func() { s.end(wire.CloseGoingAway, "cloudcore stops") })
-	defer stop()
+	if !until.IsZero() {
+		s.expire = time.AfterFunc(time.Until(until), func() {
+			s.end(wire.ClosePolicy, fmt.Sprintf("the certificate of this connection ended at %s: connect with a newer one, or join again", until.UTC().Format(time.RFC3339)))
+		})
+	}
+	s.detach = context.AfterFunc(ctx, func() { s.end(wire.CloseGoingAway, "cloudcore stops") })
 	older, err := h.register(s)
 	if err != nil {
 		h.metrics.refused.WithLabelValues("limit").Inc()
 		klog.InfoS("Node refused", "node", node, "remote", conn.RemoteAddr(), "err", err)
 		s.end(wire.CloseTryLater, err.Error())
 		<-s.closed
-		return
+		s.release()
+		return nil
 	}
 	if older != nil {
 		older.end(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s from %s took over", node, conn.RemoteAddr()))
@@ -320,7 +352,7 @@ func (h *Hub) Serve(ctx context.Context, node string, conn wire.Conn) {
 		}
 		timer.Stop()
 	}
-	s.run()
+	return s
 }
 
 // kubeCAAnswer answers an edge that asks for the CA of the API.

@@ -13,15 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // Names in the certificates of nodes (protocol sections 1.3 and 11).
 const (
-	nodePrefix         = "system:node:"
-	nodesGroup         = "system:nodes"
-	legacyName         = "kubeedge.io"
-	legacyOrganization = "KubeEdge"
+	nodePrefix = "system:node:"
+	nodesGroup = "system:nodes"
 )
 
 // refusal is why a connection is turned down, in words for the edge's log.
@@ -56,11 +55,11 @@ func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string
 	if subject.CommonName == nodePrefix+node && slices.Contains(subject.Organization, nodesGroup) {
 		return node, nil
 	}
-	if subject.CommonName == legacyName && slices.Contains(subject.Organization, legacyOrganization) {
+	if certs.IsLegacy(subject) {
 		if legacy {
 			return node, nil
 		}
-		return "", refuse(http.StatusForbidden, "certificate", "the certificate is the one that all edges up to v1.15 share, and names no node: apply for one for %s, or let cloudcore accept it", node)
+		return "", refuse(http.StatusForbidden, "certificate", "the certificate is the one that all edges up to v1.15 share, and names no node: apply for one for %s (run edgecore join on it, or keadm join), or let cloudcore accept it with modules.cloudHub.legacyCertificates", node)
 	}
 	return "", refuse(http.StatusForbidden, "certificate", "the certificate is for %q and not for node %s: a node may speak for itself only; run edgecore join on it to get its own", clip(strings.TrimPrefix(subject.CommonName, nodePrefix), 64), node)
 }

@@ -35,6 +35,7 @@ func TestIdentify(t *testing.T) {
 		{"another organization", "n1", "msg", cert("system:node:n1", "KubeEdge"), false, 403, "run edgecore join"},
 		{"the server's", "n1", "msg", cert("KubeEdge", "KubeEdge"), true, 403, "not for node n1"},
 		{"shared", "n1", "msg", cert("kubeedge.io", "KubeEdge"), true, 0, ""},
+		{"shared, of v1.12", "n1", "msg", cert("kubeedge.io", "kubeEdge"), true, 0, ""},
 		{"shared, not accepted", "n1", "msg", cert("kubeedge.io", "KubeEdge"), false, 403, "edges up to v1.15 share"},
 		{"none", "n1", "msg", nil, true, 403, "showed no certificate"},
 		{"no node", "", "msg", good, false, 400, "node_id is missing"},

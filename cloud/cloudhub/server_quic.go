@@ -50,7 +50,7 @@ func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
 			_ = conn.Close(wire.CloseTryLater, why.text)
 			continue
 		}
-		if !sessions.run(func() { h.Serve(ctx, node, conn) }) {
+		if !sessions.run(func() { h.Serve(ctx, node, chain[0].NotAfter, conn) }) {
 			_ = conn.Close(wire.CloseGoingAway, "cloudcore stops")
 		}
 	}

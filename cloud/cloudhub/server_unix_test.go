@@ -24,7 +24,7 @@ func driver(t *testing.T, path, request string) *model.Message {
 		return m
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	buf := make([]byte, 10480)
 	_, err = conn.Write([]byte(request))
 	n, errRead := conn.Read(buf)
@@ -115,7 +115,7 @@ func TestVolumeRequests(t *testing.T) {
 	if _, err := conn.Write([]byte("nonsense\n")); err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := conn.Read(make([]byte, 10)); err == nil {
 		t.Error("nonsense was answered")
 	}

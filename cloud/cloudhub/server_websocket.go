@@ -55,10 +55,10 @@ func (h *Hub) limits() wire.Limits {
 // path is served: who an edge is its certificate and headers say.
 func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Config) error {
 	var sessions group
-	buffers := &sync.Pool{}
+	buffers, reading := &sync.Pool{}, &wire.ReadBuffers{}
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h.accept(ctx, w, r, &sessions, buffers)
+			h.accept(ctx, w, r, &sessions, wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features, Buffers: buffers, Reading: reading})
 		}),
 		ReadHeaderTimeout: headerTimeout,
 		MaxHeaderBytes:    headerBytes,
@@ -79,7 +79,7 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 }
 
 // accept turns a request into a session, or down.
-func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request, sessions *group, buffers *sync.Pool) {
+func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request, sessions *group, opts wire.AcceptOptions) {
 	if r.TLS == nil {
 		http.Error(w, "TLS is needed", http.StatusForbidden)
 		return
@@ -90,13 +90,18 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 		http.Error(w, why.text, why.status)
 		return
 	}
-	conn, err := wire.AcceptWebSocket(w, r, wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features, Buffers: buffers})
+	conn, err := wire.AcceptWebSocket(w, r, opts)
 	if err != nil {
 		h.metrics.refused.WithLabelValues("upgrade").Inc()
 		klog.V(2).InfoS("Connection refused", "remote", r.RemoteAddr, "node", node, "why", err)
 		return
 	}
-	if !sessions.run(func() { h.Serve(ctx, node, conn) }) {
+	until := r.TLS.PeerCertificates[0].NotAfter
+	if !sessions.run(func() {
+		if s := h.open(ctx, node, until, conn); s != nil {
+			sessions.wg.Go(s.run)
+		}
+	}) {
 		_ = conn.Close(wire.CloseGoingAway, "cloudcore stops")
 	}
 }

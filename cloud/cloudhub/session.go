@@ -30,9 +30,6 @@ const (
 	readBurst = 2000
 )
 
-// heartbeatPeriod is how often a node's lease is renewed at most.
-const heartbeatPeriod = 10 * time.Second
-
 // session is one node's link. The goroutine of run reads; what has to be written is written by pump, which runs only
 // while there is something. States: it reads from the start; it sends objects once it is known what the peer holds
 // (ready); it ends once, with a reason, whoever finds one first; done is closed when nothing of it runs any more
@@ -48,12 +45,16 @@ type session struct {
 	done     chan struct{}
 	closed   chan struct{} // the link is closed
 	work     sync.WaitGroup
+	expire   *time.Timer // ends it with the certificate; may be nil
+	detach   func() bool // from the server's context
 
 	began     time.Time
-	kept      atomic.Int64 // when the last keepalive came, Unix ns
+	kept      atomic.Int64 // when the last keepalive came; see Hub.moment
 	dismissed atomic.Bool  // by Hub.Disconnect
 	stalled   atomic.Bool  // the reader holds back
-	heartbeat time.Time    // for sweep only
+	tried     int64        // when a renewal of the lease was last tried, see Hub.moment; for Hub.sweep only
+	renewal   atomic.Int32 // what became of it
+	asked     wire.Recent  // of an edge of ours, which never asks twice under one id
 
 	mu      sync.Mutex
 	queue   *queue.Queue
@@ -79,9 +80,9 @@ type answer struct {
 func newSession(h *Hub, node string, conn wire.Conn) *session {
 	now := time.Now()
 	s := &session{hub: h, node: node, conn: conn, features: conn.Features(), done: make(chan struct{}), closed: make(chan struct{}),
-		began: now, heartbeat: now.Add(-heartbeatPeriod)} // the first renewal is due at once
+		began: now} // the first renewal is due at once
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.kept.Store(now.UnixNano())
+	s.kept.Store(h.moment(now))
 	opts := upstreamPeer
 	if s.features.Inventory {
 		opts = ourPeer
@@ -99,19 +100,20 @@ func (s *session) protocol() string {
 	return s.conn.Protocol()
 }
 
-// run serves the link until it ends.
+// run serves the link until it ends. What is on the stack here and in read stays there for as long: it is little.
 func (s *session) run() {
-	defer close(s.done)
 	if s.begin() {
-		klog.V(2).InfoS("Node connected", "node", s.node, "remote", s.conn.RemoteAddr(), "protocol", s.protocol())
-		s.hub.metrics.begun.WithLabelValues(s.protocol()).Inc()
 		s.read()
-		defer func() {
-			s.hub.opts.Upstream.Disconnected(s.node, s.reason)
-			klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason, "after", time.Since(s.began).Round(time.Millisecond))
-		}()
 	}
+	s.finish()
+}
+
+// finish waits until nothing of an ended session runs any more, and tells Upstream of its end if it was told of a
+// beginning.
+func (s *session) finish() {
+	defer close(s.done)
 	<-s.closed
+	s.release()
 	s.lanes.wait()
 	s.work.Wait()
 	s.hub.unregister(s)
@@ -119,6 +121,18 @@ func (s *session) run() {
 		s.hub.forgetIfGone(s.node)
 	}
 	s.hub.metrics.ended(s)
+	if s.begun {
+		s.hub.opts.Upstream.Disconnected(s.node, s.reason)
+		klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason, "after", time.Since(s.began).Round(time.Millisecond))
+	}
+}
+
+// release gives up what would end the session.
+func (s *session) release() {
+	s.detach()
+	if s.expire != nil {
+		s.expire.Stop()
+	}
 }
 
 // begin starts what belongs to a new session; it says no if the session ended before it began.
@@ -129,7 +143,9 @@ func (s *session) begin() bool {
 		return false
 	}
 	s.begun = true
-	s.kept.Store(time.Now().UnixNano())
+	klog.V(2).InfoS("Node connected", "node", s.node, "remote", s.conn.RemoteAddr(), "protocol", s.protocol())
+	s.hub.metrics.begun.WithLabelValues(s.protocol()).Inc()
+	s.kept.Store(s.hub.moment(time.Now()))
 	s.work.Go(func() { s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol()) })
 	s.work.Go(s.seed)
 	return true
@@ -200,7 +216,7 @@ func (s *session) rest(pause time.Duration) {
 // resume notes that the reader reads again: what came meanwhile was not seen.
 func (s *session) resume() {
 	if s.stalled.Swap(false) {
-		s.kept.Store(time.Now().UnixNano())
+		s.kept.Store(s.hub.moment(time.Now()))
 	}
 }
 
@@ -209,33 +225,60 @@ func (s *session) receive(m *model.Message) {
 	what, why := classify(m, s.features)
 	switch what {
 	case keepalive:
-		s.kept.Store(time.Now().UnixNano())
+		s.kept.Store(s.hub.moment(time.Now()))
 	case volume:
 		s.volumeAnswered(m)
 	case ack:
 		s.acked(m.Header.ParentID)
 	case nack:
 		s.refused(m)
-	case inventory:
-		s.inventoried(m)
-	case kubeCA, request:
+	case inventory, kubeCA, request:
+		if why = s.repeated(m); why != "" {
+			break
+		}
+		if what == inventory {
+			s.inventoried(m)
+			return
+		}
 		s.lanes.put(m, s.stall)
 		s.resume()
+		return
 	case dropped:
+	}
+	if why != "" {
 		s.hub.metrics.dropped.Inc()
 		klog.V(4).InfoS("Message dropped", "node", s.node, "why", why, "source", m.Route.Source, "operation", m.Route.Operation, "resource", m.Route.Resource)
 	}
 }
 
+// repeated tells of a request that came before. KubeEdge's edges do send one again under its id when they had no answer.
+func (s *session) repeated(m *model.Message) (why string) {
+	if !s.features.Inventory {
+		return ""
+	}
+	if s.asked.Has(m.Header.ID) {
+		return "it came before"
+	}
+	s.asked.Add(m.Header.ID)
+	return ""
+}
+
 func (s *session) stall() { s.stalled.Store(true) }
 
-// sweep ends the session of a silent node, and renews the lease of one that is not.
-func (s *session) sweep(now time.Time) {
+// What may become of a renewal of the lease.
+const (
+	renewalDone = iota
+	renewalUnderWay
+	renewalFailed
+)
+
+// sweep ends the session of a silent node. Of one that is not it returns the lease, if cloudcore renews it.
+func (s *session) sweep(now time.Time) (lease leaseState, ok bool) {
 	if !s.sweepStart(now) || s.stalled.Load() {
-		return
+		return lease, false
 	}
 	interval := s.hub.opts.KeepaliveInterval
-	last := time.Unix(0, s.kept.Load())
+	last := s.hub.at(s.kept.Load())
 	sign := "keepalive message"
 	if s.features.Lease {
 		sign = "sign of life"
@@ -245,18 +288,28 @@ func (s *session) sweep(now time.Time) {
 	}
 	if now.Sub(last) > interval {
 		s.end(wire.CloseSilent, fmt.Sprintf("no %s came for %v", sign, interval))
-		return
+		return lease, false
 	}
-	if !s.features.Lease || now.Sub(s.heartbeat) < heartbeatPeriod || last.Before(s.heartbeat) {
-		return
-	}
+	renewal := s.renewal.Load()
+	return leaseState{tried: s.hub.at(s.tried), heard: last, failed: renewal == renewalFailed, busy: renewal == renewalUnderWay}, s.features.Lease
+}
+
+// renew renews the node's lease.
+func (s *session) renew(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return
 	}
-	s.heartbeat = now
-	s.work.Go(func() { s.hub.opts.Upstream.Heartbeat(s.ctx, s.node) })
+	s.tried = s.hub.moment(now)
+	s.renewal.Store(renewalUnderWay)
+	s.work.Go(func() {
+		became := int32(renewalDone)
+		if s.hub.opts.Upstream.Heartbeat(s.ctx, s.node) != nil {
+			became = renewalFailed
+		}
+		s.renewal.Store(became)
+	})
 }
 
 // sweepStart gives up waiting for the inventory. It tells whether the session lives.

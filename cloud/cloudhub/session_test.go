@@ -149,7 +149,8 @@ func TestSweep(t *testing.T) {
 	conn := &link{features: wire.Features{Lease: true, Inventory: true}, heard: began, closed: make(chan string, 1)}
 	s := newSession(hub, "n1", conn)
 	s.begun = true
-	at := func(seconds int) { s.sweep(began.Add(time.Duration(seconds) * time.Second)) }
+	hub.sessions["n1"] = s
+	at := func(seconds int) { hub.sweep(began.Add(time.Duration(seconds)*time.Second), time.Second) }
 	beats := func(want int) {
 		t.Helper()
 		s.work.Wait()
@@ -170,8 +171,16 @@ func TestSweep(t *testing.T) {
 	at(25) // nothing came since
 	beats(2)
 	conn.heard = began.Add(26 * time.Second)
+	api.beatFails = errors.New("no API server")
 	at(26)
 	beats(3)
+	at(28)
+	beats(3)
+	api.beatFails = nil
+	at(29) // though nothing came since
+	beats(4)
+	at(32)
+	beats(4)
 	s.stalled.Store(true) // it is not heard because nobody listens
 	at(90)
 	s.stalled.Store(false)
@@ -184,7 +193,7 @@ func TestSweep(t *testing.T) {
 	}
 	<-s.closed
 	at(58)
-	beats(3)
+	beats(4)
 }
 
 // TestNoInventory: an edge of ours that does not tell what it holds gets everything after a while.
@@ -257,9 +266,9 @@ func TestNoRoom(t *testing.T) {
 	run, served := make(chan struct{}), make(chan struct{})
 	go func() { defer close(run); _ = hub.Run(ctx) }()
 	first, second, late := &link{closed: make(chan string, 1)}, &link{closed: make(chan string, 1)}, &link{closed: make(chan string, 1)}
-	go func() { defer close(served); hub.Serve(context.Background(), "n1", first) }()
+	go func() { defer close(served); hub.Serve(context.Background(), "n1", time.Time{}, first) }()
 	eventually(t, "the first node", func() bool { return len(hub.Connected()) == 1 })
-	hub.Serve(t.Context(), "n2", second)
+	hub.Serve(t.Context(), "n2", time.Time{}, second)
 	if reason := <-second.closed; !strings.Contains(reason, "nodeLimit") {
 		t.Errorf("ended: %s", reason)
 	}
@@ -269,7 +278,7 @@ func TestNoRoom(t *testing.T) {
 	if reason := <-first.closed; reason != "cloudcore stops" {
 		t.Errorf("ended: %s", reason)
 	}
-	hub.Serve(context.Background(), "n1", late)
+	hub.Serve(context.Background(), "n1", time.Time{}, late)
 	if reason := <-late.closed; reason != "cloudcore stops" {
 		t.Errorf("ended: %s", reason)
 	}

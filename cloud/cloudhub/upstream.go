@@ -13,9 +13,9 @@ type Upstream interface {
 	Connected(ctx context.Context, node, protocol string)
 	// Disconnected is called after a node's session ended, with the reason.
 	Disconnected(node, reason string)
-	// Heartbeat renews the node's lease. It is called at most every 10 s for a node, when that was agreed with the
-	// edge, and only while signs of life come from it.
-	Heartbeat(ctx context.Context, node string)
+	// Heartbeat renews the node's lease. It is called every 10 to 20 s for a node, by how many there are, when that was
+	// agreed with the edge, and only while signs of life come from it; after an error, sooner.
+	Heartbeat(ctx context.Context, node string) error
 	// Handle carries out a request, whose resource is in the form that edges use, and makes the answer; nil is no
 	// answer. There is one call at a time for a node and object, many beside each other.
 	Handle(ctx context.Context, node string, m *model.Message) *model.Message

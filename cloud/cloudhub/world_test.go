@@ -125,10 +125,11 @@ func (c *cluster) want(node string) map[string]string {
 
 // api is an Upstream that notes what it is told.
 type api struct {
-	mu     sync.Mutex
-	log    []string
-	beats  int
-	handle func(ctx context.Context, node string, m *model.Message) *model.Message
+	mu        sync.Mutex
+	log       []string
+	beats     int
+	beatFails error
+	handle    func(ctx context.Context, node string, m *model.Message) *model.Message
 }
 
 func (a *api) note(format string, args ...any) {
@@ -147,10 +148,11 @@ func (a *api) Connected(_ context.Context, node, protocol string) {
 	a.note("connected %s %s", node, protocol)
 }
 func (a *api) Disconnected(node, reason string) { a.note("disconnected %s: %s", node, reason) }
-func (a *api) Heartbeat(context.Context, string) {
+func (a *api) Heartbeat(context.Context, string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.beats++
+	return a.beatFails
 }
 func (a *api) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	a.mu.Lock()
@@ -457,7 +459,7 @@ func (e *edge) waitEnd() error {
 	e.t.Helper()
 	select {
 	case <-e.gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		e.t.Fatal("the link does not end")
 	}
 	e.mu.Lock()
@@ -467,10 +469,10 @@ func (e *edge) waitEnd() error {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 10 s for %s", what)
+			t.Fatalf("waited a minute for %s", what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -131,6 +131,14 @@ func gr(kind string) schema.GroupResource {
 		return schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 	case resource.TypeVolumeAttachment:
 		return schema.GroupResource{Group: "storage.k8s.io", Resource: "volumeattachments"}
+	case resource.TypeCSIDriver:
+		return schema.GroupResource{Group: "storage.k8s.io", Resource: "csidrivers"}
+	case resource.TypeCSINode:
+		return schema.GroupResource{Group: "storage.k8s.io", Resource: "csinodes"}
+	case resource.TypeRuntimeClass:
+		return schema.GroupResource{Group: "node.k8s.io", Resource: "runtimeclasses"}
+	case resource.TypeClusterTrustBundle:
+		return schema.GroupResource{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}
 	case resource.TypeCSR:
 		return schema.GroupResource{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}
 	case resource.TypeEndpoints:

@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -16,6 +17,8 @@ import (
 type Hub interface {
 	// Changed says that an object of a node is new, changed or gone. It never blocks.
 	Changed(node string, key resource.Key)
+	// Holds says that a node has an object of which it may not be known.
+	Holds(node string, key resource.Key, uid types.UID)
 	// Disconnect ends a node's session.
 	Disconnect(node, reason string)
 }
@@ -27,7 +30,7 @@ type change struct {
 }
 
 // podChanges says what a pod's event means to nodes; old is nil when the pod is new, and now when it is gone. A change of
-// status alone means nothing.
+// status alone means nothing, but for the conditions that its readiness gates name: those the node does not set itself.
 func podChanges(old, now *v1.Pod) []change {
 	var out []change
 	tell := func(pod *v1.Pod, keys ...resource.Key) {
@@ -68,7 +71,20 @@ func podChanges(old, now *v1.Pod) []change {
 }
 
 func samePod(a, b *v1.Pod) bool {
-	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) && sameGates(a, b)
+}
+
+// sameGates tells whether the readiness gates of a pod stand as before.
+func sameGates(a, b *v1.Pod) bool {
+	stand := func(pod *v1.Pod, kind v1.PodConditionType) v1.ConditionStatus {
+		if i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == kind }); i >= 0 {
+			return pod.Status.Conditions[i].Status
+		}
+		return ""
+	}
+	return !slices.ContainsFunc(b.Spec.ReadinessGates, func(g v1.PodReadinessGate) bool {
+		return stand(a, g.ConditionType) != stand(b, g.ConditionType)
+	})
 }
 
 // sameNode ignores the status, which comes from the edge.

@@ -31,6 +31,11 @@ func TestPodChanges(t *testing.T) {
 			p.Status.Phase, p.ResourceVersion, p.Generation = v1.PodRunning, "2", 2
 			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 		}), nil},
+		"a readiness gate": {pod(gated("")), pod(gated(v1.ConditionTrue)), []string{"e1 ns/pod/a"}},
+		"another condition": {pod(gated(v1.ConditionTrue)), pod(func(p *v1.Pod) {
+			gated(v1.ConditionTrue)(p)
+			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: "other", Status: v1.ConditionTrue})
+		}), nil},
 		"nil and empty":  {pod(nil), pod(func(p *v1.Pod) { p.Spec.Tolerations = []v1.Toleration{} }), nil},
 		"spec":           {pod(nil), pod(func(p *v1.Pod) { p.Spec.Containers[0].Image = "x" }), []string{"e1 ns/pod/a"}},
 		"annotation":     {pod(nil), pod(func(p *v1.Pod) { p.Annotations = map[string]string{"a": "b"} }), []string{"e1 ns/pod/a"}},
@@ -53,6 +58,16 @@ func TestPodChanges(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// gated gives a pod a readiness gate whose condition is as said; "" is none.
+func gated(stands v1.ConditionStatus) func(p *v1.Pod) {
+	return func(p *v1.Pod) {
+		p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "gate"}}
+		if stands != "" {
+			p.Status.Conditions = []v1.PodCondition{{Type: "gate", Status: stands}}
+		}
 	}
 }
 

@@ -68,6 +68,8 @@ type Controller struct {
 	encoded  encodings
 	metrics  *metrics
 
+	requests, leases places
+
 	tolerations *tolerations
 	readiness   *readiness
 	table       map[flowName]flow
@@ -98,6 +100,8 @@ func New(options Options) (*Controller, error) {
 		sessions: newSessions(options.NodeQPS, options.NodeBurst),
 		encoded:  newEncodings(),
 		metrics:  newMetrics(),
+		requests: make(places, requestPlaces),
+		leases:   make(places, leasePlaces),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {
@@ -161,9 +165,14 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{CloudcoreAnnotation: c.options.LocalIP}}})
 	for try := 0; err == nil; try++ {
 		err = func() error {
+			leave, err := c.requests.take(ctx)
+			if err != nil {
+				return err
+			}
+			defer leave()
 			ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 			defer cancel()
-			_, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+			_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
 			return err
 		}()
 		if err == nil || apierrors.IsNotFound(err) || errors.Is(ctx.Err(), context.Canceled) {

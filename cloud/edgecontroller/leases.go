@@ -66,15 +66,21 @@ func (c *Controller) updateLease(ctx context.Context, r *request) result {
 }
 
 // Heartbeat implements cloudhub.Upstream: one write, without a read before it.
-func (c *Controller) Heartbeat(ctx context.Context, node string) {
+func (c *Controller) Heartbeat(ctx context.Context, node string) error {
+	leave, err := c.leases.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 	defer cancel()
-	err := c.renew(ctx, node, time.Now())
+	err = c.renew(ctx, node, time.Now())
 	c.metrics.renewals.WithLabelValues(outcome(err)).Inc()
 	if err != nil && ctx.Err() == nil {
 		// With the API server away, this is so for every node every few seconds.
-		klog.V(2).InfoS("Lease of a node not renewed; its next sign of life does it", "node", node, "err", err)
+		klog.V(2).InfoS("Lease of a node not renewed; it is tried again", "node", node, "err", err)
 	}
+	return err
 }
 
 func (c *Controller) renew(ctx context.Context, node string, now time.Time) error {

@@ -51,12 +51,12 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 	return forbidden(r.key, "it is about a %s; nodes may only tell of themselves and their pods", about.Kind)
 }
 
-// told is the end of an event: nobody awaits an answer, so what went wrong is only logged.
+// told is the end of an event. Most edges await no answer, so what went wrong is logged, too.
 func told(r *request, err error) result {
 	if err != nil {
 		klog.V(1).InfoS("Event of a node not recorded", "node", r.node, "event", r.key.String(), "err", err)
 	}
-	return result{none: true}
+	return okOr(err)
 }
 
 func (c *Controller) createEvent(ctx context.Context, r *request) result {

@@ -135,7 +135,7 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *ol
 	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, told.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && pod.UID != told.UID {
 		// The edge is told that it is gone, or is another.
-		c.hub.Changed(r.node, key)
+		c.hub.Holds(r.node, key, told.UID)
 		return nil
 	}
 	if err != nil {

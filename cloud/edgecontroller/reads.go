@@ -2,6 +2,7 @@ package edgecontroller
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -14,13 +15,13 @@ import (
 // patience is how long the API server's node authorizer may be behind the pods that are known here.
 const patience = time.Second
 
-// patiently repeats what the API server forbids although the node should be allowed to: its authorizer learns of a pod
-// a moment after the pod is bound.
+// patiently repeats what the API server refuses although the node should be allowed to, because its authorizer and its
+// admission learn of a pod a moment after the pod is bound.
 func patiently[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	until := time.Now().Add(patience)
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
 		out, err := do()
-		if !apierrors.IsForbidden(err) || time.Now().Add(wait).After(until) {
+		if !behind(err) || time.Now().Add(wait).After(until) {
 			return out, err
 		}
 		select {
@@ -29,6 +30,15 @@ func patiently[T any](ctx context.Context, do func() (T, error)) (T, error) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// behind tells whether an error may come from the API server's not knowing a pod yet.
+func behind(err error) bool {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && apierrors.IsNotFound(err) {
+		details := status.ErrStatus.Details
+		return details != nil && (details.Kind == "pod" || details.Kind == "pods")
+	}
+	return apierrors.IsForbidden(err)
 }
 
 // queryConfigMap answers from the cache when a pod on the node names the configmap. Otherwise, and when the cache does

@@ -120,6 +120,8 @@ func (n *notes) Changed(node string, key resource.Key) {
 	n.changed = append(n.changed, node+" "+key.String())
 }
 
+func (n *notes) Holds(node string, key resource.Key, _ types.UID) { n.Changed(node, key) }
+
 func (n *notes) Disconnect(node, reason string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -68,22 +68,45 @@ func tolerates(t *v1.Toleration, taint *v1.Taint) bool {
 
 func keepsEvictions(annotations map[string]string) bool { return annotations[KeepEvictions] == "true" }
 
-// tolerationPatch is the JSON merge patch that a bound pod needs; nil for none. It holds for the version of the pod that
-// it was made from only, so that no other change of the list is lost.
-func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
+// toBeGiven is a bound pod's tolerations as they are to be, and whether that changes them.
+func toBeGiven(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) {
+	if node == nil {
+		return nil, false
+	}
 	_, mirror := pod.Annotations[v1.MirrorPodAnnotationKey]
 	ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
 	if mirror || ended || pod.DeletionTimestamp != nil || keepsEvictions(pod.Annotations) || keepsEvictions(node.Annotations) {
-		return nil, nil
+		return nil, false
 	}
-	want, changed := unlimited(pod.Spec.Tolerations)
-	if !changed {
+	return unlimited(pod.Spec.Tolerations)
+}
+
+// tolerationPatch is the JSON merge patch that a bound pod needs; nil for none. It holds for the version of the pod that
+// it was made from only, so that no other change of the list is lost.
+func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
+	want, changes := toBeGiven(pod, node)
+	if !changes {
 		return nil, nil
 	}
 	return json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
 		"spec":     map[string]any{"tolerations": want},
 	})
+}
+
+// tolerant is a pod with the tolerations that it is about to be given, so that a new pod is sent to its edge once and not
+// again when it has them: with the generation that it has then, too, since that is how the edge says which spec it has seen.
+func tolerant(pod *v1.Pod, node *v1.Node) *v1.Pod {
+	want, changes := toBeGiven(pod, node)
+	if !changes {
+		return pod
+	}
+	out := *pod
+	out.Spec.Tolerations = want
+	if out.Generation > 0 { // older API servers do not count
+		out.Generation++
+	}
+	return &out
 }
 
 // tolerations gives the pods of edge nodes their tolerations.

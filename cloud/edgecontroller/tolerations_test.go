@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -94,6 +95,61 @@ func TestTolerationPatch(t *testing.T) {
 	if patch, _ := tolerationPatch(pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "false"} }), node); patch == nil {
 		t.Error(`an annotation of "false" opts out`)
 	}
+}
+
+// TestSentOnce: a new pod is sent with the tolerations that it is about to be given, so that to have been given them is no
+// news; but for one that keeps its own.
+func TestSentOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1.Pod)
+		node   *v1.Node
+		given  bool
+	}{
+		"new":      {func(*v1.Pod) {}, edgeNode("e1"), true},
+		"limited":  {func(p *v1.Pod) { p.Spec.Tolerations = limited(300) }, edgeNode("e1"), true},
+		"it keeps": {func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true"} }, edgeNode("e1"), false},
+		"mirror":   {func(p *v1.Pod) { p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"} }, edgeNode("e1"), false},
+		"no node":  {func(*v1.Pod) {}, nil, false},
+	} {
+		w := newWorld(t)
+		if tc.node != nil {
+			w.add(tc.node)
+		}
+		bound := testPod("e1", "ns", "a")
+		bound.Generation = 1
+		tc.change(bound)
+		before := fmt.Sprint(bound)
+		w.add(bound)
+		first, err := w.Object("e1", podKey(bound))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(bound) != before {
+			t.Errorf("%s: the cached pod was written to", name)
+		}
+		if generation := `"generation":` + map[bool]string{true: "2", false: "1"}[tc.given]; !strings.Contains(string(first.JSON), generation) {
+			t.Errorf("%s: not sent with %s: %s", name, generation, first.JSON)
+		}
+		patched := bound.DeepCopy()
+		patched.Spec.Tolerations, _ = unlimited(bound.Spec.Tolerations)
+		patched.ResourceVersion, patched.Generation = "2", 2
+		w.add(patched)
+		second, err := w.Object("e1", podKey(bound))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same := first.Version == second.Version; same != tc.given {
+			t.Errorf("%s: sent before with what it was given: %v, want %v", name, same, tc.given)
+		}
+	}
+}
+
+func limited(seconds int64) []v1.Toleration {
+	var all []v1.Toleration
+	for _, key := range unlimitedTaints {
+		all = append(all, v1.Toleration{Key: key, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+	}
+	return all
 }
 
 // TestTolerationSync: one patch in cloudcore's own name, and what its failures lead to.

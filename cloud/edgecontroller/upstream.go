@@ -3,6 +3,7 @@ package edgecontroller
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
@@ -24,6 +25,20 @@ type request struct {
 	capable bool
 }
 
+// contentOf is what a message holds. The edges of KubeEdge 1.12.0 send patches as Go's bytes, which JSON makes base64 of.
+func contentOf(m *model.Message) []byte {
+	data := m.ContentData()
+	if len(m.Content) == 0 || m.Content[0] != '"' {
+		return data
+	}
+	plain := make([]byte, base64.StdEncoding.DecodedLen(len(data)))
+	n, err := base64.StdEncoding.Decode(plain, data)
+	if err != nil || n == 0 || plain[0] != '{' || !json.Valid(plain[:n]) {
+		return data
+	}
+	return plain[:n]
+}
+
 // serve carries a request out. The context has a deadline, and is the node's.
 type serve func(ctx context.Context, r *request) result
 
@@ -34,7 +49,7 @@ type flow struct {
 	objectResp bool
 	// unnamed: the key may have no name.
 	unnamed bool
-	// silent: nobody awaits an answer.
+	// silent: KubeEdge's edges await no answer. Ours keep what they tell until there is one.
 	silent bool
 }
 
@@ -62,9 +77,19 @@ func (c *Controller) flows() map[flowName]flow {
 		{resource.TypeServiceAccountToken, model.OpQuery}:   {serve: c.requestToken},
 		{resource.TypePersistentVolume, model.OpQuery}:      {serve: c.queryPersistentVolume},
 		{resource.TypePersistentVolumeClaim, model.OpQuery}: {serve: c.queryPersistentVolumeClaim},
+		{resource.TypePersistentVolumeClaim, model.OpPatch}: {serve: c.patchClaimStatus, objectResp: true},
 		{resource.TypeVolumeAttachment, model.OpQuery}:      {serve: c.queryVolumeAttachment},
+		{resource.TypeRuntimeClass, model.OpQuery}:          {serve: c.queryRuntimeClass},
+		{resource.TypeCSIDriver, model.OpQuery}:             {serve: c.queryCSIDriver},
+		{resource.TypeCSINode, model.OpQuery}:               {serve: c.queryCSINode},
+		{resource.TypeCSINode, model.OpInsert}:              {serve: c.createCSINode, objectResp: true},
+		{resource.TypeCSINode, model.OpUpdate}:              {serve: c.updateCSINode, objectResp: true},
+		{resource.TypeClusterTrustBundle, model.OpQuery}:    {serve: c.queryClusterTrustBundle, unnamed: true},
 		{resource.TypeCSR, model.OpInsert}:                  {serve: c.createCSR, objectResp: true},
 		{resource.TypeCSR, model.OpQuery}:                   {serve: c.queryCSR},
+		{resource.TypeTokenReview, model.OpInsert}:          {serve: c.reviewToken, objectResp: true},
+		{resource.TypeAccessReview, model.OpInsert}:         {serve: c.reviewAccess, objectResp: true},
+		{resource.TypeClientCA, model.OpQuery}:              {serve: c.queryClientCA},
 		{resource.TypeService, model.OpQuery}:               {serve: c.queryService},
 		{resource.TypeEndpoints, model.OpQuery}:             {serve: c.queryEndpoints},
 		{resource.TypeEvent, model.OpInsert}:                {serve: c.createEvent, silent: true},
@@ -75,7 +100,7 @@ func (c *Controller) flows() map[flowName]flow {
 
 // Handle implements cloudhub.Upstream.
 func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
-	r := request{node: node, op: m.Route.Operation, content: m.ContentData(), capable: c.sessions.capable(node)}
+	r := request{node: node, op: m.Route.Operation, content: contentOf(m), capable: c.sessions.capable(node)}
 	res := c.handle(ctx, &r, m.Route.Resource)
 	name := flowName{r.key.Type, r.op}
 	_, known := c.table[name]
@@ -104,7 +129,7 @@ func (c *Controller) handle(ctx context.Context, r *request, text string) (res r
 	}
 	fail := func(err error) result {
 		switch {
-		case f.silent:
+		case f.silent && !r.capable:
 			return result{none: true}
 		case f.objectResp:
 			return written(nil, err, false)
@@ -117,21 +142,38 @@ func (c *Controller) handle(ctx context.Context, r *request, text string) (res r
 				"operation", r.op, "resource", text, "stack", string(debug.Stack()))
 			res = fail(apierrors.NewInternalError(fmt.Errorf("%s %s: cloudcore failed: %v", r.op, text, cause)))
 		}
-		if f.silent {
+		if f.silent && !r.capable {
 			res = result{none: true}
 		}
 	}()
 	if key.Name == "" && !f.unnamed {
 		return fail(badRequest(key, "it has no name; want <namespace>/%s/<name>", key.Type))
 	}
+	if err := c.itsTurn(ctx, r.node); err != nil {
+		return fail(err)
+	}
+	leave, err := c.requests.take(ctx)
+	if err != nil {
+		return fail(apierrors.NewTimeoutError(fmt.Sprintf("the API server of cloudcore is busy: %v", err), 5))
+	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
 	defer cancel()
-	if l := c.sessions.limiter(r.node); l != nil {
-		if err := l.Wait(ctx); err != nil {
-			return fail(apierrors.NewTooManyRequests(fmt.Sprintf("node %s sends more than %g requests a second", r.node, c.options.NodeQPS), 5))
-		}
-	}
 	return f.serve(withNode(ctx, r.node), r)
+}
+
+// itsTurn waits while a node asks for too much.
+func (c *Controller) itsTurn(ctx context.Context, node string) error {
+	l := c.sessions.limiter(node)
+	if l == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
+	defer cancel()
+	if l.Wait(ctx) != nil {
+		return apierrors.NewTooManyRequests(fmt.Sprintf("node %s sends more than %g requests a second", node, c.options.NodeQPS), 5)
+	}
+	return nil
 }
 
 // decode reads a request's content.
@@ -150,7 +192,7 @@ func decode[T any](r *request, what string) (*T, error) {
 func patchText(r *request) (map[string]json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(r.content, &fields); err != nil || fields == nil {
-		return nil, badRequest(r.key, "the content is no patch: want a JSON object")
+		return nil, badRequest(r.key, "the content is no patch: want a JSON object, got %.80q", r.content)
 	}
 	return fields, nil
 }

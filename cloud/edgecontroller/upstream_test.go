@@ -126,6 +126,57 @@ func TestEveryFlowSurvives(t *testing.T) {
 	}
 }
 
+// TestEventAnswered: edges of ours, which keep an event until then, hear what became of it; KubeEdge's await nothing.
+func TestEventAnswered(t *testing.T) {
+	event := `{"metadata":{"name":"e","namespace":"ns"},"involvedObject":{"kind":"Pod","namespace":"ns","name":"a","uid":"uid-a"},"reason":"Started"}`
+	of := func(kind string) string {
+		return `{"metadata":{"name":"e","namespace":"ns"},"involvedObject":{"kind":"` + kind + `","name":"x"}}`
+	}
+	created := func(call) (int, any) { return 201, map[string]string{"kind": "Event", "apiVersion": "v1"} }
+	for name, tc := range map[string]struct {
+		op, content string
+		reply       func(call) (int, any)
+		reason      metav1.StatusReason
+	}{
+		"created":    {"insert", event, created, ""},
+		"updated":    {"update", event, created, ""},
+		"patched":    {"patch", `{"event":` + event + `,"patchData":"{\"count\":2}"}`, created, ""},
+		"not its":    {"insert", of("Deployment"), created, metav1.StatusReasonForbidden},
+		"nonsense":   {"update", `7`, created, metav1.StatusReasonBadRequest},
+		"no API":     {"insert", event, func(call) (int, any) { return 503, metav1.Status{} }, metav1.StatusReasonServiceUnavailable},
+		"no such ns": {"insert", event, nil, metav1.StatusReasonNotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, protocol := range []string{"websocket", "edgecore/websocket"} {
+				w := newWorld(t)
+				w.options.LocalIP = ""
+				w.add(testPod("e1", "ns", "a"))
+				w.Connected(t.Context(), "e1", protocol)
+				w.api.answer(tc.reply)
+				answer := w.ask("e1", tc.op, "ns/event/e", tc.content)
+				if protocol == "websocket" {
+					if answer != nil {
+						t.Errorf("answered %s", answer.Content)
+					}
+					continue
+				}
+				if answer == nil {
+					t.Fatal("not answered")
+				}
+				if tc.reason == "" {
+					if string(answer.Content) != `"OK"` {
+						t.Errorf("answered %s", answer.Content)
+					}
+					continue
+				}
+				if status, _ := failure(t, answer); status == nil || status.Reason != tc.reason {
+					t.Errorf("answered %s", answer.Content)
+				}
+			}
+		})
+	}
+}
+
 func FuzzHandle(f *testing.F) {
 	requests, _ := recorded(f)
 	for _, m := range requests {
@@ -415,5 +466,19 @@ func TestOldStatus(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{"huawei.com/gpu-status": `[{"name":"g","type":"t"}]`, "a.b/c": "null"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestContentOf: an object may come nested, as text, and from KubeEdge 1.12 as the base64 of its text; what only looks like
+// base64 is left as it is.
+func TestContentOf(t *testing.T) {
+	for content, want := range map[string]string{
+		`{"a":1}`: `{"a":1}`, `"{\"a\":1}"`: `{"a":1}`, `"eyJhIjoxfQ=="`: `{"a":1}`, `"e30="`: `{}`,
+		`"e30"`: "e30", `"52a53aab-3e6d-4d2f-a10d-145c4f8f48be"`: "52a53aab-3e6d-4d2f-a10d-145c4f8f48be", `"abcd"`: "abcd", `"eyJhIjox"`: "eyJhIjox",
+		`"OK"`: "OK", `null`: "null", `""`: "", ``: "",
+	} {
+		if got := contentOf(&model.Message{Content: json.RawMessage(content)}); string(got) != want {
+			t.Errorf("%s: %s, want %s", content, got, want)
+		}
 	}
 }

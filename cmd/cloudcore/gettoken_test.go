@@ -24,7 +24,7 @@ func getToken(t *testing.T, secrets certificates.Secrets, args ...string) (stdou
 	var out, errs bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
-	cmd.SetArgs(args)
+	cmd.SetArgs(append([]string{}, args...)) // never nil, for which cobra takes those of the test
 	err = cmd.ExecuteContext(t.Context())
 	return out.String(), errs.String(), err
 }

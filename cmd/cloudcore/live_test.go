@@ -54,6 +54,7 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		hub + "tlsPrivateKeyFile":       {"/other"},
 		hub + "edgeCertSigningDuration": {"17"},
 		hub + "tokenRefreshDuration":    {"17"},
+		hub + "legacyCertificates":      {"true"},
 	}
 	base := buildWith(t, v1alpha1.Default())
 	for _, key := range v1alpha1.LiveKeys() {

@@ -10,7 +10,7 @@ import (
 )
 
 // certificateOptions works out what the configuration says about certificates. A certificate speaks for its node alone,
-// and a name that is taken is given to nobody else: there is nothing to choose.
+// but for the one that old edges share, if they are let in; and a name that is taken is given to nobody else.
 func certificateOptions(hub *v1alpha1.CloudHub) certificates.Options {
 	addresses := append([]string{}, hub.AdvertiseAddress...)
 	for _, name := range hub.DNSNames {
@@ -20,7 +20,7 @@ func certificateOptions(hub *v1alpha1.CloudHub) certificates.Options {
 	}
 	return certificates.Options{
 		CAFile: hub.TLSCAFile, CAKeyFile: hub.TLSCAKeyFile, CertFile: hub.TLSCertFile, KeyFile: hub.TLSPrivateKeyFile,
-		Addresses: addresses, ProtectTaken: true,
+		Addresses: addresses, ProtectTaken: true, AllowLegacy: hub.LegacyCertificates,
 		NodeLifetime: time.Duration(hub.EdgeCertSigningDuration) * 24 * time.Hour,
 		TokenRefresh: time.Duration(hub.TokenRefreshDuration) * time.Hour,
 	}
@@ -31,6 +31,7 @@ func hubOptions(hub *v1alpha1.CloudHub) cloudhub.Options {
 	return cloudhub.Options{
 		NodeLimit: int(hub.NodeLimit), Features: wire.AllFeatures(),
 		KeepaliveInterval: seconds(hub.KeepaliveInterval), WriteTimeout: seconds(hub.WriteTimeout),
+		LegacyCertificates: hub.LegacyCertificates,
 	}
 }
 

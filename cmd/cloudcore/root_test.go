@@ -18,7 +18,7 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd := newRootCommand()
-	cmd.SetArgs(args)
+	cmd.SetArgs(append([]string{}, args...)) // never nil, for which cobra takes those of the test
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
 	err = cmd.ExecuteContext(t.Context())

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -17,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
@@ -28,8 +30,8 @@ const (
 	partHub          = "cloudhub"
 )
 
-// gcPercent keeps the heap closer to what thousands of links at rest need, for a little more work when they come; as in
-// edgecore. Less than that changes nothing: what is left is the room between objects.
+// gcPercent keeps the heap closer to what thousands of links at rest need, for a little more work when they come. Less than
+// that changes nothing: what is left is the room between objects.
 const gcPercent = 50
 
 // runCloud connects to kube-apiserver and runs cloudcore until ctx ends.
@@ -150,6 +152,9 @@ func (c *cloud) build(ctx context.Context) error {
 		return err
 	}
 	hub := hubOptions(&c.cfg.Modules.CloudHub)
+	if hub.LegacyCertificates {
+		klog.InfoS("The certificate that edges before KubeEdge v1.16 share is accepted: whoever has it may claim to be any node. Switch modules.cloudHub.legacyCertificates off when the last of them has joined anew")
+	}
 	hub.Downstream, hub.Upstream, hub.Records, hub.Registry, hub.KubeCA = c.controller, c.controller, c.records, c.registry, c.api.ca
 	c.hub, err = cloudhub.New(hub)
 	return err
@@ -163,7 +168,7 @@ func (c *cloud) front(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.hub.Run(ctx) })
-	group.Go(func() error { trimMemory(ctx); return nil })
+	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })
 	for _, s := range servers {
 		klog.InfoS("Listening", "for", s.key, "address", s.addr)

@@ -30,25 +30,17 @@ import (
 	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // freePort is a port of this host that nobody listens on now.
-func freePort(t *testing.T, network string) int32 {
+func freePort(t *testing.T) int32 {
 	t.Helper()
-	if network == "udp" {
-		c, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		return int32(c.LocalAddr().(*net.UDPAddr).Port)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return int32(l.Addr().(*net.TCPAddr).Port)
+	return int32(port)
 }
 
 // localConfig is the default on free ports of this host, and with no file of the host.
@@ -58,11 +50,11 @@ func localConfig(t *testing.T) *v1alpha1.CloudCore {
 	hub.AdvertiseAddress = []string{"127.0.0.1"}
 	hub.TLSCAFile, hub.TLSCAKeyFile, hub.TLSCertFile, hub.TLSPrivateKeyFile = "", "", "", ""
 	for _, l := range []*v1alpha1.Listener{&hub.WebSocket, &hub.HTTPS} {
-		l.Address, l.Port = "127.0.0.1", freePort(t, "tcp")
+		l.Address, l.Port = "127.0.0.1", freePort(t)
 	}
-	hub.Quic.Enable, hub.Quic.Address, hub.Quic.Port = true, "127.0.0.1", freePort(t, "udp")
+	hub.Quic.Enable, hub.Quic.Address, hub.Quic.Port = true, "127.0.0.1", freePort(t)
 	hub.UnixSocket.Address = "unix://" + t.TempDir() + "/hub.sock"
-	cfg.CommonConfig.MonitorServer.BindAddress = address(&v1alpha1.Listener{Address: "127.0.0.1", Port: freePort(t, "tcp")})
+	cfg.CommonConfig.MonitorServer.BindAddress = address(&v1alpha1.Listener{Address: "127.0.0.1", Port: freePort(t)})
 	return cfg
 }
 
@@ -88,7 +80,7 @@ func get(t *testing.T, client *http.Client, url string) (int, []byte) {
 // await polls until done returns true.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
 		}
@@ -290,7 +282,11 @@ func TestServePortInUse(t *testing.T) {
 		}
 		_ = l.Close()
 	}
+	// The socket of the last one is closed behind its listener's back, a moment later.
 	udp, err := net.ListenPacket("udp", address(&cfg.Modules.CloudHub.Quic.Listener))
+	for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		udp, err = net.ListenPacket("udp", address(&cfg.Modules.CloudHub.Quic.Listener))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

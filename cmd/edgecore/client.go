@@ -28,7 +28,7 @@ type agent struct {
 // newAgent finds the port in the configuration; a device without a file has the defaults.
 func newAgent(opts *globalOptions) (*agent, error) {
 	cfg := v1alpha2.Default()
-	if _, err := os.Stat(opts.Config); err == nil || opts.Config != v1alpha2.DefaultConfigFile {
+	if _, err := os.Stat(opts.Config); err == nil || !isDefaultConfig(opts.Config) {
 		var err error
 		if cfg, _, err = v1alpha2.Load(opts.Config); err != nil {
 			return nil, err

@@ -25,7 +25,7 @@ func writeConfig(t *testing.T, text string) string {
 
 func TestConfigValidate(t *testing.T) {
 	good := writeConfig(t, "")
-	warned := writeConfig(t, "modules: {edged: {customInterfaceName: eth7}}\n")
+	warned := writeConfig(t, "modules: {edged: {runtimeCgroups: /rt}}\n")
 	bad := writeConfig(t, "modules:\n  edged:\n    nodeIp: 192.0.2.1\n    rootDirectory: here\n")
 	for name, tc := range map[string]struct {
 		args                []string
@@ -34,7 +34,7 @@ func TestConfigValidate(t *testing.T) {
 		"a file":         {[]string{good}, good + " is valid, with no warnings\n", "", ""},
 		"the configured": {[]string{"--config", good}, good + " is valid, with no warnings\n", "", ""},
 		"a warning": {[]string{warned}, warned + " is valid, with 1 warning\n",
-			"warning: line 3: modules.edged.customInterfaceName: accepted, but this version does not act on it\n", ""},
+			"warning: line 3: modules.edged.runtimeCgroups: accepted, but this version does not act on it\n", ""},
 		"errors": {[]string{bad}, "", "", "configuration " + bad + `: 2 problems:
   line 5: modules.edged.nodeIp: no such key; did you mean "nodeIP"?
   line 6: modules.edged.rootDirectory: "here" is not allowed; want an absolute path`},

@@ -12,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/edged/podline"
 )
 
 func newGetCommand(opts *globalOptions) *cobra.Command {
@@ -90,8 +92,8 @@ func printPods(out io.Writer, list *v1.PodList, form string, now time.Time) erro
 	fmt.Fprintln(w, head)
 	for i := range list.Items {
 		p := &list.Items[i]
-		row := summarize(p, now)
-		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s", p.Namespace, p.Name, row.ready, row.total, row.status, row.restarts, row.age)
+		line := podline.Of(p, now)
+		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s", p.Namespace, p.Name, line.Ready, line.Total, line.Status, line.Restarts, line.Age)
 		if form == "wide" {
 			fmt.Fprintf(w, "\t%s\t%s", orNone(p.Status.PodIP), orNone(p.Spec.NodeName))
 		}
@@ -107,101 +109,11 @@ func orNone(s string) string {
 	return s
 }
 
-// row is what a table shows of a pod.
-type row struct {
-	ready, total          int
-	status, restarts, age string
-}
-
-// summarize puts a pod into the words that kubectl has for it.
-func summarize(p *v1.Pod, now time.Time) row {
-	r := row{total: len(p.Spec.Containers), status: string(p.Status.Phase)}
-	if p.Status.Reason != "" {
-		r.status = p.Status.Reason
-	}
-	restarts, last := 0, time.Time{}
-	count := func(s *v1.ContainerStatus) {
-		restarts += int(s.RestartCount)
-		if t := s.LastTerminationState.Terminated; t != nil && t.FinishedAt.After(last) {
-			last = t.FinishedAt.Time
-		}
-	}
-	initializing := false
-	for i := range p.Status.InitContainerStatuses {
-		s := &p.Status.InitContainerStatuses[i]
-		count(s)
-		if text := initStatus(s, i, len(p.Spec.InitContainers)); text != "" && !initializing && p.Status.Phase != v1.PodSucceeded {
-			r.status, initializing = text, true
-		}
-	}
-	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
-		s := &p.Status.ContainerStatuses[i]
-		count(s)
-		if s.Ready {
-			r.ready++
-		}
-		if text := containerStatus(s); text != "" && !initializing {
-			r.status = text
-		}
-	}
-	if r.status == "Completed" && r.ready > 0 {
-		r.status = string(v1.PodRunning)
-	}
-	if p.DeletionTimestamp != nil {
-		r.status = "Terminating"
-	}
-	r.restarts = fmt.Sprint(restarts)
-	if restarts > 0 && !last.IsZero() {
-		r.restarts += " (" + duration.HumanDuration(now.Sub(last)) + " ago)"
-	}
-	r.age = "<unknown>"
-	switch {
-	case !p.CreationTimestamp.IsZero():
-		r.age = duration.HumanDuration(now.Sub(p.CreationTimestamp.Time))
-	case p.Status.StartTime != nil:
-		r.age = duration.HumanDuration(now.Sub(p.Status.StartTime.Time))
-	}
-	return r
-}
-
-// initStatus is what an init container says of its pod, "" when it has nothing against it.
-func initStatus(s *v1.ContainerStatus, i, total int) string {
-	switch {
-	case s.State.Terminated != nil && s.State.Terminated.ExitCode == 0, s.State.Running != nil && s.Started != nil && *s.Started && s.Ready:
-		return ""
-	case s.State.Terminated != nil:
-		return "Init:" + terminatedText(s.State.Terminated)
-	case s.State.Waiting != nil && s.State.Waiting.Reason != "" && s.State.Waiting.Reason != "PodInitializing" && s.State.Waiting.Reason != "ContainerCreating":
-		return "Init:" + s.State.Waiting.Reason
-	}
-	return fmt.Sprintf("Init:%d/%d", i, total)
-}
-
-func containerStatus(s *v1.ContainerStatus) string {
-	switch {
-	case s.State.Waiting != nil:
-		return s.State.Waiting.Reason
-	case s.State.Terminated != nil:
-		return terminatedText(s.State.Terminated)
-	}
-	return ""
-}
-
-func terminatedText(t *v1.ContainerStateTerminated) string {
-	switch {
-	case t.Reason != "":
-		return t.Reason
-	case t.Signal != 0:
-		return fmt.Sprintf("Signal:%d", t.Signal)
-	}
-	return fmt.Sprintf("ExitCode:%d", t.ExitCode)
-}
-
 func newGetEventsCommand(opts *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "events",
 		Aliases: []string{"event", "ev"},
-		Short:   "Show what happened to the pods of this device lately",
+		Short:   "Show what happened to the pods of this device, and to it, lately",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := newAgent(opts)
@@ -227,6 +139,9 @@ func printEvents(out io.Writer, events []v1.Event, now time.Time) error {
 	for i := range events {
 		e := &events[i]
 		object := e.InvolvedObject.Namespace + "/" + e.InvolvedObject.Name
+		if e.InvolvedObject.Namespace == "" { // the node's own
+			object = e.InvolvedObject.Name
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", duration.HumanDuration(now.Sub(e.LastTimestamp.Time)), e.Type, e.Reason, e.Count, object, e.Message)
 	}
 	return w.Flush()

@@ -80,7 +80,7 @@ func (o *joinOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.tokenFile, "token-file", "", "the `file` with the token; - is standard input")
 	f.StringVarP(&o.node, "edgenode-name", "i", "", "the node's `name`; without it that of the configuration, of the token, or of the host")
 	f.IntVarP(&o.certPort, "certport", "s", 10002, "the cloud's `port` for certificates")
-	f.StringVar(&o.certPath, "cert-path", "", "the `folder` for CA, certificate and key (default /etc/kubeedge/ca and /etc/kubeedge/certs)")
+	f.StringVar(&o.certPath, "cert-path", "", "the `folder` for CA, certificate and key (without it: where the configuration says)")
 	f.StringVar(&o.certPath, "certPath", "", "keadm's name of --cert-path")
 	f.StringVar(&o.cgroupDriver, "cgroupdriver", "", "the cgroup `driver`, cgroupfs or systemd: the same as the container runtime's")
 	f.StringVarP(&o.runtime, "remote-runtime-endpoint", "p", "", "the container runtime's `socket`, such as "+v1alpha2.DefaultCRISocket)

@@ -143,6 +143,9 @@ func makePlan(path string, w *wanted) (*plan, error) {
 	old, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if err := yaml.Unmarshal(freshConfig("/", path), &tree); err != nil {
+			return nil, fmt.Errorf("configuration %s: %w", packagedTemplate, err)
+		}
 	case err != nil:
 		return nil, fmt.Errorf("configuration: %w", err)
 	default:

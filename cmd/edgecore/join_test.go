@@ -29,6 +29,7 @@ type joinDevice struct {
 	port      string
 	calls     []string
 	fail      error
+	fresh     []byte // what a packaged configuration is; nil without a package
 	service   *service
 }
 

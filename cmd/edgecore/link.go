@@ -8,12 +8,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edgehub"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
 // link is edgehub with the certificate that it needs: it waits for one, and has it renewed.
@@ -73,6 +75,19 @@ func (l *link) Run(ctx context.Context) error {
 		rotation.Go(func() { l.keeper.Rotate(ctx, l.Reconnect) })
 	}
 	return l.Module.Run(ctx)
+}
+
+// clockSet is told when somebody sets the clock: a certificate that was not valid yet may be now.
+func (l *link) clockSet() { l.Retry() }
+
+// clockBound is a time that is over: that of the build, of the certificates, and of what was last written to the store.
+func clockBound(cfg *v1alpha2.EdgeCore) clock.Bound {
+	hub, db := &cfg.Modules.EdgeHub, cfg.Database.DataSource
+	return clock.Newest(
+		clock.Bound{Time: version.Built(), Of: "this program was made"},
+		clock.Bound{Time: certs.Files{CA: hub.TLSCAFile, Cert: hub.TLSCertFile, Key: hub.TLSPrivateKeyFile}.ClockBound(), Of: "the node's certificate was made"},
+		clock.Written("the store was written", db, db+"-wal"),
+	)
 }
 
 // status is how the link is, for the status command.

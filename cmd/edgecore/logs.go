@@ -58,7 +58,7 @@ or the container runtime is down.`,
 	f.StringVarP(&o.namespace, "namespace", "n", "", "the pod's namespace; not needed where the name is clear")
 	f.StringVarP(&o.container, "container", "c", "", "the container; not needed where there is one")
 	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with what is written later")
-	f.IntVar(&o.Tail, "tail", -1, "begin with the last `N` lines; -1 is all")
+	f.Int64Var(&o.Tail, "tail", -1, "begin with the last `N` lines; -1 is all")
 	f.DurationVar(&o.since, "since", 0, "leave out what is older than this, such as 10m")
 	f.BoolVarP(&o.Previous, "previous", "p", false, "print the attempt before the newest")
 	f.BoolVar(&o.Timestamps, "timestamps", false, "print the time before each line")

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -14,8 +15,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newRootCommand().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "edgecore:", err)
 		stop()
+		if ended, ok := errors.AsType[*exitError](err); ok { // what a container's command has to say, it has said
+			os.Exit(ended.code)
+		}
+		fmt.Fprintln(os.Stderr, "edgecore:", err)
 		os.Exit(1)
 	}
 }

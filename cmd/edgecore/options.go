@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -11,6 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/dns"
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -19,27 +21,35 @@ import (
 func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	own := &cfg.Modules.Edged
 	kubelet := &own.TailoredKubeletConfig
-	capacity, err := node.Capacity(kubelet.MaxPods)
+	capacity, err := node.Capacity(kubelet.MaxPods, own.RootDirectory)
 	if err != nil {
 		return edged.Options{}, fmt.Errorf("size of the node: %w", err)
 	}
-	allocatable, err := node.Allocatable(capacity, kubelet.SystemReserved, kubelet.KubeReserved)
+	share, err := shareOut(own, capacity)
 	if err != nil {
-		return edged.Options{}, err
+		return edged.Options{}, fmt.Errorf("modules.edged.tailoredKubeletConfig: %w", err)
+	}
+	if _, err := security.NewSysctls("", kubelet.AllowedUnsafeSysctls); err != nil {
+		return edged.Options{}, fmt.Errorf("modules.edged.tailoredKubeletConfig.%w", err)
 	}
 	var maxBackoff time.Duration
 	if d := kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil {
 		maxBackoff = d.Duration
 	}
 	resources := cgroups.ResourceOptions{
-		CFSQuota: ptr.Deref(kubelet.CPUCFSQuota, true), MemoryCapacity: capacity.Memory().Value(),
+		CFSQuota: ptr.Deref(kubelet.CPUCFSQuota, true), MemoryCapacity: capacity.Memory().Value(), HugePageSizes: node.HugePageSizes(),
 	}
 	if kubelet.CPUCFSQuotaPeriod != nil {
 		resources.CFSPeriod = kubelet.CPUCFSQuotaPeriod.Duration
 	}
+	logs, err := logOptions(kubelet)
+	if err != nil {
+		return edged.Options{}, err
+	}
 	return edged.Options{
 		NodeName: own.HostnameOverride, NodeIP: own.NodeIP, Version: version.Version(),
-		Capacity: capacity, Allocatable: allocatable,
+		Interface: own.CustomInterfaceName, StatusImages: int(ptr.Deref(kubelet.NodeStatusMaxImages, 0)),
+		Capacity: capacity, Allocatable: share.allocatable, Eviction: share.eviction, Labels: own.NodeLabels,
 		RootDir: own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, StaticPodDir: kubelet.StaticPodPath,
 		FileCheck: kubelet.FileCheckFrequency.Duration, Resync: kubelet.SyncFrequency.Duration, StorePath: cfg.Database.DataSource,
 		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint, ImageEndpoint: kubelet.ImageServiceEndpoint,
@@ -49,17 +59,27 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 			Enable: own.ReportEvent && cfg.Modules.EdgeHub.Enable,
 			QPS:    float64(ptr.Deref(kubelet.EventRecordQPS, 50)), Burst: int(kubelet.EventBurst),
 		},
+		StreamIdle:     kubelet.StreamingConnectionIdleTimeout.Duration,
 		Listen:         edged.ListenAddress(kubelet.Address, kubelet.ReadOnlyPort),
+		API:            apiOptions(kubelet),
 		SeccompDefault: own.SeccompDefault || ptr.Deref(kubelet.SeccompDefault, false), MaxBackoff: maxBackoff,
+		AllowedUnsafeSysctls: kubelet.AllowedUnsafeSysctls,
+		Logs:                 logs,
+		Shutdown:             shutdownOptions(kubelet),
 		Images: images.Options{
 			Serialize: ptr.Deref(kubelet.SerializeImagePulls, true), MaxParallel: int(ptr.Deref(kubelet.MaxParallelImagePulls, 0)),
 			QPS: float64(ptr.Deref(kubelet.RegistryPullQPS, 5)), Burst: int(kubelet.RegistryBurst),
+			Records: filepath.Join(own.RootDirectory, "image_manager"), Verify: kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: kubelet.PreloadedImagesVerificationAllowlist,
 		},
+		GC: gcOptions(own),
 		Cgroups: cgroups.Options{
 			Root: kubelet.CgroupRoot, Driver: kubelet.CgroupDriver, PerQOS: ptr.Deref(kubelet.CgroupsPerQOS, true),
-			PodPids: ptr.Deref(kubelet.PodPidsLimit, -1), ResourceOptions: resources,
+			PodPids: ptr.Deref(kubelet.PodPidsLimit, -1), Pods: share.pods, Reserved: share.reserved, ResourceOptions: resources,
 		},
-		DNS: dns.Config{ClusterDNS: kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain, ResolvConf: ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf")},
+		DNS: dns.Config{
+			ClusterDNS: kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain, ResolvConf: ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf"),
+			Standalone: !cfg.Modules.EdgeHub.Enable,
+		},
 	}, nil
 }
 

@@ -14,20 +14,25 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/edgecore-io/edgecore/edged/serving"
+	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
 // resetOptions are the flags of reset.
 type resetOptions struct {
 	*globalOptions
 	force, keepPods bool
-	tokenFile       string   // of KubeEdge's installer
-	service         *service // nil is the real one
+	tokenFile       string // of KubeEdge's installer
+	// fresh is what a configuration is made from anew; nil where it goes.
+	fresh   func(file string) []byte
+	service *service // nil is the real one
 }
 
 func newResetCommand(opts *globalOptions) *cobra.Command {
-	return (&resetOptions{globalOptions: opts, tokenFile: certificates.DefaultTokenFile}).command()
+	return (&resetOptions{globalOptions: opts, tokenFile: certificates.DefaultTokenFile, fresh: func(file string) []byte { return freshConfig("/", file) }}).command()
 }
 
 func (o *resetOptions) command() *cobra.Command {
@@ -43,7 +48,7 @@ The cloud is not asked. It goes on knowing the node until somebody removes it th
 Containers are not touched, as at every end of the agent: they run on until the device is switched off. An agent
 that is started later takes over those whose pods it knows, and ends the others. Which that will be is what
 --keep-pods decides: with it the store stays, so an agent that joins the same cloud again goes on with the pods as
-they are. Without it nothing is known any more, and the next agent ends them. To end them now: crictl pods, crictl stopp, crictl rmp.`,
+they are. Without it nothing is known any more, and the next agent ends them. To end them now: edgecore end-pods, before the reset.`,
 		Example: `  edgecore reset                 # asks first
   edgecore reset --force         # for scripts
   edgecore reset --keep-pods     # to join the same cloud again, with the pods running on`,
@@ -87,7 +92,7 @@ func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) err
 		return fmt.Errorf("service: %w; nothing else was touched", err)
 	}
 	fmt.Fprintln(out, did)
-	return o.removeFiles(out, cfg)
+	return errors.Join(removeAll(filepath.Join(s.root, shutdown.ConfFile)), o.removeFiles(out, cfg))
 }
 
 // load reads the configuration, which says where things lie. Without one the defaults do.
@@ -117,13 +122,20 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 		}
 		fmt.Fprintln(out, "Removed", what)
 	}
-	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile)))
+	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile), removeAll(serving.Files(cfg.Modules.Edged.RootDirectory)...)))
 	if !o.keepPods {
 		note("store "+store, removeAll(storeFiles(store)...))
 	}
 	// The last, since it says where the others are.
-	note("configuration "+o.Config, removeAll(o.Config, o.Config+".bak"))
-	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config)} {
+	if fresh := o.fresh(o.Config); fresh != nil {
+		if err := errors.Join(certs.WriteFile(o.Config, fresh), removeAll(o.Config+".bak")); err != nil {
+			return errors.Join(append(errs, fmt.Errorf("configuration %s: %w", o.Config, err))...)
+		}
+		fmt.Fprintln(out, "Made configuration", o.Config, "what it was when the package was installed")
+	} else {
+		note("configuration "+o.Config, removeAll(o.Config, o.Config+".bak"))
+	}
+	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config), serving.Dir(cfg.Modules.Edged.RootDirectory)} {
 		_ = os.Remove(dir) // if nothing of others is in it
 	}
 	return errors.Join(errs...)

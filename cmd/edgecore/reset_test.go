@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,18 +11,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/edgecore-io/edgecore/edged/serving"
+	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
 
 func (d *joinDevice) reset(stdin string, args ...string) (string, error) {
 	d.t.Helper()
-	o := &resetOptions{globalOptions: &globalOptions{Config: d.config()}, service: d.service, tokenFile: filepath.Join(d.dir, "bootstrap")}
+	o := &resetOptions{globalOptions: &globalOptions{Config: d.config()}, service: d.service, tokenFile: filepath.Join(d.dir, "bootstrap"), fresh: func(string) []byte { return d.fresh }}
 	cmd := o.command()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	var out bytes.Buffer
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
-	cmd.SetArgs(args)
+	cmd.SetArgs(append([]string{}, args...)) // never nil, for which cobra takes those of the test
 	d.calls = nil
 	err := cmd.ExecuteContext(d.t.Context())
 	return out.String(), err
@@ -35,7 +38,12 @@ func joined(t *testing.T) (*joinDevice, string) {
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	d.mustJoin("", "-t", d.token(""), "-i", "edge1", "--set", "database.dataSource="+path)
+	root := filepath.Join(d.dir, "root")
+	d.mustJoin("", "-t", d.token(""), "-i", "edge1", "--set", "database.dataSource="+path, "--set", "modules.edged.rootDirectory="+root)
+	port := serving.New(serving.Options{Dir: serving.Dir(root), Node: "edge1", IPs: func() []string { return nil }})
+	if _, err := port.Get(nil); err != nil {
+		t.Fatal(err)
+	}
 	s, _, err := store.Open(t.Context(), path, store.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -69,12 +77,19 @@ func left(t *testing.T, d *joinDevice) []string {
 
 func TestReset(t *testing.T) {
 	d, _ := joined(t)
+	limit := filepath.Join(d.service.root, shutdown.ConfFile) // which the agent raised
+	if err := errors.Join(os.MkdirAll(filepath.Dir(limit), 0o755), os.WriteFile(limit, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	out, err := d.reset("yes\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := left(t, d); len(got) > 0 {
 		t.Errorf("left: %v", got)
+	}
+	if _, err := os.Stat(limit); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("logind's limit stays raised: %v", err)
 	}
 	for _, dir := range []string{"certs", "config"} {
 		if _, err := os.Stat(filepath.Join(d.dir, dir)); err == nil {
@@ -93,6 +108,20 @@ func TestReset(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	d.mustJoin("", "-t", d.token(""), "-i", "edge1") // and the device can come back
+}
+
+// TestResetWithThePackage: the configuration is what it was when the package was installed, so that the service can start again.
+func TestResetWithThePackage(t *testing.T) {
+	d, _ := joined(t)
+	d.fresh = []byte("apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n# as packaged\n")
+	put(t, d.config()+".bak", "x")
+	out, err := d.reset("", "--force")
+	if err != nil || !strings.Contains(out, "what it was when the package was installed") || d.read(d.config()) != string(d.fresh) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if diff := cmp.Diff([]string{"config/edgecore.yaml"}, left(t, d)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
 func TestResetAsks(t *testing.T) {

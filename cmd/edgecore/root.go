@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
@@ -14,7 +16,7 @@ func newRootCommand() *cobra.Command {
 	program := command.Program[v1alpha2.EdgeCore]{
 		Kind: "EdgeCore", APIVersion: v1alpha2.APIVersion, File: v1alpha2.DefaultConfigFile,
 		Default: v1alpha2.Default, Minimal: v1alpha2.Minimal, Load: v1alpha2.Load, Redacted: (*v1alpha2.EdgeCore).Redacted,
-		Secrets: "Tokens and passwords are shown as (hidden).", Look: "grep -i endpoint", Run: runAgent,
+		Secrets: "Tokens and passwords are shown as (hidden).", Look: "grep -i endpoint",
 	}
 	cmd := &cobra.Command{
 		Use:   "edgecore",
@@ -23,23 +25,36 @@ func newRootCommand() *cobra.Command {
 (staticPodPath, by default ` + v1alpha2.DefaultManifests + `) and from its own store, and runs them in the
 container runtime that the configuration names. It needs no network and no cloud.
 
-Without a command it runs as the agent, until SIGTERM or SIGINT; the pods run on when it ends.
+Without a command it runs as the agent, until SIGTERM or SIGINT; the pods run on when it ends. On SIGHUP, and when
+the file changes, it takes over what can change while pods run, and names what waits for a restart.
 
 Where things lie, unless the configuration says otherwise:
-  ` + v1alpha2.DefaultConfigFile + `  the configuration; it is only read, never written
+  ` + v1alpha2.DefaultConfigFile + `  the configuration; the agent only reads it
   ` + v1alpha2.DefaultManifests + `             manifests of static pods
   ` + v1alpha2.DefaultDataSource + `     the store: what is to run, and what is not reported yet
   ` + v1alpha2.DefaultRootDirectory + `                   the pods' volumes
-  /var/log/pods                      the pods' logs`,
+  /var/log/pods                      the pods' logs
+
+With the Debian package:
+  ` + packagedConfig + `        the configuration
+  /etc/edgecore/manifests/           manifests of static pods
+  /etc/edgecore/certs/               what binds the device to a cloud
+  /var/lib/edgecore/edgecore.db      the store`,
 		Example: `  edgecore --minconfig > ` + v1alpha2.DefaultConfigFile + `   # make a configuration, then edit it
   edgecore config validate ` + v1alpha2.DefaultConfigFile + `  # check it
+  edgecore preflight                                    # can this device run pods?
   edgecore                                              # run the agent
   edgecore join -e 192.0.2.1:10000 --token-file token   # or: join a cloud, and have systemd run the agent
   edgecore status                                       # is everything well?
   edgecore get pods -o wide                             # what runs here?
-  edgecore logs web-edge1 -f                            # what does it say?`,
+  edgecore logs web-edge1 -f                            # what does it say?
+  edgecore images list                                  # which images are here, and who needs them?
+  edgecore exec web-edge1 -- ls /data                   # what does it see?`,
 	}
 	opts := program.Root(cmd)
-	cmd.AddCommand(newGetCommand(opts), newStatusCommand(opts), newLogsCommand(opts), newJoinCommand(opts), newResetCommand(opts))
+	opts.Config = defaultConfig("/")
+	cmd.PersistentFlags().Lookup("config").DefValue = packagedConfig + " with the package, else " + v1alpha2.DefaultConfigFile // on any device
+	program.Run = func(ctx context.Context, cfg *v1alpha2.EdgeCore) error { return runAgent(ctx, opts.Config, cfg) }
+	cmd.AddCommand(newGetCommand(opts), newStatusCommand(opts), newPreflightCommand(opts), newLogsCommand(opts), newExecCommand(opts), newImagesCommand(opts), newJoinCommand(opts), newResetCommand(opts), newEndPodsCommand(opts), newAdoptCommand(opts))
 	return cmd
 }

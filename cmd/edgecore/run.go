@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,24 +14,38 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/metamanager"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/quietlog"
+	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
 const (
-	// gcPercent trades a little time for memory, of which small devices have less.
+	// gcPercent trades a little time for memory, of which small devices have less. Half of it would cost a crowd of probes a third
+	// more time.
 	gcPercent = 50
+	// trimPeriod is how often the agent looks whether it has memory to give back, of a heap that counts as trimHeap at least.
+	trimPeriod = time.Minute
+	trimHeap   = 20 << 20
 	// recovered is the store's note that it was repaired, kept until the cloud has told all anew.
 	recovered = "store-recovered"
+	// watchPeriod is how often modules are looked at: one that is stuck twice in a row is started anew.
+	watchPeriod = time.Minute
 	// scratchDir is in memory; the store's copy is there while the disk takes no writes.
 	scratchDir = "/run/edgecore"
 )
 
-// runAgent builds the parts, hands each what it needs, and runs them until ctx ends.
-func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
+// runAgent builds the parts, hands each what it needs, and runs them until ctx ends. file is where cfg comes from.
+func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
+	told, quiet := hangups()
+	defer quiet()
+	if err := quietlog.Install(os.Stderr); err != nil {
+		klog.ErrorS(err, "Repeated lines of the log are not left out")
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -39,6 +54,7 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
 
 	conditions := &health.Registry{}
+	bound := clockBound(cfg) // before the store is written
 	db, recovery, err := store.Open(ctx, cfg.Database.DataSource, store.Options{Scratch: scratchDir, OnDamage: func(err error) {
 		conditions.Set(health.StoreFailing, cfg.Database.DataSource, err.Error()+"; a restart of edgecore repairs it")
 	}})
@@ -58,7 +74,8 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 		klog.ErrorS(err, "Recovery of the store not noted")
 	}
 
-	bus := beehive.New()
+	systemd := newManager(conditions)
+	bus := beehive.New(beehive.WithWatch(watchPeriod), beehive.WithStarted(systemd.ready))
 	if cfg.Modules.MetaManager.Enable {
 		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
@@ -72,18 +89,23 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 	if err != nil {
 		return err
 	}
+	var pods *edged.Edged
 	if cfg.Modules.Edged.Enable {
 		opts, err := edgedOptions(cfg)
 		if err != nil {
 			return err
 		}
-		opts.Bus, opts.Health, opts.StoreDamaged = bus, conditions, damaged
+		opts.Bus, opts.Health, opts.StoreDamaged, opts.ClockBound = bus, conditions, damaged, bound
+		opts.Adopted = adoptedFrom(ctx, db)
+		opts.API.Config = shownConfig(cfg)
 		if hub == nil {
 			opts.Node = nil
 		} else {
+			opts.ClockSet = hub.clockSet
 			opts.Link, opts.Collectors = hub.status, []prometheus.Collector{hub}
 		}
-		if err := bus.Add(edged.New(opts)); err != nil {
+		pods = edged.New(opts)
+		if err := bus.Add(pods); err != nil {
 			return err
 		}
 	}
@@ -92,9 +114,20 @@ func runAgent(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
+	end := keepConfigured(ctx, told, &reloader{file: file, started: cfg, taken: cfg, conditions: conditions, take: takeOver(pods, hub, cfg)})
+	defer end()
+	defer systemd.keep(ctx, bus.Alive)()
+	defer trimMemory(ctx)()
 	err = bus.Run(ctx)
 	klog.InfoS("edgecore has ended; the pods run on")
 	return err
+}
+
+// trimMemory gives memory back that the start or a crowd of pods has left behind. What it returns waits for its end, with ctx.
+func trimMemory(ctx context.Context) (wait func()) {
+	var wg sync.WaitGroup
+	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })
+	return wg.Wait
 }
 
 // rememberRecovery notes in the store that rows may have been lost, and returns whether that is so, now or
@@ -125,6 +158,20 @@ func forgetRecovery(ctx context.Context, db *store.Store, conditions *health.Reg
 		return
 	}
 	conditions.Clear(health.StoreRecovered, "")
+}
+
+// adoptedFrom is what the store remembers of a takeover from KubeEdge; nil is none.
+func adoptedFrom(ctx context.Context, db *store.Store) *adopt.Record {
+	text, err := db.AgentValue(ctx, adopt.RecordKey)
+	if err != nil {
+		return nil // there is no such note
+	}
+	record, err := adopt.ParseRecord(text)
+	if err != nil {
+		klog.ErrorS(err, "Containers that were taken over may be restarted")
+		return nil
+	}
+	return record
 }
 
 // setOOMScore keeps the kernel from taking the agent before the pods. Where it may not, things go on as they are.

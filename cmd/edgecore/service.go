@@ -74,12 +74,15 @@ func (s *service) install(config string) (string, error) {
 	want := systemd.Unit(s.program, config)
 	old, err := os.ReadFile(s.unit())
 	switch {
-	case err == nil && string(old) == want:
-		return "Service " + systemd.Name + " is installed", nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return "", err
 	case err != nil && s.packaged(config):
 		return "Service " + systemd.Name + " is the package's", nil
+	case err == nil && systemd.IsOurs(string(old)) && s.packaged(config):
+		// An earlier join wrote it, and it would go before the package's for ever.
+		return "Removed " + s.unit() + ": service " + systemd.Name + " is the package's", os.Remove(s.unit())
+	case err == nil && string(old) == want:
+		return "Service " + systemd.Name + " is installed", nil
 	}
 	did := "Wrote service " + s.unit()
 	if err == nil && !systemd.IsOurs(string(old)) {

@@ -9,8 +9,8 @@ import (
 // Name is the service's name.
 const Name = "edgecore.service"
 
-// packaged is how the agent is started in the unit as it lies in this folder.
-const packaged = "/usr/local/bin/edgecore --config /etc/kubeedge/config/edgecore.yaml"
+// packaged is how the agent is started in the unit as it lies in this folder, which is the package's.
+const packaged = "/usr/bin/edgecore --config /etc/edgecore/edgecore.yaml"
 
 //go:embed edgecore.service
 var unit string

@@ -6,13 +6,19 @@ import (
 	"testing"
 )
 
-func TestUnit(t *testing.T) {
-	asPackaged, err := os.ReadFile(Name)
+// inPackage reads the unit as the package has it.
+func inPackage(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Unit("/usr/local/bin/edgecore", "/etc/kubeedge/config/edgecore.yaml"); got != string(asPackaged) {
-		t.Errorf("with the default paths it is another:\n%s", got)
+	return string(text)
+}
+
+func TestUnit(t *testing.T) {
+	if got := Unit("/usr/bin/edgecore", "/etc/edgecore/edgecore.yaml"); got != inPackage(t) {
+		t.Errorf("with the package's paths it is another:\n%s", got)
 	}
 	for want, paths := range map[string][2]string{
 		"\nExecStart=/opt/e --config /c.yaml\n":             {"/opt/e", "/c.yaml"},
@@ -27,12 +33,70 @@ func TestUnit(t *testing.T) {
 			t.Errorf("%v: not known as ours", paths)
 		}
 	}
-	for _, want := range []string{"KillMode=process", "Restart=always", "WantedBy=multi-user.target"} {
-		if !strings.Contains(string(asPackaged), want+"\n") {
+	if IsOurs("[Unit]\nDescription=edgecore.service\n") {
+		t.Error("KubeEdge's unit is taken for ours")
+	}
+}
+
+// settings are those of the unit's section [Service].
+func settings(t *testing.T) map[string]string {
+	t.Helper()
+	_, section, _ := strings.Cut(inPackage(t), "[Service]\n")
+	section, _, _ = strings.Cut(section, "\n[Install]")
+	list := map[string]string{}
+	for line := range strings.Lines(section) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		key, value, ok := strings.Cut(line, "=")
+		if _, again := list[key]; !ok || again {
+			t.Fatalf("line %q", line)
+		}
+		list[key] = value
+	}
+	return list
+}
+
+func TestPodsOutliveTheAgent(t *testing.T) {
+	have := settings(t)
+	for key, want := range map[string]string{"Type": "notify", "Restart": "always", "KillMode": "process", "OOMScoreAdjust": "-999"} {
+		if have[key] != want {
+			t.Errorf("%s=%s, want %s", key, have[key], want)
+		}
+	}
+	for _, key := range []string{"WatchdogSec", "LogRateLimitBurst", "SystemCallFilter", "CapabilityBoundingSet", "MemoryDenyWriteExecute"} {
+		if have[key] == "" {
+			t.Errorf("%s is not set", key)
+		}
+	}
+	for _, want := range []string{"WantedBy=multi-user.target", "StartLimitIntervalSec=0", "After=containerd.service crio.service local-fs.target"} {
+		if !strings.Contains(inPackage(t), "\n"+want+"\n") {
 			t.Errorf("no %s", want)
 		}
 	}
-	if IsOurs("[Unit]\nDescription=edgecore.service\n") {
-		t.Error("KubeEdge's unit is taken for ours")
+	if strings.Contains(inPackage(t), "network-online") {
+		t.Error("it waits for the network")
+	}
+}
+
+// TestMountsReachTheHost: each of these gives a service mounts of its own, in which its volumes would stay; or takes something that
+// pods' volumes need. See systemd.exec(5).
+func TestMountsReachTheHost(t *testing.T) {
+	for key := range settings(t) {
+		for _, bad := range []string{"Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "NoExecPaths", "ExecPaths", "TemporaryFileSystem",
+			"Bind", "Mount", "Root", "LogNamespace", "DynamicUser", "ProcSubset", "RestrictSUIDSGID", "Device", "User", "UMask", "StateDirectory", "RuntimeDirectory"} {
+			if strings.HasPrefix(key, bad) {
+				t.Errorf("%s is set", key)
+			}
+		}
+	}
+	for _, needed := range []string{"CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE", "CAP_SETUID", "CAP_SETGID"} {
+		if caps := settings(t)["CapabilityBoundingSet"]; !strings.HasPrefix(caps, "~") || strings.Contains(caps, needed) {
+			t.Errorf("CapabilityBoundingSet=%s takes %s away", caps, needed)
+		}
+	}
+	if filter := settings(t)["SystemCallFilter"]; !strings.HasPrefix(filter, "~") || strings.Contains(filter, "@mount") || strings.Contains(filter, "@clock") || strings.Contains(filter, "@privileged") {
+		t.Errorf("SystemCallFilter=%s", filter)
 	}
 }

@@ -1,5 +1,13 @@
-// Package admission decides whether a pod fits on this node, from the pods that are there already.
-// It is pure; reasons and messages are the kubelet's.
+// Package admission decides whether a pod may run on this node beside the pods that are there already, and which of
+// those have to go for one that is critical. It is pure; reasons and messages are the kubelet's.
+//
+// # Where it differs from a kubelet
+//
+// A kubelet rejects by the labels and taints of its Node object, which it reads from the API server. This agent has
+// no such object while it is offline, and what it may have is old. So a pod that a scheduler has bound is
+// rejected only for what cannot have changed: the labels of the machine itself (its name, system, architecture).
+// Of other labels the verdict is Doubt: the caller asks the cloud, and runs the pod if that does not answer. A static
+// pod, which no scheduler has seen, is judged by the labels of the configuration alone.
 package admission
 
 import (
@@ -13,78 +21,149 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// Node is what there is to share out.
+// Node is what there is to share out, and what is known of the node.
 type Node struct {
-	// Allocatable holds cpu, memory and pods; a resource that is missing is not counted.
+	Name string
+	// Allocatable holds cpu, memory, pods and so on; a resource of those that is missing is not counted.
 	Allocatable v1.ResourceList
+	// Devices tells whether plugins give out the devices of a resource: whether there are enough is known when
+	// they are chosen. nil knows none.
+	Devices func(name v1.ResourceName) bool
+	// Labels are those that this agent gives the node. Of the cloud's, all that the Node has.
+	Labels map[string]string
+	// Whole: Labels and Taints are those of the Node as it is now, so that what is not among them is not there.
+	Whole  bool
+	Taints []v1.Taint
+	// Checks are further reasons to reject a pod, such as the sysctls that it sets.
+	Checks []func(pod *v1.Pod) *observed.Reason
 }
 
-// Admit returns nil when pod fits beside the pods that were admitted before it, and otherwise why it
-// does not. Pods among others that have ended must be left out by the caller.
-func Admit(node Node, pod *v1.Pod, others []*v1.Pod) *observed.Reason {
-	if os := pod.Spec.OS; os != nil && os.Name != v1.Linux {
-		return &observed.Reason{Reason: "PodOSNotSupported", Message: fmt.Sprintf("Failed to admit pod as the OS field doesn't match node OS: the pod wants %q, the node has %q", os.Name, v1.Linux)}
+// Verdict is what becomes of a pod.
+type Verdict struct {
+	// Rejected says why the pod may not run; nil that it may.
+	Rejected *observed.Reason
+	// Victims have to end before the pod starts.
+	Victims []*v1.Pod
+	// Doubt: the labels or taints that the cloud may have given the Node would decide.
+	Doubt bool
+}
+
+// failure is one reason against a pod; short is how much of a resource is missing, 0 when it is something else.
+type failure struct {
+	observed.Reason
+	resource v1.ResourceName
+	short    int64
+}
+
+// Admit judges a pod. Others are the pods that were admitted before it and have not ended.
+func Admit(node Node, pod *v1.Pod, others []*v1.Pod) Verdict {
+	if os := pod.Labels[v1.LabelOSStable]; os != "" && os != string(v1.Linux) {
+		return rejected("PodOSSelectorNodeLabelDoesNotMatch", "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label")
 	}
-	if r := fitsCount(node, others); r != nil {
-		return r
+	if os := pod.Spec.OS; os != nil && os.Name != v1.Linux {
+		return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+	}
+	for _, check := range node.Checks {
+		if why := check(pod); why != nil {
+			return Verdict{Rejected: why}
+		}
+	}
+	failures := fitsResources(node, pod, others)
+	doubt := false
+	switch selected := matches(node, pod); selected {
+	case no:
+		failures = append(failures, predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"))
+	case unknown:
+		doubt = true
+	}
+	if pod.Spec.NodeName != "" && node.Name != "" && pod.Spec.NodeName != node.Name {
+		failures = append(failures, predicate("NodeName", "node(s) didn't match the requested node name"))
 	}
 	if port := takenPort(pod, others); port != "" {
-		return &observed.Reason{Reason: "NodePorts", Message: fmt.Sprintf("Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports (%s is taken)", port)}
+		failures = append(failures, predicate("NodePorts", fmt.Sprintf("node(s) didn't have free ports for the requested pod ports (%s is taken)", port)))
 	}
-	return fitsResources(node, pod, others)
+	if node.Whole && !Static(pod) && !tolerates(pod, node.Taints) {
+		failures = append(failures, predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
+	}
+	if len(failures) == 0 {
+		return Verdict{Doubt: doubt}
+	}
+	if !Critical(pod) {
+		return Verdict{Rejected: &failures[0].Reason}
+	}
+	return preempt(pod, others, failures, doubt)
 }
 
-func fitsCount(node Node, others []*v1.Pod) *observed.Reason {
-	if limit, ok := node.Allocatable[v1.ResourcePods]; ok && int64(len(others))+1 > limit.Value() {
-		return insufficient(v1.ResourcePods, 1, int64(len(others)), limit.Value())
-	}
-	return nil
+func rejected(reason, message string) Verdict {
+	return Verdict{Rejected: &observed.Reason{Reason: reason, Message: message}}
 }
 
-func fitsResources(node Node, pod *v1.Pod, others []*v1.Pod) *observed.Reason {
+func predicate(name, text string) failure {
+	return failure{Reason: observed.Reason{Reason: name, Message: "Predicate " + name + " failed: " + text}}
+}
+
+// fitsResources finds what a pod asks for and the node has not left.
+func fitsResources(node Node, pod *v1.Pod, others []*v1.Pod) []failure {
+	var failures []failure
+	add := func(name v1.ResourceName, want, used, capacity int64) {
+		if used+want > capacity {
+			failures = append(failures, insufficient(name, want, used, capacity))
+		}
+	}
+	if limit, ok := node.Allocatable[v1.ResourcePods]; ok {
+		add(v1.ResourcePods, 1, int64(len(others)), limit.Value())
+	}
 	wants := Requests(pod)
-	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage} {
+	for _, name := range counted(wants) {
 		want := amount(name, wants[name])
-		capacity, counted := node.Allocatable[name]
-		if want == 0 || !counted {
+		capacity, known := node.Allocatable[name]
+		if want <= 0 || !known && !missing(name, pod) || node.Devices != nil && node.Devices(name) {
 			continue
 		}
 		var used int64
 		for _, other := range others {
 			used += amount(name, Requests(other)[name])
 		}
-		if used+want > amount(name, capacity) {
-			return insufficient(name, want, used, amount(name, capacity))
+		add(name, want, used, amount(name, capacity))
+		if !known {
+			failures[len(failures)-1].short = 0 // nobody can make room for it
 		}
 	}
-	return unknownResource(node, wants)
+	return failures
 }
 
-// unknownResource finds a request for a resource that the node does not have at all.
-func unknownResource(node Node, wants v1.ResourceList) *observed.Reason {
-	var missing []v1.ResourceName
-	for name, q := range wants {
-		switch name {
-		case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage:
-			continue
-		}
-		if have := node.Allocatable[name]; q.Sign() > 0 && have.Cmp(q) < 0 {
-			missing = append(missing, name)
+// counted are the names of resources in the order in which they are looked at.
+func counted(wants v1.ResourceList) []v1.ResourceName {
+	first := []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage}
+	var rest []v1.ResourceName
+	for name := range wants {
+		if !slices.Contains(first, name) && name != v1.ResourcePods {
+			rest = append(rest, name)
 		}
 	}
-	if len(missing) == 0 {
-		return nil
-	}
-	slices.Sort(missing)
-	want, have := wants[missing[0]], node.Allocatable[missing[0]]
-	return insufficient(missing[0], want.Value(), 0, have.Value())
+	slices.Sort(rest)
+	return append(first, rest...)
 }
 
-func insufficient(name v1.ResourceName, want, used, capacity int64) *observed.Reason {
-	return &observed.Reason{
+// missing tells whether a resource that the node does not know is one that it lacks. Of cpu, memory and storage a
+// node that does not know how much it has does not count any. An extended resource may be the cluster's, where
+// a scheduler has bound the pod; a static pod has asked this node.
+func missing(name v1.ResourceName, pod *v1.Pod) bool {
+	switch name {
+	case v1.ResourceCPU, v1.ResourceMemory, v1.ResourceEphemeralStorage:
+		return false
+	}
+	if strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+		return true
+	}
+	return Static(pod)
+}
+
+func insufficient(name v1.ResourceName, want, used, capacity int64) failure {
+	return failure{observed.Reason{
 		Reason:  "OutOf" + string(name),
 		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used, capacity),
-	}
+	}, name, want - (capacity - used)}
 }
 
 // amount is a quantity in the unit that is counted: thousandths of a core for cpu, else units.
@@ -93,92 +172,4 @@ func amount(name v1.ResourceName, q resource.Quantity) int64 {
 		return q.MilliValue()
 	}
 	return q.Value()
-}
-
-// Requests is what a pod asks for as a whole: the sum of its containers and sidecars, or what an
-// init container needs beside the sidecars started before it if that is more, plus overhead. A
-// pod-level request takes the place of the sum. Source: "Resource sharing within containers" in the
-// Kubernetes documentation of init containers and sidecars.
-func Requests(pod *v1.Pod) v1.ResourceList {
-	total := v1.ResourceList{}
-	for i := range pod.Spec.Containers {
-		add(total, pod.Spec.Containers[i].Resources.Requests)
-	}
-	sidecars, peak := v1.ResourceList{}, v1.ResourceList{}
-	for i := range pod.Spec.InitContainers {
-		c := &pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
-			add(sidecars, c.Resources.Requests)
-			add(total, c.Resources.Requests)
-			raise(peak, sidecars)
-			continue
-		}
-		with := sidecars.DeepCopy()
-		add(with, c.Resources.Requests)
-		raise(peak, with)
-	}
-	raise(total, peak)
-	if pod.Spec.Resources != nil {
-		for name, q := range pod.Spec.Resources.Requests {
-			total[name] = q.DeepCopy()
-		}
-	}
-	add(total, pod.Spec.Overhead)
-	return total
-}
-
-func add(to, list v1.ResourceList) {
-	for name, q := range list {
-		sum := to[name].DeepCopy()
-		sum.Add(q)
-		to[name] = sum
-	}
-}
-
-func raise(to, list v1.ResourceList) {
-	for name, q := range list {
-		if have, ok := to[name]; !ok || have.Cmp(q) < 0 {
-			to[name] = q.DeepCopy()
-		}
-	}
-}
-
-// takenPort returns the first host port of pod that another pod has, or "".
-func takenPort(pod *v1.Pod, others []*v1.Pod) string {
-	for _, want := range hostPorts(pod) {
-		for _, other := range others {
-			for _, have := range hostPorts(other) {
-				if clash(want, have) {
-					return fmt.Sprintf("%s %d", strings.ToLower(string(protocol(want))), want.HostPort)
-				}
-			}
-		}
-	}
-	return ""
-}
-
-func hostPorts(pod *v1.Pod) []v1.ContainerPort {
-	var ports []v1.ContainerPort
-	for i := range pod.Spec.Containers {
-		for _, p := range pod.Spec.Containers[i].Ports {
-			if p.HostPort > 0 {
-				ports = append(ports, p)
-			}
-		}
-	}
-	return ports
-}
-
-// clash tells whether two ports cannot both be bound: no address means every address.
-func clash(a, b v1.ContainerPort) bool {
-	every := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
-	return a.HostPort == b.HostPort && protocol(a) == protocol(b) &&
-		(a.HostIP == b.HostIP || every(a.HostIP) || every(b.HostIP))
-}
-
-func protocol(p v1.ContainerPort) v1.Protocol {
-	if p.Protocol == "" {
-		return v1.ProtocolTCP
-	}
-	return p.Protocol
 }

@@ -48,6 +48,10 @@ type Options struct {
 	PerQOS bool
 	// PodPids limits the processes of a pod; 0 or less is no limit.
 	PodPids int64
+	// Pods limits all pods together; zero values, and no PerQOS, are no limit.
+	Pods Resources
+	// Reserved are cgroups of others that are given limits.
+	Reserved []Reserved
 	ResourceOptions
 }
 
@@ -60,7 +64,7 @@ type Manager struct {
 	pods map[types.UID]*v1.Pod
 	// classShares is what the Burstable class was last given.
 	classShares uint64
-	// missing are the controllers that the kernel does not offer, as Setup found.
+	// missing are the controllers that the kernel does not offer.
 	missing []string
 }
 
@@ -69,7 +73,7 @@ func New(opts Options) *Manager {
 	if opts.Driver == "" {
 		opts.Driver = DriverCgroupfs
 	}
-	return &Manager{opts: opts, pods: map[types.UID]*v1.Pod{}}
+	return &Manager{opts: opts, pods: map[types.UID]*v1.Pod{}, missing: missingControllers(mountpoint)}
 }
 
 // MissingError says which controllers the kernel does not offer; pods run without what they limit.
@@ -105,6 +109,9 @@ func (m *Manager) Setup(context.Context) error {
 			m.classShares = r.CPUShares
 		}
 	}
+	if err := m.limit(missing); err != nil {
+		return err
+	}
 	if len(missing) > 0 {
 		return &MissingError{missing}
 	}
@@ -126,7 +133,26 @@ func (m *Manager) EnsurePod(pod *v1.Pod) error {
 	if there && m.exists(m.podPath(pod)) {
 		return nil
 	}
+	return m.set(pod, missing)
+}
+
+// ResizePod gives the cgroup of a pod that runs other limits.
+func (m *Manager) ResizePod(pod *v1.Pod) error {
+	if !m.opts.PerQOS || !m.exists(m.podPath(pod)) {
+		return nil
+	}
+	m.mu.Lock()
+	missing := m.missing
+	m.mu.Unlock()
+	return m.set(pod, missing)
+}
+
+// set makes a pod's cgroup as the pod wants it.
+func (m *Manager) set(pod *v1.Pod, missing []string) error {
 	r := offered(PodResources(pod, m.opts.ResourceOptions, max(m.opts.PodPids, 0)), missing)
+	if len(r.Huge) > 0 && !hugetlb(mountpoint) {
+		r.Huge = nil
+	}
 	if err := m.apply(m.podPath(pod), r); err != nil {
 		return err
 	}
@@ -263,7 +289,8 @@ func (m *Manager) manager(p path, r Resources) (cgroups.Manager, error) {
 
 func (m *Manager) resources(r Resources) *cgroups.Resources {
 	out := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuShares: r.CPUShares, CpuQuota: r.CPUQuota, CpuPeriod: r.CPUPeriod, Memory: r.Memory}
-	if r.Pids > 0 {
+	out.HugetlbLimit = kernelHuge(r.Huge)
+	if r.Pids != 0 {
 		out.PidsLimit = &r.Pids
 	}
 	if cgroups.IsCgroup2UnifiedMode() {
@@ -386,7 +413,8 @@ func missingControllers(mount string) []string {
 			}
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(mount, name)); err != nil {
+		// The folder alone may be left of a mount that is not there.
+		if _, err := os.Stat(filepath.Join(mount, name, "cgroup.procs")); err != nil {
 			missing = append(missing, name)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,6 +95,75 @@ func TestPodResources(t *testing.T) {
 	}
 }
 
+func TestHugePages(t *testing.T) {
+	opts := ResourceOptions{CFSQuota: true, HugePageSizes: []int64{2 << 20, 1 << 30, 64 << 10}}
+	one := resources("hugepages-2Mi=4Mi memory=1Mi", "hugepages-2Mi=4Mi memory=1Mi")
+	p := pod("1", one, one, resources("", "hugepages-32Mi=32Mi"))
+	want := map[string]uint64{"2MB": 8 << 20, "1GB": 0, "64KB": 0}
+	if diff := cmp.Diff(want, PodResources(p, opts, 0).Huge); diff != "" {
+		t.Errorf("pod (-want +got):\n%s", diff)
+	}
+	limits := []*runtimeapi.HugepageLimit{{PageSize: "1GB"}, {PageSize: "2MB", Limit: 4 << 20}, {PageSize: "64KB"}}
+	got := ContainerResources(p, &p.Spec.Containers[0], opts).HugepageLimits
+	if diff := cmp.Diff(limits, got, protocmp.Transform()); diff != "" {
+		t.Errorf("container (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]uint64{"2MB": 0, "1GB": 0, "64KB": 0}, PodResources(pod("2"), opts, 0).Huge); diff != "" {
+		t.Errorf("a pod that asks for none may have none (-want +got):\n%s", diff)
+	}
+	if none := ContainerResources(p, &p.Spec.Containers[0], ResourceOptions{}).HugepageLimits; none != nil {
+		t.Errorf("limits on a node without huge pages: %v", none)
+	}
+	dir := t.TempDir()
+	if hugetlb(dir) {
+		t.Error("a kernel that has no hugetlb cgroup")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpu hugetlb\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if !hugetlb(dir) {
+		t.Error("v2 offers it")
+	}
+	if err := os.Mkdir(filepath.Join(dir, "hugetlb"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "cgroup.controllers")); err != nil {
+		t.Fatal(err)
+	}
+	if !hugetlb(dir) {
+		t.Error("v1 offers it")
+	}
+}
+
+// TestOOMScore: what "Node out of memory behavior" of the Kubernetes documentation says of the classes, of sidecars
+// and of pod-level resources.
+func TestOOMScore(t *testing.T) {
+	always := v1.ContainerRestartPolicyAlways
+	sidecar := pod("1", resources("memory=500Mi", ""), resources("memory=100Mi", ""))
+	sidecar.Spec.InitContainers = []v1.Container{{Name: "s", RestartPolicy: &always}, {Name: "i"}}
+	level := pod("2", resources("memory=100Mi", ""), resources("", ""))
+	level.Spec.Resources = ptr.To(resources("memory=500Mi", ""))
+	critical := pod("3", resources("", ""))
+	critical.Spec.Priority = ptr.To[int32](priorityNodeCritical)
+	for name, c := range map[string]struct {
+		pod       *v1.Pod
+		container *v1.Container
+		want      int64
+	}{
+		"first":           {sidecar, &sidecar.Spec.Containers[0], 500},
+		"second":          {sidecar, &sidecar.Spec.Containers[1], 900},
+		"sidecar":         {sidecar, &sidecar.Spec.InitContainers[0], 500},
+		"init":            {sidecar, &sidecar.Spec.InitContainers[1], 999},
+		"pod-level, some": {level, &level.Spec.Containers[0], 700},
+		"pod-level, none": {level, &level.Spec.Containers[1], 800},
+		"critical":        {critical, &critical.Spec.Containers[0], -997},
+	} {
+		if got := oomScore(c.pod, c.container, 1000<<20); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
 func TestNames(t *testing.T) {
 	burst := pod("12-ab", resources("cpu=1", ""))
 	for _, c := range []struct{ driver, root, parent, dir string }{
@@ -123,6 +193,20 @@ func TestNames(t *testing.T) {
 func TestMissingControllers(t *testing.T) {
 	dir := t.TempDir()
 	if diff := cmp.Diff([]string{"cpu", "memory", "pids"}, missingControllers(dir)); diff != "" {
+		t.Error(diff)
+	}
+	for _, name := range []string{"cpu", "memory", "pids"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "cgroup.procs"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "memory", "cgroup.procs")); err != nil { // an empty folder is no controller
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"memory"}, missingControllers(dir)); diff != "" {
 		t.Error(diff)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpuset cpu io pids\n"), 0o644); err != nil {

@@ -209,3 +209,29 @@ func enter(t *testing.T, m *Manager, p path, pid int) {
 		t.Fatal(err)
 	}
 }
+
+// TestResizePod: a pod that runs gets other limits; one that has no cgroup gets none.
+func TestResizePod(t *testing.T) {
+	onEachDriver(t, "resize", func(t *testing.T, opts Options) {
+		m := setUp(t, opts)
+		p := pod("77-88", resources("", "cpu=100m memory=64Mi"))
+		if err := m.ResizePod(p); err != nil || m.exists(m.podPath(p)) {
+			t.Errorf("a pod without a cgroup: %v", err)
+		}
+		if err := m.EnsurePod(p); err != nil {
+			t.Fatal(err)
+		}
+		for _, size := range []string{"cpu=200m memory=128Mi", "cpu=50m memory=32Mi"} {
+			p = pod("77-88", resources("", size))
+			if err := m.ResizePod(p); err != nil {
+				t.Fatal(err)
+			}
+			limit := p.Spec.Containers[0].Resources.Limits
+			quota := limit.Cpu().MilliValue() * 100
+			want := either(fmt.Sprint(quota), fmt.Sprint(quota, " 100000")) + ", " + fmt.Sprint(limit.Memory().Value())
+			if got := values(t, m, m.podPath(p)); !strings.Contains(got, want) {
+				t.Errorf("%v: %s, want %s", size, got, want)
+			}
+		}
+	})
+}

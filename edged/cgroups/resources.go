@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -39,41 +40,12 @@ type ResourceOptions struct {
 	CFSPeriod time.Duration
 	// MemoryCapacity is the node's memory, in bytes.
 	MemoryCapacity int64
+	// HugePageSizes are those that the node has, in bytes.
+	HugePageSizes []int64
 }
 
-// QOS returns the quality-of-service class of a pod: Guaranteed when every container limits cpu and memory
-// and requests as much, BestEffort when none asks for either, else Burstable. Pod-level resources
-// take the place of the containers'.
-func QOS(pod *v1.Pod) v1.PodQOSClass {
-	lists := []v1.ResourceRequirements{}
-	if r := pod.Spec.Resources; r != nil && (len(r.Requests) > 0 || len(r.Limits) > 0) {
-		lists = append(lists, *r)
-	} else {
-		for i := range pod.Spec.InitContainers {
-			lists = append(lists, pod.Spec.InitContainers[i].Resources)
-		}
-		for i := range pod.Spec.Containers {
-			lists = append(lists, pod.Spec.Containers[i].Resources)
-		}
-	}
-	any, all := false, true
-	for _, r := range lists {
-		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-			limit, request := r.Limits[name], r.Requests[name]
-			any = any || limit.Sign() > 0 || request.Sign() > 0
-			if limit.Sign() <= 0 || (request.Sign() > 0 && request.Cmp(limit) != 0) {
-				all = false
-			}
-		}
-	}
-	switch {
-	case !any:
-		return v1.PodQOSBestEffort
-	case all:
-		return v1.PodQOSGuaranteed
-	}
-	return v1.PodQOSBurstable
-}
+// QOS returns the quality-of-service class of a pod.
+func QOS(pod *v1.Pod) v1.PodQOSClass { return admission.QOS(pod) }
 
 // Shares converts thousandths of a cpu into cpu shares.
 func Shares(milli int64) uint64 {
@@ -100,7 +72,8 @@ func ContainerResources(pod *v1.Pod, c *v1.Container, opts ResourceOptions) *run
 	out := &runtimeapi.LinuxContainerResources{
 		CpuShares:          int64(Shares(cpuRequest.MilliValue())),
 		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
-		OomScoreAdj:        oomScoreAdj(pod, c, opts.MemoryCapacity),
+		OomScoreAdj:        oomScore(pod, c, opts.MemoryCapacity),
+		HugepageLimits:     criHuge(hugeLimits(c.Resources.Limits, opts.HugePageSizes)),
 	}
 	if opts.CFSQuota {
 		period := opts.period()
@@ -114,6 +87,22 @@ func (o ResourceOptions) period() time.Duration {
 		return defaultPeriod
 	}
 	return o.CFSPeriod
+}
+
+// oomScore is how eager the kernel is to kill a container. A sidecar goes no sooner than the containers that it serves.
+func oomScore(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
+	own := oomScoreAdj(pod, c, capacity)
+	if c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways || !initContainer(pod, c) {
+		return own
+	}
+	for i := range pod.Spec.Containers {
+		own = min(own, oomScoreAdj(pod, &pod.Spec.Containers[i], capacity))
+	}
+	return own
+}
+
+func initContainer(pod *v1.Pod, c *v1.Container) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(k v1.Container) bool { return k.Name == c.Name })
 }
 
 func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
@@ -130,8 +119,29 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 		return oomBestEffort - 1
 	}
 	// The more of the node's memory it asked for, the later it goes.
-	score := oomBestEffort - 1000*c.Resources.Requests.Memory().Value()/capacity
+	asked := c.Resources.Requests.Memory().Value() + podShare(pod)
+	score := oomBestEffort - 1000*asked/capacity
 	return min(max(score, oomBurstableMin), oomBestEffort-1)
+}
+
+// podShare is a container's part of the memory that the pod asks for beyond what its containers do.
+func podShare(pod *v1.Pod) int64 {
+	if pod.Spec.Resources == nil || len(pod.Spec.Containers) == 0 {
+		return 0
+	}
+	asked, ok := pod.Spec.Resources.Requests[v1.ResourceMemory]
+	if !ok {
+		return 0
+	}
+	containers := pod.DeepCopy()
+	containers.Spec.Resources, containers.Spec.Overhead = nil, nil
+	sum, count := admission.Requests(containers), len(pod.Spec.Containers)
+	for i := range pod.Spec.InitContainers {
+		if p := pod.Spec.InitContainers[i].RestartPolicy; p != nil && *p == v1.ContainerRestartPolicyAlways {
+			count++
+		}
+	}
+	return max(asked.Value()-sum.Memory().Value(), 0) / int64(count)
 }
 
 // Resources are the values of a pod's cgroup. Zero values set nothing.
@@ -141,6 +151,8 @@ type Resources struct {
 	CPUPeriod uint64
 	Memory    int64 // bytes
 	Pids      int64
+	// Huge are the limits on huge pages, by page size.
+	Huge map[string]uint64
 }
 
 // PodResources works out the values of a pod's cgroup: shares from its requests, and limits where every
@@ -148,7 +160,7 @@ type Resources struct {
 func PodResources(pod *v1.Pod, opts ResourceOptions, pids int64) Resources {
 	requests := podRequests(pod)
 	limits, cpuLimited, memoryLimited := podLimits(pod)
-	r := Resources{CPUShares: Shares(requests.Cpu().MilliValue()), Pids: pids}
+	r := Resources{CPUShares: Shares(requests.Cpu().MilliValue()), Pids: pids, Huge: hugeLimits(requests, opts.HugePageSizes)}
 	if QOS(pod) == v1.PodQOSBestEffort {
 		r.CPUShares = minShares
 		return r

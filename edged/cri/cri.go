@@ -106,8 +106,13 @@ func deadline(timeout time.Duration) grpc.UnaryClientInterceptor {
 			limit = 0
 		case *runtimeapi.StopContainerRequest:
 			limit += time.Duration(r.Timeout) * time.Second
+		case *runtimeapi.CheckpointContainerRequest:
+			limit += time.Duration(r.Timeout) * time.Second
 		case *runtimeapi.ExecSyncRequest:
 			limit += time.Duration(r.Timeout) * time.Second
+			if r.Timeout == 0 { // the command may take as long as its caller waits
+				limit = 0
+			}
 		}
 		if limit > 0 {
 			var cancel context.CancelFunc
@@ -120,6 +125,9 @@ func deadline(timeout time.Duration) grpc.UnaryClientInterceptor {
 
 // IsNotFound tells whether the runtime says that the object does not exist.
 func IsNotFound(err error) bool { return status.Code(err) == codes.NotFound }
+
+// isAlreadyThere tells whether the runtime says that there is an object of that name.
+func isAlreadyThere(err error) bool { return status.Code(err) == codes.AlreadyExists }
 
 // IsDown tells whether a call failed because the runtime is not there or does not answer,
 // rather than because of what was asked.

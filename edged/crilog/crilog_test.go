@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,18 +41,28 @@ func TestPrint(t *testing.T) {
 	write(t, filepath.Join(dir, "0.log"), entry(1, "stdout F old"))
 	write(t, filepath.Join(dir, "10.log"), entry(2, "stdout F one")+entry(3, "stdout P tw")+entry(3, "stdout F o")+entry(4, "stderr F bad")+entry(5, "stdout F ")+"damaged\n")
 	write(t, filepath.Join(dir, "9.log"), entry(1, "stdout F before"))
-	write(t, filepath.Join(dir, "10.log.20260101-000000"), "rotated\n")
+	write(t, filepath.Join(dir, "10.log.20260101-000002"), entry(1, "stdout F rotated"))
+	write(t, filepath.Join(dir, "10.log.20260101-000001"), entry(1, "stdout F rotated before"))
+	write(t, filepath.Join(dir, "10.log.20260101-000003.gz"), "compressed\n")
+	part := filepath.Join(dir, "10.log.20260101-000002")
+	if err := os.Chtimes(part, time.Time{}, time.Date(2026, 1, 1, 0, 0, 2, 0, time.UTC)); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		opts     Options
 		out, err string
 	}{
-		"all":      {Options{Tail: -1}, "one\ntwo\n\ndamaged\n", "bad\n"},
+		"all":      {Options{Tail: -1}, "rotated\none\ntwo\n\ndamaged\n", "bad\n"},
 		"tail":     {Options{Tail: 2}, "\ndamaged\n", ""},
 		"tail 0":   {Options{Tail: 0}, "", ""},
-		"long":     {Options{Tail: 100}, "one\ntwo\n\ndamaged\n", "bad\n"},
+		"six":      {Options{Tail: 6}, "one\ntwo\n\ndamaged\n", "bad\n"},
+		"seven":    {Options{Tail: 7}, "rotated\none\ntwo\n\ndamaged\n", "bad\n"},
+		"long":     {Options{Tail: 100}, "rotated\none\ntwo\n\ndamaged\n", "bad\n"},
 		"previous": {Options{Tail: -1, Previous: true}, "before\n", ""},
 		"since":    {Options{Tail: -1, Since: time.Date(2026, 1, 1, 0, 0, 4, 0, time.UTC)}, "\ndamaged\n", "bad\n"},
-		"times":    {Options{Tail: 3, Timestamps: true}, "2026-01-01T00:00:05.5Z \ndamaged\n", "2026-01-01T00:00:04.5Z bad\n"},
+		"times":    {Options{Tail: 3, Timestamps: true}, "2026-01-01T00:00:05.500000000Z \ndamaged\n", "2026-01-01T00:00:04.500000000Z bad\n"},
+		"limit":    {Options{Tail: -1, Limit: 13}, "rotated\none\nt", ""},
+		"no more":  {Options{Tail: -1, Limit: 1000}, "rotated\none\ntwo\n\ndamaged\n", "bad\n"},
 	} {
 		var out, errOut bytes.Buffer
 		if err := Print(t.Context(), dir, &out, &errOut, c.opts); err != nil {
@@ -118,6 +129,57 @@ func TestFollow(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFollowAttempt ends when the container has, goes on over a rotation, and not into the next attempt.
+func TestFollowAttempt(t *testing.T) {
+	dir := t.TempDir()
+	current := filepath.Join(dir, "3.log")
+	write(t, current, entry(1, "stdout F one")+entry(1, "stderr F err"))
+	var out safeBuffer
+	var over atomic.Bool
+	caught := make(chan struct{}, 100)
+	opts := Options{Tail: -1, Follow: true, Caught: func() error { caught <- struct{}{}; return nil }}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- PrintAttempt(t.Context(), current, &out, nil, opts, func() bool { return !over.Load() })
+	}()
+	<-caught
+	if err := os.Rename(current, current+".20260101-000000"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, current, entry(2, "stdout F two"))
+	write(t, filepath.Join(dir, "4.log"), entry(3, "stdout F of the next attempt"))
+	for end := time.Now().Add(10 * time.Second); out.String() != "one\ntwo\n"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%q", out.String())
+		}
+	}
+	over.Store(true)
+	write(t, current, entry(4, "stdout F last words"))
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if want := "one\ntwo\nlast words\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// TestNoEndOfLine prints a damaged log of one line without holding it in memory.
+func TestNoEndOfLine(t *testing.T) {
+	dir := t.TempDir()
+	raw := strings.Repeat("x", 3*maxLine)
+	write(t, filepath.Join(dir, "0.log"), raw+"\n")
+	var out bytes.Buffer
+	if err := Print(t.Context(), dir, &out, &out, Options{Tail: -1}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.ReplaceAll(out.String(), "\n", ""); got != raw {
+		t.Errorf("%d bytes, want %d", len(got), len(raw))
+	}
+	if out.Len() < len(raw)+3 {
+		t.Errorf("%d bytes in all: the line went out as a whole", out.Len())
 	}
 }
 

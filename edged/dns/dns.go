@@ -31,6 +31,8 @@ type Config struct {
 	ClusterDomain string
 	// ResolvConf is the node's resolver file; "" is none: pods then have no server but themselves.
 	ResolvConf string
+	// Standalone: the device belongs to no cluster, whose DNS nobody misses.
+	Standalone bool
 	// HostsFile is the node's own file of names; "" is /etc/hosts.
 	HostsFile string
 }
@@ -63,8 +65,10 @@ func (c *Configurer) Resolve(pod *v1.Pod) (*runtimeapi.DNSConfig, []Warning, err
 	policy := effectivePolicy(pod)
 	if policy == v1.DNSClusterFirst && len(c.cfg.ClusterDNS) == 0 {
 		policy = v1.DNSDefault
-		warnings = append(warnings, Warning{ReasonMissing, fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. "+
-			"Falling back to %q policy.", fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), v1.DNSClusterFirst, v1.DNSDefault)})
+		if !c.cfg.Standalone {
+			warnings = append(warnings, Warning{ReasonMissing, fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. "+
+				"Falling back to %q policy.", fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), v1.DNSClusterFirst, v1.DNSDefault)})
+		}
 	}
 	switch policy {
 	case v1.DNSNone:

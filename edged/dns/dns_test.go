@@ -65,6 +65,7 @@ func TestResolve(t *testing.T) {
 		{"no cluster DNS", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, node, []Warning{missing}},
 		{"no cluster DNS with host net", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true}, node, []Warning{missing}},
 		{"no cluster DNS on the host network", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst, HostNetwork: true}, node, nil},
+		{"no cluster at all", Config{ResolvConf: cluster.ResolvConf, Standalone: true}, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, node, nil},
 		{"no cluster domain", Config{ClusterDNS: []string{"10.96.0.10"}, ResolvConf: cluster.ResolvConf}, v1.PodSpec{},
 			&runtimeapi.DNSConfig{Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"}, Searches: []string{"lan.example", "home"}}, nil},
 		{"none", cluster, v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.2.3.4"}, Searches: []string{"a"},

@@ -75,11 +75,25 @@ func mapText(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Resource returns a limit or request of a container, divided and rounded up. A limit that is not set is
-// the node's allocatable.
-func Resource(c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
+// Limits returns what stands in for limits that a container does not have: those of the pod as a whole, where it has
+// them, else what the node has to give.
+func Limits(pod *v1.Pod, allocatable v1.ResourceList) v1.ResourceList {
+	if pod.Spec.Resources == nil || len(pod.Spec.Resources.Limits) == 0 {
+		return allocatable
+	}
+	out := maps.Clone(allocatable)
+	if out == nil {
+		out = v1.ResourceList{}
+	}
+	maps.Copy(out, pod.Spec.Resources.Limits)
+	return out
+}
+
+// Resource returns a limit or request of a container, divided and rounded up. A limit of cpu, memory or ephemeral storage
+// that is not set is the one of limits; huge pages are not given to who does not ask for them.
+func Resource(c *v1.Container, ref *v1.ResourceFieldSelector, limits v1.ResourceList) (string, error) {
 	kind, name, ok := strings.Cut(ref.Resource, ".")
-	resourceName := v1.ResourceName(name)
+	resourceName, huge := v1.ResourceName(name), strings.HasPrefix(name, v1.ResourceHugePagesPrefix)
 	var list v1.ResourceList
 	switch kind {
 	case "limits":
@@ -89,14 +103,13 @@ func Resource(c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.Res
 	default:
 		ok = false
 	}
-	supported := resourceName == v1.ResourceCPU || resourceName == v1.ResourceMemory ||
-		resourceName == v1.ResourceEphemeralStorage || strings.HasPrefix(name, v1.ResourceHugePagesPrefix)
+	supported := resourceName == v1.ResourceCPU || resourceName == v1.ResourceMemory || resourceName == v1.ResourceEphemeralStorage || huge
 	if !ok || !supported {
 		return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
 	}
 	q, set := list[resourceName]
-	if kind == "limits" && (!set || q.IsZero()) {
-		q = allocatable[resourceName]
+	if kind == "limits" && !huge && (!set || q.IsZero()) {
+		q = limits[resourceName]
 	}
 	divisor := ref.Divisor
 	if divisor.IsZero() {

@@ -34,6 +34,8 @@ type Facts struct {
 	Allocatable v1.ResourceList
 	// Services are those of the pod's namespace, and the API's.
 	Services []v1.Service
+	// File reads a file of a volume of the pod; os.ErrNotExist tells a missing one. nil where there are no volumes.
+	File func(volume, path string) ([]byte, error)
 }
 
 // Make returns the environment of a container in the order of its spec, and the names that were left out
@@ -165,14 +167,14 @@ func (e *environ) value(ctx context.Context, pod *v1.Pod, c *v1.Container, v *v1
 				return "", false, fmt.Errorf("container %s not found", name)
 			}
 		}
-		value, err = Resource(target, from.ResourceFieldRef, facts.Allocatable)
+		value, err = Resource(target, from.ResourceFieldRef, Limits(pod, facts.Allocatable))
 		return value, true, err
 	case from.ConfigMapKeyRef != nil:
 		return configMapKey(ctx, pod.Namespace, from.ConfigMapKeyRef, objects)
 	case from.SecretKeyRef != nil:
 		return secretKey(ctx, pod.Namespace, from.SecretKeyRef, objects)
 	case from.FileKeyRef != nil:
-		return "", false, fmt.Errorf("environment variable %s: fileKeyRef is not supported by this node; use configMapKeyRef or secretKeyRef", v.Name)
+		return fileKey(from.FileKeyRef, facts.File)
 	}
 	return "", true, nil
 }

@@ -152,7 +152,6 @@ func TestMake(t *testing.T) {
 }
 
 func TestMakeErrors(t *testing.T) {
-	file := v1.EnvVar{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{}}}
 	for _, tc := range []struct {
 		name string
 		from []v1.EnvFromSource
@@ -170,7 +169,6 @@ func TestMakeErrors(t *testing.T) {
 		{"resource", nil, []v1.EnvVar{res("A", "", "limits.gpu", "")}, "unsupported container resource : limits.gpu"},
 		{"resource without kind", nil, []v1.EnvVar{res("A", "", "cpu", "")}, "unsupported container resource : cpu"},
 		{"container", nil, []v1.EnvVar{res("A", "x", "limits.cpu", "")}, "container x not found"},
-		{"file", nil, []v1.EnvVar{file}, "environment variable A: fileKeyRef is not supported by this node; use configMapKeyRef or secretKeyRef"},
 		{"too long", nil, []v1.EnvVar{val("A", strings.Repeat("x", maxString()-2))},
 			fmt.Sprintf("container app: environment variable A has %d bytes, the kernel takes %d; mount the value as a file instead", maxString()+1, maxString())},
 	} {
@@ -242,5 +240,33 @@ func TestExpansionIsBounded(t *testing.T) {
 	}
 	if total > maxTotal+len(args)*len(args[0]) {
 		t.Errorf("arguments have %d bytes", total)
+	}
+}
+
+// TestDefaultLimits: the node's, or those of the pod as a whole; huge pages are not the node's.
+func TestDefaultLimits(t *testing.T) {
+	huge := v1.ResourceName("hugepages-2Mi")
+	f := facts()
+	f.Allocatable[huge] = resource.MustParse("64Mi")
+	c := v1.Container{Name: "app", Env: []v1.EnvVar{res("C", "", "limits.cpu", "1m"), res("M", "", "limits.memory", "1Mi"), res("H", "", "limits.hugepages-2Mi", "1Mi")}}
+	of := func(pod *v1.Pod) []string {
+		t.Helper()
+		vars, _, err := Make(t.Context(), pod, &c, f, store{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lines(vars)
+	}
+	pod := testPod()
+	if diff := cmp.Diff([]string{"C=4000", "M=1024", "H=0"}, of(pod)); diff != "" {
+		t.Error(diff)
+	}
+	pod.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m")}}
+	c.Resources.Limits = v1.ResourceList{huge: resource.MustParse("4Mi")}
+	if diff := cmp.Diff([]string{"C=500", "M=1024", "H=4"}, of(pod)); diff != "" {
+		t.Error(diff)
+	}
+	if f.Allocatable.Cpu().MilliValue() != 4000 {
+		t.Error("what the node has was changed")
 	}
 }

@@ -1,15 +1,18 @@
-// Package events records what happens to pods as v1.Events. They are kept in memory, the newest of each
-// kind once with a count, and nothing is written to the disk; a sink may take them further.
+// Package events records what happens to pods and to the node as v1.Events. They are kept in memory, the newest of each
+// kind once with a count, and nothing is written to the disk; a sink may take them further. Events that differ in
+// their words alone become one when there are many of them, so that none pushes the others out.
 package events
 
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
 
@@ -35,22 +38,24 @@ type Recorder struct {
 
 	mu sync.Mutex
 	// events are in the order of their last occurrence, the oldest first.
-	events []*v1.Event
+	events  []*v1.Event
+	similar similar
 }
 
-// New makes a recorder for a node. sink, which may be nil, is called with each event and its pod; it must not block.
+// New makes a recorder for a node. sink, which may be nil, is called with each event and its pod, nil for the node's own; it
+// must not block.
 func New(node string, sink func(v1.Event, *v1.Pod)) *Recorder {
 	return &Recorder{node: node, sink: sink, now: time.Now}
 }
 
 // Eventf records an event of a pod.
 func (r *Recorder) Eventf(pod *v1.Pod, eventType, reason, format string, args ...any) {
-	r.record(pod, "", eventType, reason, fmt.Sprintf(format, args...))
+	r.record(ofPod(pod, ""), eventType, reason, fmt.Sprintf(format, args...))
 }
 
 // ContainerEventf records an event of a container.
 func (r *Recorder) ContainerEventf(pod *v1.Pod, c *v1.Container, eventType, reason, format string, args ...any) {
-	r.record(pod, fieldPath(pod, c.Name), eventType, reason, fmt.Sprintf(format, args...))
+	r.record(ofPod(pod, fieldPath(pod, c.Name)), eventType, reason, fmt.Sprintf(format, args...))
 }
 
 func fieldPath(pod *v1.Pod, container string) string {
@@ -58,17 +63,42 @@ func fieldPath(pod *v1.Pod, container string) string {
 	if slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
 		list = "initContainers"
 	}
+	if slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == container }) {
+		list = "ephemeralContainers"
+	}
 	return "spec." + list + "{" + container + "}"
 }
 
-func (r *Recorder) record(pod *v1.Pod, field, eventType, reason, message string) {
+// NodeEventf records an event of the node.
+func (r *Recorder) NodeEventf(eventType, reason, format string, args ...any) {
+	// A node's UID is its name, as kubelets have it: kubectl describe node looks for that.
+	r.record(subject{namespace: v1.NamespaceDefault, name: r.node, ref: v1.ObjectReference{Kind: "Node", Name: r.node, UID: types.UID(r.node)}}, eventType, reason, fmt.Sprintf(format, args...))
+}
+
+// subject is what an event is about. The event lies in the namespace, and its name begins with the name; pod is nil for the
+// node's.
+type subject struct {
+	namespace, name string
+	ref             v1.ObjectReference
+	pod             *v1.Pod
+}
+
+func ofPod(pod *v1.Pod, field string) subject {
+	return subject{namespace: pod.Namespace, name: pod.Name, pod: pod, ref: v1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, FieldPath: field,
+	}}
+}
+
+func (r *Recorder) record(s subject, eventType, reason, message string) {
 	now := metav1.Time{Time: r.now()}
 	r.mu.Lock()
-	event, repeated := r.find(pod, field, eventType, reason, message)
+	text, combined := r.similar.message(similarity{s.ref.UID, s.ref.FieldPath, eventType, reason}, message, now.Time)
+	event, repeated := r.find(s, eventType, reason, text, combined)
 	if repeated {
 		event.Count++
+		event.Message = text
 	} else {
-		event = r.make(pod, field, eventType, reason, message, now)
+		event = r.make(s, eventType, reason, text, now)
 	}
 	event.LastTimestamp = now
 	r.events = append(r.events, event)
@@ -78,17 +108,20 @@ func (r *Recorder) record(pod *v1.Pod, field, eventType, reason, message string)
 	out := *event
 	r.mu.Unlock()
 	if !repeated {
-		klog.V(2).InfoS("Event", "pod", klog.KObj(pod), "field", field, "type", eventType, "reason", reason, "message", message)
+		klog.V(2).InfoS("Event", "object", klog.KRef(s.ref.Namespace, s.ref.Name), "field", s.ref.FieldPath, "type", eventType, "reason", reason, "message", text)
 	}
 	if r.sink != nil {
-		r.sink(out, pod)
+		r.sink(out, s.pod)
 	}
 }
 
-// find takes the event that says the same out of the list.
-func (r *Recorder) find(pod *v1.Pod, field, eventType, reason, message string) (*v1.Event, bool) {
+// find takes the event that says the same out of the list; of combined ones that is any of the same kind.
+func (r *Recorder) find(s subject, eventType, reason, message string, combined bool) (*v1.Event, bool) {
 	for i, e := range slices.Backward(r.events) {
-		if e.InvolvedObject.UID == pod.UID && e.InvolvedObject.FieldPath == field && e.Type == eventType && e.Reason == reason && e.Message == message {
+		if e.InvolvedObject.UID != s.ref.UID || e.InvolvedObject.FieldPath != s.ref.FieldPath || e.Type != eventType || e.Reason != reason {
+			continue
+		}
+		if e.Message == message || combined && strings.HasPrefix(e.Message, combinedPrefix) {
 			r.events = slices.Delete(r.events, i, i+1)
 			return e, true
 		}
@@ -96,17 +129,12 @@ func (r *Recorder) find(pod *v1.Pod, field, eventType, reason, message string) (
 	return nil, false
 }
 
-func (r *Recorder) make(pod *v1.Pod, field, eventType, reason, message string, now metav1.Time) *v1.Event {
+func (r *Recorder) make(s subject, eventType, reason, message string, now metav1.Time) *v1.Event {
 	return &v1.Event{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s.%x", pod.Name, now.UnixNano()), Namespace: pod.Namespace,
-		},
-		InvolvedObject: v1.ObjectReference{
-			APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
-			ResourceVersion: pod.ResourceVersion, FieldPath: field,
-		},
-		Reason: reason, Message: message, Type: eventType, Count: 1, FirstTimestamp: now,
+		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", s.name, now.UnixNano()), Namespace: s.namespace},
+		InvolvedObject: s.ref,
+		Reason:         reason, Message: message, Type: eventType, Count: 1, FirstTimestamp: now,
 		Source:              v1.EventSource{Component: component, Host: r.node},
 		ReportingController: component, ReportingInstance: r.node,
 	}

@@ -30,9 +30,54 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	for i := range 2 * keep {
-		r.Eventf(pod, v1.EventTypeNormal, "Many", "%s", fmt.Sprint(i))
+		r.Eventf(pod, v1.EventTypeNormal, fmt.Sprint("Many", i), "m")
 	}
-	if list := r.List(); len(list) != keep || list[keep-1].Message != fmt.Sprint(2*keep-1) {
+	if list := r.List(); len(list) != keep || list[keep-1].Reason != fmt.Sprint("Many", 2*keep-1) {
 		t.Errorf("%d events are kept, want the newest %d", len(list), keep)
+	}
+}
+
+// TestSimilarEvents: those that differ in their words alone become one when there are many, and count; after a while without
+// one they are told one by one again.
+func TestSimilarEvents(t *testing.T) {
+	var sunk []v1.Event
+	r := New("node1", func(e v1.Event, _ *v1.Pod) { sunk = append(sunk, e) })
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	r.now = func() time.Time { now = now.Add(time.Second); return now }
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "1"}}
+	for i := range 100 {
+		r.Eventf(pod, v1.EventTypeWarning, "Failed", "request %d failed", i)
+	}
+	r.Eventf(pod, v1.EventTypeWarning, "Failed", "request 3 failed") // one that is known counts for itself
+	list := r.List()
+	combined := list[len(list)-2]
+	if len(list) != similarMax+1 || combined.Count != 90 || combined.Message != "(combined from similar events): request 99 failed" || len(sunk) != 101 {
+		t.Fatalf("%d events, %d told, the last %+v", len(list), len(sunk), combined)
+	}
+	if again := list[len(list)-1]; again.Message != "request 3 failed" || again.Count != 2 {
+		t.Errorf("%+v", again)
+	}
+	now = now.Add(similarFor + time.Minute)
+	r.Eventf(pod, v1.EventTypeWarning, "Failed", "request 100 failed")
+	if last := sunk[len(sunk)-1]; last.Message != "request 100 failed" || last.Count != 1 {
+		t.Errorf("%+v", last)
+	}
+	for i := range 2 * similarKinds {
+		r.Eventf(pod, v1.EventTypeNormal, fmt.Sprint("Reason", i), "m")
+	}
+	if n := len(r.similar.kinds); n > similarKinds {
+		t.Errorf("%d kinds are remembered", n)
+	}
+}
+
+// TestNodeEvents: they are found by kubectl describe node.
+func TestNodeEvents(t *testing.T) {
+	var of []*v1.Pod
+	r := New("node1", func(_ v1.Event, pod *v1.Pod) { of = append(of, pod) })
+	r.NodeEventf(v1.EventTypeNormal, "NodeReady", "Node %s status is now: NodeReady", "node1")
+	e := r.List()[0]
+	want := v1.ObjectReference{Kind: "Node", Name: "node1", UID: "node1"}
+	if e.InvolvedObject != want || e.Namespace != "default" || e.Message != "Node node1 status is now: NodeReady" || len(of) != 1 || of[0] != nil {
+		t.Errorf("%+v", e)
 	}
 }

@@ -12,11 +12,14 @@ import (
 
 	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // credential is one entry of a docker configuration.
 type credential struct {
+	// from is the secret that it was in.
+	from origin
 	// registry is the key of the entry: host, optional port and path, with wildcards in the host.
 	registry      string
 	Username      string `json:"username"`
@@ -24,6 +27,12 @@ type credential struct {
 	Auth          string `json:"auth"`
 	IdentityToken string `json:"identitytoken"`
 	RegistryToken string `json:"registrytoken"`
+}
+
+// origin names a secret.
+type origin struct {
+	UID             types.UID
+	Namespace, Name string
 }
 
 func (c credential) auth() *runtimeapi.AuthConfig {
@@ -42,6 +51,7 @@ func credentials(secrets []v1.Secret, image string) ([]credential, error) {
 		}
 		for _, e := range entries {
 			if matches(e.registry, image) {
+				e.from = origin{secrets[i].UID, secrets[i].Namespace, secrets[i].Name}
 				found = append(found, e)
 			}
 		}

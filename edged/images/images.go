@@ -3,12 +3,14 @@
 // kubelet's.
 //
 // Two containers that want the same image with the same credentials share one pull. A pull ends when
-// nobody waits for it any more.
+// nobody waits for it any more, or when nothing comes of it: it has a deadline for progress, none for time (progress.go).
 package images
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
@@ -64,17 +68,34 @@ type Options struct {
 	QPS      float64
 	Burst    int
 	Recorder Recorder
+	// Records is the folder in which is kept who pulled what; empty keeps nothing, and lets every pod use what is here.
+	// Verify and Allowlist say who may use images that were here before.
+	Records   string
+	Verify    Policy
+	Allowlist []string
+	// Meter shows the progress of pulls; nil shows none, and no pull is given up.
+	Meter Meter
+	// Pulled is told of each image that was pulled; it may be nil, and must not block.
+	Pulled func()
+	// ProgressTimeout is how long a pull may go without progress; 0 is DefaultProgressTimeout.
+	ProgressTimeout time.Duration
+	// Repair is told of a pull that failed, and returns true when what was in its way has gone, or the image has come otherwise; nil
+	// does nothing.
+	Repair func(ctx context.Context, image string, failure error) bool
+	// ReportEvery is how often is told how far a pull is; 0 is after a minute, and then each time after twice as long.
+	ReportEvery time.Duration
 }
 
 // Puller ensures images. Its methods may be called from any goroutine.
 type Puller struct {
 	client runtimeapi.ImageServiceClient
 	opts   Options
+	access *access
 	limit  *rate.Limiter
-	// slots bounds pulls; nil is no bound.
-	slots chan struct{}
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// slots bounds pulls; nil is no bound.
+	slots   chan struct{}
 	pulls   map[string]*pull
 	backoff map[string]*retry
 }
@@ -88,16 +109,15 @@ type retry struct {
 
 // New makes a Puller.
 func New(client runtimeapi.ImageServiceClient, opts Options) *Puller {
-	p := &Puller{client: client, opts: opts, pulls: map[string]*pull{}, backoff: map[string]*retry{}}
-	if opts.QPS > 0 {
-		p.limit = rate.NewLimiter(rate.Limit(opts.QPS), max(opts.Burst, 1))
+	if opts.ProgressTimeout <= 0 {
+		opts.ProgressTimeout = DefaultProgressTimeout
 	}
-	switch {
-	case opts.Serialize:
-		p.slots = make(chan struct{}, 1)
-	case opts.MaxParallel > 0:
-		p.slots = make(chan struct{}, opts.MaxParallel)
+	if opts.Verify == "" {
+		opts.Verify = kubeletconfig.NeverVerifyPreloadedImages
 	}
+	p := &Puller{client: client, opts: opts, access: &access{dir: opts.Records, policy: opts.Verify, allow: opts.Allowlist}, pulls: map[string]*pull{}, backoff: map[string]*retry{}}
+	p.limit = rate.NewLimiter(rate.Inf, 1)
+	p.SetPace(opts.Pace())
 	return p
 }
 
@@ -120,8 +140,9 @@ func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, 
 		}
 		return "", &why, time.Now().Add(firstBackoff)
 	}
+	may := ref != "" && policy != v1.PullAlways && p.mayUse(pod, ref, name, secrets)
 	switch {
-	case ref != "" && policy != v1.PullAlways:
+	case may:
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Container image %q already present on machine and can be accessed by the pod", c.Image)
 		return ref, nil, time.Time{}
 	case ref == "" && policy == v1.PullNever:
@@ -129,9 +150,39 @@ func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, 
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventNever, "%s", why.Message)
 		return "", &why, time.Now().Add(firstBackoff)
 	case policy == v1.PullNever:
-		return ref, nil, time.Time{}
+		why := observed.Reason{Reason: ErrImageNeverPull, Message: fmt.Sprintf("Container image %q is present with pull policy of Never, but was pulled with credentials that none of this pod's imagePullSecrets has", c.Image)}
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventNever, "%s", why.Message)
+		return "", &why, time.Now().Add(firstBackoff)
 	}
 	return p.pullFor(ctx, pod, c, spec, secrets, sandbox)
+}
+
+// mayUse tells whether a pod may use an image that is on the node.
+func (p *Puller) mayUse(pod *v1.Pod, id, name string, secrets []v1.Secret) bool {
+	creds, _ := credentials(secrets, name) // what cannot be read is told when it is pulled with
+	may, err := p.access.allowed(id, name, creds)
+	if err != nil {
+		klog.ErrorS(err, "The image counts as one that was here before", "pod", klog.KObj(pod), "image", name)
+	}
+	return may
+}
+
+// notePull keeps who pulled an image, and forgets images that are gone.
+func (p *Puller) notePull(ctx context.Context, image *runtimeapi.Image, name string, by *credential) {
+	if p.opts.Records == "" || image.GetId() == "" {
+		return
+	}
+	err := p.access.pulled(image.Id, name, by, append(slices.Clone(image.RepoTags), image.RepoDigests...))
+	if list, listErr := p.client.ListImages(ctx, &runtimeapi.ListImagesRequest{}); listErr == nil {
+		var ids []string
+		for _, i := range list.Images {
+			ids = append(ids, i.Id)
+		}
+		err = errors.Join(err, p.access.prune(ids))
+	}
+	if err != nil {
+		klog.ErrorS(err, "Not kept who pulled the image; any pod may use it", "image", name)
+	}
 }
 
 // policyOf is a container's pull policy; a pod from an API server always has one.
@@ -177,12 +228,36 @@ func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec
 	if err != nil {
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Image pull secret of no use: %v", err)
 	}
-	ref, pulled, err := p.share(ctx, spec, creds, sandbox)
+	slow := func(done Progress) {
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulling, "Pulling image %q: %v so far", c.Image, done)
+	}
+	want := request{spec: spec, creds: creds, sandbox: sandbox, slow: slow}
+	ref, used, done, err := p.share(ctx, want)
+	if err != nil && ctx.Err() == nil && p.opts.Repair != nil && p.opts.Repair(ctx, spec.Image, err) {
+		if here, statErr := p.present(ctx, spec); statErr == nil && here != "" && policyOf(c) != v1.PullAlways && p.mayUse(pod, here, spec.Image, secrets) {
+			p.succeeded(key)
+			p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Container image %q came from an archive on this device", c.Image)
+			return here, nil, time.Time{}
+		}
+		ref, used, done, err = p.share(ctx, want)
+	}
 	if err == nil {
 		p.succeeded(key)
-		size := p.size(ctx, spec)
-		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
-			c.Image, pulled.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), size)
+		image := p.image(ctx, spec)
+		var by *credential
+		if used >= 0 {
+			by = &creds[used]
+		}
+		p.notePull(ctx, image, spec.Image, by)
+		if p.opts.Pulled != nil {
+			p.opts.Pulled()
+		}
+		rate := ""
+		if done.Received > 0 {
+			rate = " It " + done.String() + "."
+		}
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.%s",
+			c.Image, done.Took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), image.GetSize(), rate)
 		return ref, nil, time.Time{}
 	}
 	if ctx.Err() != nil {
@@ -207,12 +282,13 @@ func explain(image string, err error) (reason, message string) {
 	return ErrImagePull, message
 }
 
-func (p *Puller) size(ctx context.Context, spec *runtimeapi.ImageSpec) uint64 {
+// image is what the runtime knows of an image that was pulled; nil when it cannot be asked.
+func (p *Puller) image(ctx context.Context, spec *runtimeapi.ImageSpec) *runtimeapi.Image {
 	resp, err := p.client.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: spec})
 	if err != nil {
-		return 0
+		return nil
 	}
-	return resp.GetImage().GetSize()
+	return resp.GetImage()
 }
 
 func (p *Puller) waiting(key string) (retry, bool) {

@@ -240,3 +240,41 @@ func TestMatches(t *testing.T) {
 		}
 	}
 }
+
+// TestPullIsRepaired: what was in the way of a pull has gone, and it is tried again; or the image has come otherwise.
+func TestPullIsRepaired(t *testing.T) {
+	const name = "docker.io/library/a:1"
+	for what, tc := range map[string]struct {
+		policy     v1.PullPolicy
+		repair     func(s *service) bool
+		ref        string
+		pulls      int
+		stillFails bool
+	}{
+		"nothing was in the way":             {v1.PullIfNotPresent, func(*service) bool { return false }, "", 1, false},
+		"a bad blob has gone":                {v1.PullIfNotPresent, func(*service) bool { return true }, "pulled:" + name, 2, false},
+		"a bad blob was not all":             {v1.PullIfNotPresent, func(*service) bool { return true }, "", 2, true},
+		"an archive had it":                  {v1.PullIfNotPresent, func(s *service) bool { s.present[name] = true; return true }, "sha256:" + name, 1, false},
+		"an archive is not what Always asks": {v1.PullAlways, func(s *service) bool { s.present[name] = true; return true }, "pulled:" + name, 2, false},
+	} {
+		failed := false
+		s := &service{present: map[string]bool{}}
+		s.pull = func(context.Context, *runtimeapi.PullImageRequest) error {
+			if failed && !tc.stillFails {
+				return nil
+			}
+			failed = true
+			return errors.New("blob not found")
+		}
+		p := New(s, Options{Recorder: &events{}, Repair: func(_ context.Context, image string, err error) bool {
+			if image != name || !strings.Contains(err.Error(), "blob not found") {
+				t.Errorf("%s: told of %s: %v", what, image, err)
+			}
+			return tc.repair(s)
+		}})
+		ref, reason, _ := ensure(t.Context(), p, testPod("a:1", tc.policy))
+		if ref != tc.ref || len(s.pulls) != tc.pulls || (ref == "") != (reason != "") {
+			t.Errorf("%s: %q, %q, pulls %v", what, ref, reason, s.pulls)
+		}
+	}
+}

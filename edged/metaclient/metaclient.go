@@ -76,15 +76,18 @@ func DecodePod(data []byte) (*v1.Pod, error) {
 
 // ConfigMap returns a stored configmap; apierrors.IsNotFound tells a missing one.
 func (c *Client) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
-	return get[v1.ConfigMap](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeConfigMap, Name: name})
+	return Get[v1.ConfigMap](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeConfigMap, Name: name})
 }
 
 // Secret returns a stored secret; apierrors.IsNotFound tells a missing one.
 func (c *Client) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name})
+	return Get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name})
 }
 
-func get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
+// Get returns an object that is asked for by its key, or with a key without a name (and a slice as T) all of its type;
+// apierrors.IsNotFound tells one that does not exist, and apierrors.IsServiceUnavailable one of which nobody here knows
+// while the cloud cannot be asked.
+func Get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
 	data, err := c.ask(ctx, model.OpQuery, key, nil)
 	if err != nil {
 		return nil, err
@@ -99,16 +102,9 @@ func get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
 // PodStatuses returns the last reported status of each pod, by UID. Rows that do not decode are
 // left out: a status is made anew from the runtime.
 func (c *Client) PodStatuses(ctx context.Context) (map[types.UID]v1.PodStatus, error) {
-	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodPatchList}, nil)
+	rows, err := c.statusRows(ctx)
 	if err != nil {
 		return nil, err
-	}
-	var rows []struct {
-		Key   string `json:"key"`
-		Value string `json:"value"`
-	}
-	if err := json.Unmarshal(data, &rows); err != nil {
-		return nil, fmt.Errorf("list of stored pod statuses: %w", err)
 	}
 	statuses := make(map[types.UID]v1.PodStatus, len(rows))
 	for _, row := range rows {
@@ -117,6 +113,43 @@ func (c *Client) PodStatuses(ctx context.Context) (map[types.UID]v1.PodStatus, e
 		}
 	}
 	return statuses, nil
+}
+
+// statusRow is a stored status.
+type statusRow struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+func (c *Client) statusRows(ctx context.Context) ([]statusRow, error) {
+	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodPatchList}, nil)
+	if err != nil {
+		return nil, err
+	}
+	var rows []statusRow
+	if err := json.Unmarshal(data, &rows); err != nil {
+		return nil, fmt.Errorf("list of stored pod statuses: %w", err)
+	}
+	return rows, nil
+}
+
+// StatusOwners returns the pods of which statuses are stored, with no more than their names and UIDs. A row that does not
+// decode has no UID.
+func (c *Client) StatusOwners(ctx context.Context) ([]*v1.Pod, error) {
+	rows, err := c.statusRows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var owners []*v1.Pod
+	for _, row := range rows {
+		key, err := resource.Parse(row.Key)
+		if err != nil || key.Name == "" {
+			continue
+		}
+		uid, _, _ := readPatch([]byte(row.Value))
+		owners = append(owners, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}})
+	}
+	return owners, nil
 }
 
 // ReportStatus stores a pod's status and queues it for the cloud; it is durable on return.

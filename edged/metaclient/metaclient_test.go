@@ -8,10 +8,13 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // bus answers as a test wants, and keeps what was asked.
@@ -90,8 +93,20 @@ func TestReports(t *testing.T) {
 	if err != nil || len(statuses) != 1 || statuses["1"].Phase != v1.PodRunning {
 		t.Errorf("%v, %v: want what was reported", statuses, err)
 	}
+	owners, err := New(&bus{answer: string(row)}).StatusOwners(t.Context())
+	if err != nil || len(owners) != 1 || owners[0].Namespace != "n" || owners[0].Name != "p" || owners[0].UID != "1" {
+		t.Errorf("%v, %v: want whose status was reported", owners, err)
+	}
 	if err := c.KeepStatus(t.Context(), pod, v1.PodStatus{}); err != nil || b.asked.Route.Resource != "n/podstatus/p" {
 		t.Error(err, b.asked.Route)
+	}
+	if err := c.ReportMirrorStatus(t.Context(), pod, v1.PodStatus{Phase: v1.PodRunning}); err != nil || b.asked.Route.Resource != "n/podpatch/p" ||
+		b.asked.Route.Operation != model.OpUpdate || !strings.HasPrefix(string(b.asked.ContentData()), `{"metadata":{"uid":"1"}`) {
+		t.Error(err, b.asked.Route)
+	}
+	made := New(&bus{answer: `{"Object":{"metadata":{"name":"p","uid":"made"}},"Err":null}`})
+	if got, err := made.CreatePod(t.Context(), pod); err != nil || got.UID != "made" {
+		t.Error(got, err)
 	}
 	if err := c.ForgetStatus(t.Context(), pod); err != nil || b.asked.Route.Operation != model.OpDelete {
 		t.Error(err, b.asked.Route)
@@ -99,5 +114,36 @@ func TestReports(t *testing.T) {
 	if err := c.ReportDeleted(t.Context(), pod); err != nil || b.asked.Route.Resource != "n/pod/p" ||
 		string(b.asked.Content) != `{"gracePeriodSeconds":0,"preconditions":{"uid":"1"}}` {
 		t.Errorf("%v %s", err, b.asked.Content)
+	}
+}
+
+func TestRareObjects(t *testing.T) {
+	b := &bus{answer: `{"metadata":{"name":"gvisor"},"handler":"runsc"}`}
+	key := resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeRuntimeClass, Name: "gvisor"}
+	class, err := Get[nodev1.RuntimeClass](t.Context(), New(b), key)
+	if err != nil || class.Handler != "runsc" || b.asked.Route.Resource != "null/runtimeclass/gvisor" || b.asked.Route.Operation != model.OpQuery {
+		t.Errorf("%+v %v, asked %+v", class, err, b.asked.Route)
+	}
+	c := New(&bus{answer: `{"ErrStatus":{"status":"Failure","reason":"ServiceUnavailable","code":503,"message":"unknown here"}}`})
+	if _, err := Get[nodev1.RuntimeClass](t.Context(), c, key); !apierrors.IsServiceUnavailable(err) {
+		t.Errorf("err = %v", err)
+	}
+	b = &bus{answer: `{"Object":{"metadata":{"name":"n","resourceVersion":"7"}},"Err":null}`}
+	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d", NodeID: "id"}}}}
+	for operation, do := range map[string]func(context.Context, *storagev1.CSINode) (*storagev1.CSINode, error){
+		model.OpInsert: New(b).CreateCSINode, model.OpUpdate: New(b).UpdateCSINode} {
+		got, err := do(t.Context(), node)
+		if err != nil || got.ResourceVersion != "7" || b.asked.Route.Resource != "null/csinode/n" || b.asked.Route.Operation != operation ||
+			!strings.Contains(string(b.asked.Content), `"nodeID":"id"`) {
+			t.Errorf("%s: %+v %v, asked %+v %s", operation, got, err, b.asked.Route, b.asked.Content)
+		}
+	}
+	c = New(&bus{answer: `{"Object":null,"Err":{"ErrStatus":{"status":"Failure","reason":"Conflict","code":409}}}`})
+	if _, err := c.UpdateCSINode(t.Context(), node); !apierrors.IsConflict(err) {
+		t.Errorf("err = %v", err)
+	}
+	c = New(&bus{answer: `{"metadata":{"name":"n"},"spec":{"drivers":[{"name":"d","nodeID":"id"}]}}`})
+	if got, err := c.CSINode(t.Context(), "n"); err != nil || len(got.Spec.Drivers) != 1 {
+		t.Errorf("%+v %v", got, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -72,7 +73,7 @@ func (c *Client) RegisterNode(ctx context.Context, node *v1.Node) (*v1.Node, err
 
 // Node returns the Node as the cloud has it, or as it was when there was a link.
 func (c *Client) Node(ctx context.Context, name string) (*v1.Node, error) {
-	return get[v1.Node](ctx, c, nodeKey(name))
+	return Get[v1.Node](ctx, c, nodeKey(name))
 }
 
 // UpdateNode changes the Node's labels, annotations and taints.
@@ -93,6 +94,13 @@ func (c *Client) PatchNodeStatus(ctx context.Context, name string, patch []byte)
 	return err
 }
 
+// PatchClaimStatus applies a strategic merge patch to the status of a PersistentVolumeClaim. Clouds of KubeEdge take none.
+func (c *Client) PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) error {
+	key := resource.Key{Namespace: namespace, Type: resource.TypePersistentVolumeClaim, Name: name}
+	_, err := act[v1.PersistentVolumeClaim](ctx, c, model.OpPatch, key, json.RawMessage(patch))
+	return err
+}
+
 func leaseKey(name string) resource.Key {
 	return resource.Key{Namespace: leaseNamespace, Type: resource.TypeLease, Name: name}
 }
@@ -110,6 +118,25 @@ func (c *Client) CreateLease(ctx context.Context, lease *coordinationv1.Lease) (
 // UpdateLease renews the node's lease.
 func (c *Client) UpdateLease(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	return act[coordinationv1.Lease](ctx, c, model.OpUpdate, leaseKey(lease.Name), lease)
+}
+
+func csiNodeKey(name string) resource.Key {
+	return resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeCSINode, Name: name}
+}
+
+// CSINode returns the node's CSINode, which lists its CSI drivers.
+func (c *Client) CSINode(ctx context.Context, name string) (*storagev1.CSINode, error) {
+	return Get[storagev1.CSINode](ctx, c, csiNodeKey(name))
+}
+
+// CreateCSINode makes the node's CSINode; apierrors.IsAlreadyExists tells one that is there.
+func (c *Client) CreateCSINode(ctx context.Context, node *storagev1.CSINode) (*storagev1.CSINode, error) {
+	return act[storagev1.CSINode](ctx, c, model.OpInsert, csiNodeKey(node.Name), node)
+}
+
+// UpdateCSINode replaces the node's CSINode; apierrors.IsConflict tells that it was changed meanwhile.
+func (c *Client) UpdateCSINode(ctx context.Context, node *storagev1.CSINode) (*storagev1.CSINode, error) {
+	return act[storagev1.CSINode](ctx, c, model.OpUpdate, csiNodeKey(node.Name), node)
 }
 
 // Token returns a token of a service account: the stored one until it is time to renew it, and after that as long
@@ -136,7 +163,7 @@ func (c *Client) Token(ctx context.Context, namespace, account string, request *
 
 // Services returns the stored services of a namespace.
 func (c *Client) Services(ctx context.Context, namespace string) ([]v1.Service, error) {
-	list, err := get[[]v1.Service](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeService})
+	list, err := Get[[]v1.Service](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeService})
 	if err != nil {
 		return nil, err
 	}

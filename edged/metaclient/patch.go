@@ -14,7 +14,7 @@ import (
 
 // owned are the fields of a pod's status that a node agent sets.
 var owned = [...]string{
-	"phase", "message", "reason", "hostIP", "hostIPs", "podIP", "podIPs", "startTime", "qosClass",
+	"phase", "message", "reason", "hostIP", "hostIPs", "podIP", "podIPs", "startTime", "qosClass", "resources", "allocatedResources",
 	"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses",
 }
 
@@ -23,6 +23,12 @@ var mergedByIP = [...]string{"hostIPs", "podIPs"}
 
 // replaceList is the entry by which a list is replaced rather than merged.
 var replaceList = json.RawMessage(`{"$patch":"replace"}`)
+
+// WritePatch is the form in which a pod's status is stored, and reported.
+func WritePatch(uid types.UID, status v1.PodStatus) ([]byte, error) { return writePatch(uid, status) }
+
+// ReadPatch reads such a form, or that of KubeEdge, which holds no more than what had changed.
+func ReadPatch(text []byte) (types.UID, v1.PodStatus, error) { return readPatch(text) }
 
 func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 	text, err := json.Marshal(status)
@@ -46,7 +52,41 @@ func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 			}
 		}
 	}
+	if fields["conditions"], err = wholeConditions(status.Conditions); err != nil {
+		return nil, err
+	}
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": fields})
+}
+
+// sometimes are the conditions that a node agent does not always have: where they are not, they are to go.
+var sometimes = [...]v1.PodConditionType{v1.PodResizePending, v1.PodResizeInProgress}
+
+// wholeConditions are conditions of which each says of its own fields that are empty that they are: they are merged by
+// type, and what was said before would stay.
+func wholeConditions(conditions []v1.PodCondition) (json.RawMessage, error) {
+	out := make([]any, 0, len(conditions)+len(sometimes))
+	for i := range conditions {
+		text, err := json.Marshal(&conditions[i])
+		if err != nil {
+			return nil, err
+		}
+		fields := map[string]json.RawMessage{}
+		if err := json.Unmarshal(text, &fields); err != nil {
+			return nil, err
+		}
+		for _, name := range [...]string{"reason", "message"} {
+			if _, ok := fields[name]; !ok {
+				fields[name] = json.RawMessage("null")
+			}
+		}
+		out = append(out, fields)
+	}
+	for _, kind := range sometimes {
+		if !slices.ContainsFunc(conditions, func(c v1.PodCondition) bool { return c.Type == kind }) {
+			out = append(out, map[string]any{"$patch": "delete", "type": kind})
+		}
+	}
+	return json.Marshal(out)
 }
 
 // readPatch reads a patch of ours, or one of KubeEdge's.
@@ -62,5 +102,6 @@ func readPatch(text []byte) (types.UID, v1.PodStatus, error) {
 	}
 	p.Status.PodIPs = slices.DeleteFunc(p.Status.PodIPs, func(ip v1.PodIP) bool { return ip.IP == "" })
 	p.Status.HostIPs = slices.DeleteFunc(p.Status.HostIPs, func(ip v1.HostIP) bool { return ip.IP == "" })
+	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Status == "" }) // to go
 	return p.Metadata.UID, p.Status, nil
 }

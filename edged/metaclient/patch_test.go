@@ -13,7 +13,7 @@ import (
 func TestPatch(t *testing.T) {
 	before := v1.Pod{Status: v1.PodStatus{
 		Phase: v1.PodPending, Reason: "Evicted", Message: "old", PodIP: "10.0.0.1", PodIPs: []v1.PodIP{{IP: "10.0.0.1"}}, HostIPs: []v1.HostIP{{IP: "192.0.2.1"}},
-		Conditions:            []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "old"}},
+		Conditions:            []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "old", Message: "older"}, {Type: v1.PodResizePending, Status: v1.ConditionTrue}},
 		InitContainerStatuses: []v1.ContainerStatus{{Name: "i"}}, ContainerStatuses: []v1.ContainerStatus{{Name: "c", RestartCount: 1}},
 		NominatedNodeName: "of the scheduler",
 	}}
@@ -48,7 +48,7 @@ func TestPatch(t *testing.T) {
 	if ready.Type != v1.PodReady {
 		ready = after.Status.Conditions[1]
 	}
-	if len(after.Status.Conditions) != 2 || ready.Status != v1.ConditionTrue {
+	if len(after.Status.Conditions) != 2 || ready.Status != v1.ConditionTrue || ready.Reason != "" || ready.Message != "" {
 		t.Errorf("conditions %+v", after.Status.Conditions)
 	}
 	want.Conditions, want.NominatedNodeName = after.Status.Conditions, "of the scheduler"

@@ -15,8 +15,11 @@ func TestNodeFacts(t *testing.T) {
 	if err := os.WriteFile(file, []byte("Buffers: 1 kB\nMemTotal:   524288 kB\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := memTotal(file); err != nil || n != 512<<20 {
+	if n, err := memInfo(file, "MemTotal"); err != nil || n != 512<<20 {
 		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := memInfo(file, "SwapTotal"); err == nil {
+		t.Errorf("no error where there is none, and %d", n)
 	}
 	capacity := v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("512Mi")}
 	got, err := Allocatable(capacity, map[string]string{"cpu": "500m", "memory": "1Gi"}, map[string]string{"cpu": "100m", "pid": "10"})
@@ -29,7 +32,32 @@ func TestNodeFacts(t *testing.T) {
 	if _, err := Allocatable(capacity, map[string]string{"cpu": "much"}); err == nil {
 		t.Error("no error for what is no quantity")
 	}
-	if real, err := Capacity(7); err != nil || real.Memory().Value() < 1<<20 || real.Pods().Value() != 7 || real.Cpu().IsZero() {
+	if real, err := Capacity(7, filepath.Join(t.TempDir(), "not", "yet")); err != nil || real.StorageEphemeral().Value() < 1<<20 || real.Memory().Value() < 1<<20 || real.Pods().Value() != 7 || real.Cpu().IsZero() {
 		t.Errorf("%v, %v", real, err)
+	}
+}
+
+func TestHugePages(t *testing.T) {
+	dir := t.TempDir()
+	for name, count := range map[string]string{"hugepages-2048kB": "5\n", "hugepages-1048576kB": "0\n", "hugepages-64kB": "many", "hugepages-x": "1", "other": "1"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "nr_hugepages"), []byte(count), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(map[int64]int64{2 << 20: 5, 1 << 30: 0}, hugePages(dir)); diff != "" {
+		t.Error(diff)
+	}
+	if hugePages(filepath.Join(dir, "none")) != nil {
+		t.Error("pages of a kernel without")
+	}
+	if got := string(hugeName(2<<20)) + " " + string(hugeName(1<<30)) + " " + string(hugeName(64<<10)); got != "hugepages-2Mi hugepages-1Gi hugepages-64Ki" {
+		t.Error(got)
+	}
+	left, err := Allocatable(v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi"), "hugepages-2Mi": resource.MustParse("100Mi")}, map[string]string{"memory": "12Mi"})
+	if err != nil || left.Memory().String() != "400Mi" {
+		t.Errorf("%v, %v", left, err)
 	}
 }

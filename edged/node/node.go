@@ -42,6 +42,14 @@ type Options struct {
 	Status func() v1.NodeStatus
 	// Unready says why the node cannot run pods; nil that it can.
 	Unready func() error
+	// Conditions, which may be nil, are those beside Ready that do not hold on every healthy node: pressure of the disk,
+	// say. Their times are worked out here.
+	Conditions func() []v1.NodeCondition
+	// Changed, which may be nil, is told of conditions that are not what they were, with those before; there are none
+	// before the first.
+	Changed func(before, now []v1.NodeCondition)
+	// Found, which may be nil, is told of the Node as the cloud has it from an earlier life of this device.
+	Found func(have *v1.Node)
 }
 
 // Node is the loop. It keeps nothing on the disk: all of it is made anew.
@@ -49,6 +57,8 @@ type Node struct {
 	opts  Options
 	cloud Cloud
 	woken chan struct{}
+	// looked: the state may be another, and is told if it is.
+	looked chan struct{}
 
 	registered bool
 	// told is the status that the cloud has, toldAt when it was told; nil when it is to be told at once.
@@ -65,13 +75,21 @@ type Node struct {
 
 // New makes a loop.
 func New(cloud Cloud, opts Options) *Node {
-	return &Node{opts: opts, cloud: cloud, woken: make(chan struct{}, 1)}
+	return &Node{opts: opts, cloud: cloud, woken: make(chan struct{}, 1), looked: make(chan struct{}, 1)}
 }
 
 // Wake has everything told anew: there is a link again, or the runtime's state has changed.
 func (n *Node) Wake() {
 	select {
 	case n.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Look has the state looked at, and told if it is another than was told.
+func (n *Node) Look() {
+	select {
+	case n.looked <- struct{}{}:
 	default:
 	}
 }
@@ -88,6 +106,7 @@ func (n *Node) Run(ctx context.Context) error {
 			return nil
 		case <-n.woken:
 			n.told = nil
+		case <-n.looked:
 		case <-tick.C:
 		}
 	}
@@ -117,7 +136,10 @@ func (n *Node) register(ctx context.Context) error {
 	have, err := n.cloud.RegisterNode(ctx, object(&n.opts, status))
 	if apierrors.IsAlreadyExists(err) {
 		if have, err = n.cloud.Node(ctx, n.opts.Name); err == nil {
-			if own := relabelled(have, labels(n.opts.Name, n.opts.Labels)); own != nil {
+			if n.opts.Found != nil {
+				n.opts.Found(have)
+			}
+			if own := relabelled(have, Labels(n.opts.Name, n.opts.Labels)); own != nil {
 				err = n.cloud.UpdateNode(ctx, own)
 			}
 		}
@@ -136,18 +158,30 @@ func (n *Node) register(ctx context.Context) error {
 // status is the status as it is now.
 func (n *Node) status() v1.NodeStatus {
 	status := n.opts.Status()
-	n.conditions = conditions(n.opts.Unready(), n.conditions, metav1.Now())
+	var more []v1.NodeCondition
+	if n.opts.Conditions != nil {
+		more = n.opts.Conditions()
+	}
+	before := n.conditions
+	n.conditions = conditions(n.opts.Unready(), more, before, metav1.Now())
 	status.Conditions = n.conditions
+	if n.opts.Changed != nil {
+		n.opts.Changed(before, n.conditions)
+	}
 	return status
 }
 
 // report tells the status when it has changed, and now and then.
 func (n *Node) report(ctx context.Context) error {
 	status := n.status()
-	if !changed(n.told, &status) && time.Since(n.toldAt) < n.opts.Report {
-		return nil
+	say := patch
+	if !changed(n.told, &status) {
+		if time.Since(n.toldAt) < n.opts.Report {
+			return nil
+		}
+		say = stillSo
 	}
-	text, err := patch(&status)
+	text, err := say(&status)
 	if err != nil {
 		return err
 	}
@@ -188,7 +222,17 @@ func (n *Node) nextLease(ctx context.Context) (*coordinationv1.Lease, error) {
 	next := have.DeepCopy()
 	next.TypeMeta = metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}
 	next.Spec = n.newLease().Spec
+	next.Spec.RenewTime = &metav1.MicroTime{Time: renewTime(time.Now(), have.Spec.RenewTime, leaseAge(n.opts.Lease))}
 	return n.cloud.UpdateLease(ctx, next)
+}
+
+// renewTime is what a renewal is dated. Whoever watches the lease believes in a renewal that is newer than the one
+// before: a device whose clock has gone back since, to 1970 say, goes on from there.
+func renewTime(now time.Time, before *metav1.MicroTime, step time.Duration) time.Time {
+	if before == nil || now.After(before.Time) {
+		return now
+	}
+	return before.Add(step)
 }
 
 func (n *Node) newLease() *coordinationv1.Lease {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,7 @@ type cloud struct {
 	node  *v1.Node
 	lease *coordinationv1.Lease
 	calls []string
+	patch string // the newest of the status
 }
 
 // call notes a call, under the lock.
@@ -94,6 +96,7 @@ func (c *cloud) PatchNodeStatus(_ context.Context, name string, patch []byte) er
 	if c.node == nil {
 		return apierrors.NewNotFound(v1.Resource("nodes"), name)
 	}
+	c.patch = string(patch)
 	before, err := json.Marshal(c.node)
 	if err != nil {
 		return err
@@ -185,10 +188,19 @@ func TestLife(t *testing.T) {
 		if got := c.took(); got != "renew, renew, renew, renew, renew, renew" {
 			t.Error(got)
 		}
+		c.mu.Lock() // a controller takes the node for lost
+		for i := range c.node.Status.Conditions {
+			c.node.Status.Conditions[i].Status, c.node.Status.Conditions[i].Reason = v1.ConditionUnknown, "NodeStatusUnknown"
+		}
+		c.mu.Unlock()
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
 		if got := c.took(); strings.Count(got, "status") != 1 {
 			t.Errorf("status is told %d times in 5 minutes: %s", strings.Count(got, "status"), got)
+		}
+		if after, _ := c.now(); strings.Contains(c.patch, "capacity") || !strings.Contains(c.patch, "conditions") || !equality.Semantic.DeepEqual(after.Status.Capacity, node.Status.Capacity) ||
+			strings.Contains(fmt.Sprint(after.Status.Conditions), "Unknown") {
+			t.Errorf("told what had not changed, or not what had: %s", c.patch)
 		}
 		unready.Store(new("container runtime is down"))
 		time.Sleep(10 * time.Second)
@@ -272,7 +284,7 @@ func TestPatch(t *testing.T) {
 	}}
 	status := v1.NodeStatus{
 		Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.2"}, {Type: v1.NodeInternalIP, Address: "fd00::2"}},
-		Conditions: conditions(nil, before.Status.Conditions, now),
+		Conditions: conditions(nil, nil, before.Status.Conditions, now),
 	}
 	text, err := patch(&status)
 	if err != nil {
@@ -297,10 +309,102 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+// TestOtherConditions: what others know takes the place of what is taken to hold, and comes beside it; since when, too.
+func TestOtherConditions(t *testing.T) {
+	at := func(minute int, more []v1.NodeCondition, before []v1.NodeCondition) []v1.NodeCondition {
+		return conditions(nil, more, before, metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)))
+	}
+	healthy := at(0, nil, nil)
+	full := at(1, []v1.NodeCondition{
+		{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue, Reason: "KubeletHasDiskPressure"}, {Type: "Other", Status: v1.ConditionTrue},
+	}, healthy)
+	again := at(2, full, full)
+	var got []string
+	for _, c := range again {
+		got = append(got, fmt.Sprint(c.Type, " ", c.Status, " since ", c.LastTransitionTime.Minute(), " told ", c.LastHeartbeatTime.Minute()))
+	}
+	want := []string{"MemoryPressure False since 0 told 2", "DiskPressure True since 1 told 2", "PIDPressure False since 0 told 2", "Ready True since 0 told 2", "Other True since 1 told 2"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestTaints: a Node that takes no pods says so in a taint, once.
+func TestTaints(t *testing.T) {
+	gpu, own := v1.Taint{Key: "gpu", Effect: v1.TaintEffectNoExecute}, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
+	for _, c := range []struct {
+		o    Options
+		want []v1.Taint
+	}{
+		{Options{Schedulable: true, Taints: []v1.Taint{gpu}}, []v1.Taint{gpu}},
+		{Options{Taints: []v1.Taint{gpu}}, []v1.Taint{gpu, own}},
+		{Options{Taints: []v1.Taint{own}}, []v1.Taint{own}},
+	} {
+		if diff := cmp.Diff(c.want, object(&c.o, v1.NodeStatus{}).Spec.Taints); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c.o, diff)
+		}
+	}
+}
+
+// TestRenewTime: a lease goes forward though the clock does not.
+func TestRenewTime(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		before *metav1.MicroTime
+		now    time.Time
+		want   time.Time
+	}{
+		{nil, now, now},
+		{&metav1.MicroTime{Time: now}, now.Add(time.Second), now.Add(time.Second)},
+		{&metav1.MicroTime{Time: now}, time.Unix(60, 0), now.Add(10 * time.Second)},
+	} {
+		if got := renewTime(c.now, c.before, 10*time.Second); !got.Equal(c.want) {
+			t.Errorf("at %v after %v: %v, want %v", c.now, c.before, got, c.want)
+		}
+	}
+}
+
+// TestLook: a change is told at once, and what has not changed is not told.
+func TestLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cloud{}
+		var full atomic.Bool
+		var changes []string
+		n := started(t, c, func(o *Options) {
+			o.Conditions = func() []v1.NodeCondition {
+				if full.Load() {
+					return []v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue}}
+				}
+				return nil
+			}
+			o.Changed = func(before, now []v1.NodeCondition) {
+				if len(before) > 0 && before[1].Status != now[1].Status {
+					changes = append(changes, string(now[1].Status))
+				}
+			}
+		})
+		c.took()
+		n.Look()
+		synctest.Wait()
+		if got := c.took(); got != "" {
+			t.Errorf("nothing changed, and told: %s", got)
+		}
+		full.Store(true)
+		n.Look()
+		synctest.Wait()
+		if got := c.took(); got != "status" {
+			t.Errorf("a change: %q, want the status", got)
+		}
+		if diff := cmp.Diff([]string{"True"}, changes); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // TestHeartbeatsAreNoNews
 func TestHeartbeatsAreNoNews(t *testing.T) {
 	at := func(minute int, unready error, before []v1.NodeCondition) *v1.NodeStatus {
-		return &v1.NodeStatus{Conditions: conditions(unready, before, metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)))}
+		return &v1.NodeStatus{Conditions: conditions(unready, nil, before, metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)))}
 	}
 	first := at(0, nil, nil)
 	if changed(first, at(5, nil, first.Conditions)) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	goruntime "runtime"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// labels are those that every node of ours has (protocol section 6.1), and those of the configuration.
-func labels(name string, more map[string]string) map[string]string {
+// Labels are those that every node of ours has (protocol section 6.1), and those of the configuration.
+func Labels(name string, more map[string]string) map[string]string {
 	all := map[string]string{
 		v1.LabelHostname: name, v1.LabelOSStable: goruntime.GOOS, v1.LabelArchStable: goruntime.GOARCH,
 		"beta.kubernetes.io/os": goruntime.GOOS, "beta.kubernetes.io/arch": goruntime.GOARCH,
@@ -27,14 +28,23 @@ func labels(name string, more map[string]string) map[string]string {
 func object(o *Options, status v1.NodeStatus) *v1.Node {
 	n := &v1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: labels(o.Name, o.Labels)},
-		Spec:       v1.NodeSpec{Taints: o.Taints, Unschedulable: !o.Schedulable},
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: Labels(o.Name, o.Labels)},
+		Spec:       v1.NodeSpec{Taints: taints(o), Unschedulable: !o.Schedulable},
 		Status:     status,
 	}
 	if o.PodCIDR != "" {
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = o.PodCIDR, []string{o.PodCIDR}
 	}
 	return n
+}
+
+// taints are those that the Node is registered with. One that takes no pods has the taint that says so, too.
+func taints(o *Options) []v1.Taint {
+	own := v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
+	if o.Schedulable || slices.ContainsFunc(o.Taints, func(t v1.Taint) bool { return t.MatchTaint(&own) }) {
+		return o.Taints
+	}
+	return append(slices.Clone(o.Taints), own)
 }
 
 // relabelled returns the Node with our labels on it, or nil where it has them. Labels of others stay.
@@ -55,8 +65,9 @@ func relabelled(have *v1.Node, want map[string]string) *v1.Node {
 	return n
 }
 
-// conditions says how the node is, in the kubelet's words. unready is why it cannot run pods, nil if it can.
-func conditions(unready error, before []v1.NodeCondition, now metav1.Time) []v1.NodeCondition {
+// conditions says how the node is, in the kubelet's words. unready is why it cannot run pods, nil if it can; more are
+// conditions that others know of, which take the place of those that are taken to hold otherwise.
+func conditions(unready error, more, before []v1.NodeCondition, now metav1.Time) []v1.NodeCondition {
 	ready := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
 	if unready != nil {
 		ready.Status, ready.Reason, ready.Message = v1.ConditionFalse, "KubeletNotReady", unready.Error()
@@ -67,15 +78,25 @@ func conditions(unready error, before []v1.NodeCondition, now metav1.Time) []v1.
 		{Type: v1.NodePIDPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
 		ready,
 	}
+	for _, c := range more {
+		if i := indexOf(all, c.Type); i >= 0 {
+			all[i] = c
+		} else {
+			all = append(all, c)
+		}
+	}
 	for i := range all {
 		all[i].LastHeartbeatTime, all[i].LastTransitionTime = now, now
-		for _, b := range before {
-			if b.Type == all[i].Type && b.Status == all[i].Status {
-				all[i].LastTransitionTime = b.LastTransitionTime
-			}
+		if k := indexOf(before, all[i].Type); k >= 0 && before[k].Status == all[i].Status {
+			all[i].LastTransitionTime = before[k].LastTransitionTime
 		}
 	}
 	return all
+}
+
+// indexOf finds a condition; -1 where it is not.
+func indexOf(list []v1.NodeCondition, kind v1.NodeConditionType) int {
+	return slices.IndexFunc(list, func(c v1.NodeCondition) bool { return c.Type == kind })
 }
 
 // changed tells whether a status says anything new: that time has passed is no news.
@@ -103,11 +124,24 @@ func patch(status *v1.NodeStatus) ([]byte, error) {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return nil, err
 	}
-	delete(fields, "daemonEndpoints") // the cloud's stream server sets it
+	if status.DaemonEndpoints.KubeletEndpoint.Port == 0 {
+		delete(fields, "daemonEndpoints") // without a port of ours, a cloud's stream server sets it
+	}
+	for _, name := range [...]string{"volumesInUse", "images", "runtimeHandlers", "features"} {
+		if _, has := fields[name]; !has {
+			fields[name] = nil // what is left out of a patch stays
+		}
+	}
 	if list, ok := fields["addresses"].([]any); ok {
 		fields["addresses"] = append(list, map[string]any{"$patch": "replace"})
 	}
 	return json.Marshal(map[string]any{"status": fields})
+}
+
+// stillSo is the patch for a status of which the cloud has been told: its conditions, whose times of hearing it brings
+// up to date. A controller that took the node for lost has changed them, too.
+func stillSo(status *v1.NodeStatus) ([]byte, error) {
+	return json.Marshal(map[string]any{"status": map[string]any{"conditions": status.Conditions}})
 }
 
 // leaseAge is how long a lease of a duration is left alone.

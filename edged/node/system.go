@@ -20,6 +20,9 @@ func System(version string) v1.NodeSystemInfo {
 	if info.SystemUUID == "" {
 		info.SystemUUID = info.MachineID // boards without a BIOS
 	}
+	if swap, err := memInfo("/proc/meminfo", "SwapTotal"); err == nil && swap > 0 {
+		info.Swap = &v1.NodeSwapStatus{Capacity: &swap}
+	}
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
 		info.KernelVersion = unix.ByteSliceToString(name.Release[:])

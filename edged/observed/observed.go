@@ -67,9 +67,15 @@ type Container struct {
 	Reason     string
 	Message    string
 	LogPath    string
+	// StopSignal is the signal by which the runtime stops the container ("SIGTERM"); "" where it does not say.
+	StopSignal string
 	// PID is the container's first process on the node, 0 where the runtime does not say.
 	PID       int
 	Resources *runtimeapi.LinuxContainerResources
+	// User is who the container's first process began as; nil where the runtime does not say.
+	User *runtimeapi.LinuxContainerUser
+	// Images are the images that are mounted, by path in the container.
+	Images map[string]string
 }
 
 // Reason is why a container or a pod does not go on, in the kubelet's words.

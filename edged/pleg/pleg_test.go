@@ -237,14 +237,13 @@ func TestExitWatch(t *testing.T) {
 	if err := w.add(cmd.Process.Pid, "an id that is in no cgroup", "other"); err == nil {
 		t.Error("a process of somebody else is watched")
 	}
-	began := time.Now()
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case uid := <-ends:
-		if took := time.Since(began); uid != "pod" || took > 100*time.Millisecond {
-			t.Errorf("%s after %v", uid, took)
+		if uid != "pod" {
+			t.Errorf("the end of %s was noticed", uid)
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("the end was not noticed")

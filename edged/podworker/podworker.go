@@ -63,6 +63,8 @@ type Outcome struct {
 	Finished bool
 	// RetryAt asks for the next sync at a time (the end of a backoff); zero asks for nothing.
 	RetryAt time.Time
+	// By is when there is to be another sync at the latest, whatever else is said; zero asks for nothing.
+	By time.Time
 	// Err asks for another try with a growing delay.
 	Err error
 }

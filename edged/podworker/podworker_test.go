@@ -302,3 +302,37 @@ func TestPanicIsOnePodsOwn(t *testing.T) {
 		}
 	})
 }
+
+// TestByIsKept: a sync is due at a time whatever else is wanted, also while the pod fails.
+func TestByIsKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		out  Outcome
+		want int // syncs in the first 6 s
+	}{
+		"nothing else is wanted": {Outcome{}, 2},
+		"it is wanted later":     {Outcome{RetryAt: time.Now().Add(time.Hour)}, 2},
+		"the pod fails":          {Outcome{Err: errors.New("no")}, 4}, // 0, 1, 3, 5 s
+	} {
+		s := &script{}
+		run(t, s, func(p *Pool) {
+			end := time.Now().Add(5 * time.Second)
+			s.sync = func(context.Context, *v1.Pod) Outcome {
+				if time.Now().Before(end) {
+					out := c.out
+					if !out.RetryAt.IsZero() {
+						out.RetryAt = time.Now().Add(time.Hour)
+					}
+					out.By = end
+					return out
+				}
+				return Outcome{}
+			}
+			p.Update(pod("a", "1"), "")
+			time.Sleep(6 * time.Second)
+			synctest.Wait()
+			if got := len(s.seen()); got != c.want {
+				t.Errorf("%s: %d syncs, want %d", name, got, c.want)
+			}
+		})
+	}
+}

@@ -108,7 +108,7 @@ func (w *worker) run() {
 			}
 			if err != nil {
 				delay = min(max(2*delay, retryMin), retryMax)
-				retryAt = time.Now().Add(delay)
+				retryAt = earlier(time.Now().Add(delay), next)
 				break
 			}
 			delay, retryAt = 0, next
@@ -190,13 +190,21 @@ func (w *worker) stepSync(n news) (bool, time.Time, error) {
 		return true, time.Time{}, nil // what failed by the interruption is no failure
 	}
 	if err != nil && out.RetryAt.IsZero() {
-		return false, time.Time{}, err
+		return false, out.By, err
 	}
 	if out.Finished {
 		w.beginEnd(n, true)
 		return true, time.Time{}, nil
 	}
-	return false, out.RetryAt, nil
+	return false, earlier(out.RetryAt, out.By), nil
+}
+
+// earlier returns the earlier of two times, of which either may be zero: that is no time.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
 }
 
 // beginEnd moves the pod to Terminating. finished: it ended by itself and may still be wanted.

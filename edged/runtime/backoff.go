@@ -21,9 +21,8 @@ const (
 // agent; the count of restarts that is written on the container stands in for it then, so that a
 // restart of the agent sets off no storm.
 type backoff struct {
-	max time.Duration
-
 	mu    sync.Mutex
+	max   time.Duration
 	waits map[backoffKey]wait
 }
 
@@ -39,25 +38,38 @@ type wait struct {
 	// ended is the attempt that the delay was worked out for.
 	ended string
 	until time.Time
+	// held: that attempt was removed, and the wait counts for the next one all the same.
+	held bool
 }
 
 func newBackoff(limit time.Duration) *backoff {
 	return &backoff{max: limit, waits: map[backoffKey]wait{}}
 }
 
+// setMax bounds waits from now on.
+func (b *backoff) setMax(limit time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.max = limit
+}
+
 // after returns how long a container has to wait after its last attempt, and until when; zero when it
 // may start at once. Asking again for the same attempt gives the same answer.
 func (b *backoff) after(uid types.UID, name string, hash uint64, last *observed.Container) (time.Duration, time.Time) {
-	if !last.Exited() || last.FinishedAt.IsZero() {
-		return 0, time.Time{}
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := backoffKey{uid, name, hash}
 	w, known := b.waits[key]
+	if last == nil && w.held {
+		return w.delay, w.until
+	}
+	if !last.Exited() || last.FinishedAt.IsZero() {
+		return 0, time.Time{}
+	}
 	if !known || w.ended != last.ID {
 		w = wait{delay: nextDelay(w.delay, known, last, b.max), ended: last.ID}
-		w.until = last.FinishedAt.Add(w.delay)
+		at := now() // from here on the wait is measured by the monotonic clock, which nobody sets
+		w.until = at.Add(w.delay - at.Sub(last.FinishedAt))
 	}
 	// A clock that went back since would hold the container until it has caught up.
 	if latest := now().Add(w.delay); w.until.After(latest) {
@@ -68,6 +80,17 @@ func (b *backoff) after(uid types.UID, name string, hash uint64, last *observed.
 		return 0, time.Time{}
 	}
 	return w.delay, w.until
+}
+
+// hold keeps the wait of a container for its next attempt, though the one before is removed.
+func (b *backoff) hold(uid types.UID, name string, hash uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := backoffKey{uid, name, hash}
+	if w, known := b.waits[key]; known && w.delay > 0 {
+		w.held = true
+		b.waits[key] = w
+	}
 }
 
 // nextDelay is the wait after an attempt, given the wait before it. It is pure.

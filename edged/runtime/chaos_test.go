@@ -102,7 +102,7 @@ func (g *rig) heal(pod *v1.Pod, seed uint64, what string) {
 		if err != nil {
 			continue // a fault that hit the observation; the agent reads it again, too
 		}
-		res := g.SyncPod(g.t.Context(), pod, obs, nil)
+		res := g.SyncPod(g.t.Context(), Wish{Pod: pod, Observed: obs})
 		if last = res.Err; last != nil || res.Changed {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,24 +32,28 @@ const (
 	eventSandboxChanged = "SandboxChanged"
 	eventSandboxFailed  = "FailedCreatePodSandBox"
 	eventUnsupported    = "UnsupportedField"
+	eventSandboxLeft    = "FailedKillPod"
 )
 
 // startError is a container that could not be started, with the reason that its status shows.
 type startError struct {
 	observed.Reason
 	err error
+	// id is the container that was made and did not start.
+	id string
 }
 
 func (e *startError) Error() string { return e.Reason.Reason + ": " + e.Message }
 func (e *startError) Unwrap() error { return e.err }
 
 func failStart(reason string, err error) *startError {
-	return &startError{observed.Reason{Reason: reason, Message: criMessage(err)}, err}
+	return &startError{Reason: observed.Reason{Reason: reason, Message: criMessage(err)}, err: err}
 }
 
 // place is where a container is to run.
 type place struct {
 	pod       *v1.Pod
+	obs       *observed.Pod
 	sandboxID string
 	config    *runtimeapi.PodSandboxConfig
 	// fresh: the sandbox was just made in place of one that had lived. What ended with that one did not
@@ -56,40 +61,66 @@ type place struct {
 	fresh   bool
 	ips     []string
 	secrets []v1.Secret
+	// volumeImages are the references of the images that the container mounts, by volume.
+	volumeImages map[string]string
 }
 
 // startContainer makes and starts one container; everything that stands in the way is written into
 // the result.
 func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *SyncResult) {
 	c := s.Container
-	if wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last); until.After(now()) && !p.fresh {
+	wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last)
+	if until.After(now()) && !p.fresh {
 		res.wait(c.Name, observed.Reason{Reason: reasonCrashLoop, Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.Name, podID(p.pod))})
 		res.retry(until)
 		r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventBackOff, "Back-off restarting failed container %s in pod %s", c.Name, podID(p.pod))
 		return
 	}
-	imageRef, problem, retryAt := r.opts.Images.EnsureImage(ctx, p.pod, c, p.secrets, p.config)
-	if problem != nil {
-		res.wait(c.Name, *problem)
-		res.retry(retryAt)
+	imageRef, ok := r.ensureImages(ctx, &p, c, res)
+	if !ok {
 		return
 	}
-	if err := r.createAndStart(ctx, p, s, imageRef, res); err != nil {
+	r.examineEnd(ctx, p, s, imageRef)
+	began := now()
+	err := r.createAndStart(ctx, p, s, imageRef, res)
+	if err != nil && r.startFailed(ctx, p, s, imageRef, began, err) {
+		if imageRef, ok = r.ensureImages(ctx, &p, c, res); !ok {
+			return
+		}
+		err = r.createAndStart(ctx, p, s, imageRef, res)
+	}
+	if err != nil {
 		res.Err = errors.Join(res.Err, fmt.Errorf("container %s of pod %s: %w", c.Name, klog.KObj(p.pod), err))
 		if res.outdated(err) {
 			return
 		}
 		res.wait(c.Name, err.Reason)
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && err.Reason.Reason != reasonPostStart {
 			r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", err.Message)
 		}
 	}
+}
+
+// ensureImages brings the images of a container onto the node; where one is missing the result says why.
+func (r *Runtime) ensureImages(ctx context.Context, p *place, c *v1.Container, res *SyncResult) (imageRef string, ok bool) {
+	imageRef, problem, retryAt := r.opts.Images.EnsureImage(ctx, p.pod, c, p.secrets, p.config)
+	if problem == nil {
+		p.volumeImages, problem, retryAt = r.ensureImageVolumes(ctx, *p, c)
+	}
+	if problem != nil {
+		res.wait(c.Name, *problem)
+		res.retry(retryAt)
+	}
+	return imageRef, problem == nil
 }
 
 func (r *Runtime) createAndStart(ctx context.Context, p place, s Start, imageRef string, res *SyncResult) *startError {
 	c := s.Container
 	attempt := r.nextAttempt(p, s)
 	config, err := r.containerConfig(ctx, p, c, imageRef, attempt)
+	if err == nil && s.Target != "" {
+		err = joinTarget(config, p.obs, s.Target)
+	}
 	if err != nil {
 		return failStart(reasonCreateConfigError, err)
 	}
@@ -100,10 +131,26 @@ func (r *Runtime) createAndStart(ctx context.Context, p place, s Start, imageRef
 	res.Changed = true
 	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeNormal, eventCreated, "Container created")
 	if _, err := r.client.StartContainer(ctx, &runtimeapi.StartContainerRequest{ContainerId: id}); err != nil {
-		return failStart(reasonRunError, err)
+		failed := failStart(reasonRunError, err)
+		failed.id = id
+		return failed
 	}
 	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeNormal, eventStarted, "Container started")
 	r.linkLog(p.pod, c.Name, id, filepath.Join(p.config.LogDirectory, config.LogPath))
+	return r.postStart(ctx, p, c, id)
+}
+
+// joinTarget lets a container see the processes of another one of its pod.
+func joinTarget(config *runtimeapi.ContainerConfig, obs *observed.Pod, name string) error {
+	target := obs.Container(name)
+	if !target.Running() {
+		return fmt.Errorf("unable to find target container %q: it does not run", name)
+	}
+	options := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if options == nil {
+		return fmt.Errorf("target container %q: there are no namespaces to join", name)
+	}
+	options.Pid, options.TargetId = runtimeapi.NamespaceMode_TARGET, target.ID
 	return nil
 }
 
@@ -134,7 +181,7 @@ func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container,
 	if err != nil {
 		return nil, err
 	}
-	security, err := r.securityContext(p.pod, c)
+	security, err := r.securityContext(p.pod, c, p.userns())
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +200,17 @@ func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container,
 	if message != "" {
 		mounts = append(mounts[:len(mounts):len(mounts)], &runtimeapi.Mount{HostPath: message, ContainerPath: c.TerminationMessagePath})
 	}
+	images, err := imageMounts(p.pod, c, p.volumeImages, in.Envs)
+	if err != nil {
+		return nil, err
+	}
+	mounts = append(mounts[:len(mounts):len(mounts)], images...)
+	mapOwners(mounts, p.userns())
+	if r.opts.SELinux {
+		relabel(p.pod, c, filepath.Join(r.opts.RootDir, "pods"), mounts)
+	}
+	annotations := containerAnnotations(p.pod, c, int32(attempt))
+	maps.Copy(annotations, in.Annotations)
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: attempt},
 		Image:       &runtimeapi.ImageSpec{Image: imageRef, UserSpecifiedImage: c.Image},
@@ -162,11 +220,14 @@ func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container,
 		Envs:        in.Envs,
 		Mounts:      mounts,
 		Labels:      containerLabels(p.pod, c),
-		Annotations: containerAnnotations(p.pod, c, int32(attempt)),
+		Annotations: annotations,
+		Devices:     in.Devices,
+		CDIDevices:  in.CDIDevices,
 		LogPath:     logPath,
 		Stdin:       c.Stdin,
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
+		StopSignal:  criSignal(stopSignalOf(c)),
 		Linux:       &runtimeapi.LinuxContainerConfig{Resources: r.opts.Resources(p.pod, c), SecurityContext: security},
 	}, nil
 }
@@ -177,7 +238,9 @@ func (r *Runtime) createContainer(ctx context.Context, p place, config *runtimea
 	req := &runtimeapi.CreateContainerRequest{PodSandboxId: p.sandboxID, Config: config, SandboxConfig: p.config}
 	resp, err := r.client.CreateContainer(ctx, req)
 	if holder := reservedFor(err); holder != "" {
-		if err := r.freeContainerName(ctx, p.pod, config.Metadata.Name, holder); err != nil {
+		if err := r.freeContainerName(ctx, p.pod, config.Metadata.Name, holder); stale(err) {
+			config.Metadata.Attempt++
+		} else if err != nil {
 			return "", err
 		}
 		resp, err = r.client.CreateContainer(ctx, req)

@@ -1,13 +1,10 @@
 package runtime
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,120 +17,19 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 )
 
-// rig is a Runtime on a runtime in memory.
-type rig struct {
-	*Runtime
-	t      *testing.T
-	fake   *fakecri.Runtime
-	client *cri.Client
-	inputs *stubInputs
-	events *eventLog
-}
-
-func newRig(t *testing.T) *rig {
-	t.Helper()
-	fake, client := fakecri.Start(t)
-	dir := t.TempDir()
-	g := &rig{t: t, fake: fake, client: client, inputs: &stubInputs{}, events: &eventLog{}}
-	g.Runtime = New(Options{
-		Client: client, Images: presentImages{}, Inputs: g.inputs, Recorder: g.events,
-		Resources: func(*v1.Pod, *v1.Container) *runtimeapi.LinuxContainerResources {
-			return &runtimeapi.LinuxContainerResources{CpuShares: 2}
-		},
-		RootDir: filepath.Join(dir, "root"), PodLogsDir: filepath.Join(dir, "logs"), ContainerLogsDir: filepath.Join(dir, "links"),
-	})
-	return g
-}
-
-type presentImages struct{}
-
-func (presentImages) EnsureImage(_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
-	return c.Image, nil, time.Time{}
-}
-
-type stubInputs struct{ err error }
-
-func (s *stubInputs) Sandbox(_ context.Context, pod *v1.Pod) (SandboxInputs, error) {
-	return SandboxInputs{Hostname: pod.Name, DNS: &runtimeapi.DNSConfig{}, CgroupParent: "/pods/" + string(pod.UID)}, nil
-}
-
-func (s *stubInputs) Container(_ context.Context, _ *v1.Pod, c *v1.Container, ips []string) (ContainerInputs, error) {
-	return ContainerInputs{Command: c.Command, Args: c.Args, Envs: []*runtimeapi.KeyValue{{Key: "IPS", Value: []byte(strings.Join(ips, ","))}}}, s.err
-}
-
-// eventLog keeps "Reason message" of each event.
-type eventLog struct {
-	mu   sync.Mutex
-	list []string
-}
-
-func (e *eventLog) Eventf(_ *v1.Pod, _, reason, format string, args ...any) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.list = append(e.list, reason+" "+fmt.Sprintf(format, args...))
-}
-
-func (e *eventLog) ContainerEventf(p *v1.Pod, _ *v1.Container, eventType, reason, format string, args ...any) {
-	e.Eventf(p, eventType, reason, format, args...)
-}
-
-func (e *eventLog) has(reason string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.list, func(s string) bool { return strings.HasPrefix(s, reason+" ") })
-}
-
-// observe reads the pod as edged does before each sync.
-func (g *rig) observe(pod *v1.Pod) *observed.Pod {
-	g.t.Helper()
-	obs, err := g.GetPod(g.t.Context(), pod.UID)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return obs
-}
-
-func (g *rig) sync(pod *v1.Pod) SyncResult {
-	g.t.Helper()
-	return g.SyncPod(g.t.Context(), pod, g.observe(pod), nil)
-}
-
-// settle syncs until nothing is left to do.
-func (g *rig) settle(pod *v1.Pod) *observed.Pod {
-	g.t.Helper()
-	for range 20 {
-		res := g.sync(pod)
-		if res.Err != nil {
-			g.t.Fatal(res.Err)
-		}
-		if !res.Changed {
-			return g.observe(pod)
-		}
-	}
-	g.t.Fatal("the pod does not settle")
-	return nil
-}
-
-func methods(calls []fakecri.Call) []string {
-	var out []string
-	for _, c := range calls {
-		out = append(out, c.Method)
-	}
-	return out
-}
-
-// TestCreateTakesFewCalls: what a pod's start costs beside the bare calls is one question for its addresses.
+// TestCreateTakesFewCalls: what a pod's start costs beside the bare calls is one question for its addresses, and one for
+// the user of each image that was not run before.
 func TestCreateTakesFewCalls(t *testing.T) {
 	g := newRig(t)
+	g.opts.Images = images{"img ": "sha256:one"}
 	pod := testPod(v1.RestartPolicyAlways, 0, 2)
-	res := g.SyncPod(t.Context(), pod, &observed.Pod{UID: pod.UID, Detailed: true}, nil)
+	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	if res.Err != nil || !res.Changed {
 		t.Fatalf("%+v", res)
 	}
-	want := []string{"RunPodSandbox", "PodSandboxStatus", "CreateContainer", "StartContainer", "CreateContainer", "StartContainer"}
+	want := []string{"RunPodSandbox", "PodSandboxStatus", "ImageStatus", "CreateContainer", "StartContainer", "CreateContainer", "StartContainer"}
 	if diff := cmp.Diff(want, methods(g.fake.Calls())); diff != "" {
 		t.Errorf("calls (-want +got)\n%s", diff)
 	}
@@ -201,11 +97,11 @@ func TestOutdatedSnapshot(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	before := g.settle(pod)
 	empty := &observed.Pod{UID: pod.UID, Detailed: true}
-	if res := g.SyncPod(t.Context(), pod, empty, nil); res.Err == nil || !res.Changed {
+	if res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: empty}); res.Err == nil || !res.Changed {
 		t.Errorf("no sandbox in the snapshot: %+v, want an error and a change, so that it is read again", res)
 	}
 	noContainers := &observed.Pod{UID: pod.UID, Detailed: true, Sandboxes: before.Sandboxes}
-	if res := g.SyncPod(t.Context(), pod, noContainers, nil); res.Err == nil || !res.Changed {
+	if res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: noContainers}); res.Err == nil || !res.Changed {
 		t.Errorf("no containers in the snapshot: %+v", res)
 	}
 	after := g.settle(pod)
@@ -314,27 +210,6 @@ func TestNewestByAttempt(t *testing.T) {
 	}
 }
 
-// create makes a container with the pod's labels, in a new sandbox when none is given.
-func (g *rig) create(pod *v1.Pod, name, sandbox string, attempt uint32) string {
-	g.t.Helper()
-	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}, Labels: podLabels(pod)}
-	if sandbox == "" {
-		resp, err := g.client.RunPodSandbox(g.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
-		if err != nil {
-			g.t.Fatal(err)
-		}
-		sandbox = resp.PodSandboxId
-	}
-	c := &v1.Container{Name: name, Image: "img"}
-	if _, err := g.client.CreateContainer(g.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: "img"},
-		Labels: containerLabels(pod, c), Annotations: containerAnnotations(pod, c, int32(attempt)),
-	}}); err != nil {
-		g.t.Fatal(err)
-	}
-	return sandbox
-}
-
 // TestCrashLoop: the words and times of a container that crashes, and that a clock which went back does not
 // hold it for years.
 func TestCrashLoop(t *testing.T) {
@@ -381,11 +256,11 @@ func TestSidecars(t *testing.T) {
 		"failed":                         {"i0 exited 1,i1 exited 0,c0 exited 1", ""},
 		"dies while an init runs":        {"i0 exited 1,i1 running", "start i0"},
 		"dies between two init":          {"i0 exited 1,i1 created", "start i0, start i1"},
-		"dies before it was waited for":  {"i0 exited 1", "start i0"},
+		"dies before it was waited for":  {"i0 exited 1", "start i0, start i1"},
 		"dies while the main runs":       {"i0 exited 1,i1 exited 0,c0 running", "start i0"},
 		"dies, the main was not started": {"i0 exited 1,i1 exited 0,c0 created", "start i0, start c0"},
 	} {
-		if got := describe(computeActions(pod, seen(strings.Split(c.obs, ",")...))); got != c.want {
+		if got := describe(computeActions(pod, seen(strings.Split(c.obs, ",")...), nil)); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -521,6 +396,41 @@ func TestKillAndRemove(t *testing.T) {
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("the logs of another pod are gone: %v", err)
+	}
+}
+
+// TestSandboxesAreStoppedOnce: removing a pod does not stop again what was stopped, unless it could not be removed then.
+func TestSandboxesAreStoppedOnce(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	calls := func(what string, do func() error, fails bool, want ...string) {
+		t.Helper()
+		g.fake.ForgetCalls()
+		if err := do(); (err != nil) != fails {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if diff := cmp.Diff(want, methods(g.fake.Calls("StopPodSandbox", "RemovePodSandbox"))); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", what, diff)
+		}
+	}
+	kill := func() error { return g.KillPod(t.Context(), pod.UID, pod, g.observe(pod), nil) }
+	remove := func() error { return g.RemovePod(t.Context(), g.observe(pod)) }
+
+	g.settle(pod)
+	g.fake.Fail("StopPodSandbox", 1, status.Error(codes.Unknown, "failed to destroy network"))
+	calls("it cannot be stopped", kill, true, "StopPodSandbox")
+	calls("stopped now", kill, false, "StopPodSandbox")
+	g.fake.Fail("RemovePodSandbox", 1, status.Error(codes.Unknown, "busy"))
+	calls("it cannot be removed", remove, true, "RemovePodSandbox")
+	calls("removed after all", remove, false, "StopPodSandbox", "RemovePodSandbox")
+
+	g.settle(pod)
+	if err := g.fake.KillSandbox(g.observe(pod).Sandbox().ID); err != nil {
+		t.Fatal(err)
+	}
+	calls("one that nobody stopped", remove, false, "StopPodSandbox", "RemovePodSandbox")
+	if len(g.stopped.done) > 0 {
+		t.Errorf("remembered after their removal: %v", g.stopped.done)
 	}
 }
 

@@ -115,7 +115,7 @@ func (r *Runtime) list(ctx context.Context, labels map[string]string) (map[types
 		p := of(o)
 		p.Containers = append(p.Containers, &observed.Container{
 			ID: c.Id, Name: o.container, SandboxID: c.PodSandboxId, Attempt: c.Metadata.GetAttempt(), State: c.State,
-			Image: c.Image.GetImage(), ImageRef: c.ImageRef, ImageID: c.ImageId, Hash: n.hash, RestartCount: n.restartCount,
+			Image: c.Image.GetImage(), ImageRef: c.ImageRef, ImageID: c.ImageId, Hash: r.opts.Hash(c.Id, n.hash), RestartCount: n.restartCount,
 			CreatedAt: time.Unix(0, c.CreatedAt),
 		})
 	}
@@ -223,6 +223,8 @@ func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) (s
 	c.StartedAt, c.FinishedAt = unixNano(st.StartedAt), unixNano(st.FinishedAt)
 	c.ExitCode, c.Reason, c.Message, c.LogPath = st.ExitCode, st.Reason, st.Message, st.LogPath
 	c.Resources, c.PID = st.GetResources().GetLinux(), pidOf(resp.GetInfo())
+	c.User, c.Images = st.GetUser().GetLinux(), mountedImages(st.GetMounts())
+	c.StopSignal = signalName(st.GetStopSignal())
 	if !c.Exited() {
 		return "", nil
 	}

@@ -18,7 +18,7 @@ import (
 // Who holds a name that is to be used is one of three:
 //
 //   - left over: a call that was cut off, an agent or runtime that was killed. It is removed, and the
-//     call repeated.
+//     call repeated; where it cannot be removed, with the name of the attempt after.
 //   - alive, and one of this pod's own by its labels: then the snapshot of which the sync was decided
 //     is too old. Nothing is touched, and the pod is to be looked at again.
 //   - alive, and not this pod's: it stays, and the error says so.
@@ -28,6 +28,18 @@ type outdatedError struct{ kind, id string }
 
 func (e *outdatedError) Error() string {
 	return fmt.Sprintf("%s %s of this pod runs already; its state is read again", e.kind, e.id)
+}
+
+// staleError is a name that what is left over does not give back: a runtime cannot always remove what a power cut has damaged.
+type staleError struct{ err error }
+
+func (e *staleError) Error() string { return e.err.Error() }
+func (e *staleError) Unwrap() error { return e.err }
+
+// stale tells whether another attempt number, and so another name, would help.
+func stale(err error) bool {
+	_, ok := errors.AsType[*staleError](err)
+	return ok && !cri.IsDown(err)
 }
 
 // outdated tells whether a failure is only an old snapshot, and asks for a new one then.
@@ -55,7 +67,7 @@ func (r *Runtime) freeSandboxName(ctx context.Context, pod *v1.Pod, holder strin
 		}
 	}
 	if err := r.removeSandbox(ctx, holder); err != nil {
-		return fmt.Errorf("the name is held by a stale sandbox: %w", err)
+		return &staleError{fmt.Errorf("the name is held by a stale sandbox: %w", err)}
 	}
 	klog.InfoS("Removed a stale sandbox that held the name of a new one", "pod", klog.KObj(pod), "sandboxID", holder)
 	return nil
@@ -78,7 +90,7 @@ func (r *Runtime) freeContainerName(ctx context.Context, pod *v1.Pod, name, hold
 		}
 	}
 	if err := r.removeStaleContainer(ctx, holder); err != nil {
-		return fmt.Errorf("the name is held by stale container %s, which cannot be removed: %w", holder, err)
+		return &staleError{fmt.Errorf("the name is held by stale container %s, which cannot be removed: %w", holder, err)}
 	}
 	klog.InfoS("Removed a stale container that held the name of a new one", "pod", klog.KObj(pod), "containerName", name, "containerID", holder)
 	return nil

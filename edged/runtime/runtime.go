@@ -3,19 +3,22 @@
 // container hash are the kubelet's, so that crictl, log collectors and a kubelet recognise what this
 // package made, and it recognises what they made: a container whose hash is unchanged is adopted.
 //
-// What to do next is decided by pure functions over a snapshot (actions.go, backoff.go); SyncPod and
-// KillPod carry it out. The methods may be called for different pods at once, and for one pod by one
-// goroutine at a time. The package keeps no state of a pod but its crash backoff.
+// What to do next is decided by pure functions over a snapshot (actions.go, init.go, replace.go, restart.go,
+// backoff.go); SyncPod and KillPod carry it out. The methods may be called for different pods at once, and for one pod by one
+// goroutine at a time. The package keeps no state of a pod but its crash backoff, and which containers have had
+// their preStop hook.
 package runtime
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/lifecycle"
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
@@ -44,6 +47,8 @@ type SandboxInputs struct {
 	Hostname     string
 	DNS          *runtimeapi.DNSConfig
 	CgroupParent string
+	// UserNamespace holds the ids of a pod that has its own; nil is those of the node.
+	UserNamespace *runtimeapi.UserNamespace
 }
 
 // ContainerInputs are the inputs of a container.
@@ -52,6 +57,10 @@ type ContainerInputs struct {
 	Mounts        []*runtimeapi.Mount
 	Command, Args []string
 	WorkingDir    string
+	// Devices, CDIDevices and Annotations are what device plugins and block volumes add.
+	Devices     []*runtimeapi.Device
+	CDIDevices  []*runtimeapi.CDIDevice
+	Annotations map[string]string
 }
 
 // Options configure a Runtime.
@@ -60,8 +69,16 @@ type Options struct {
 	Images   ImageEnsurer
 	Inputs   Inputs
 	Recorder Recorder
+	// Repair puts damaged images right; nil leaves them as they are.
+	Repair ImageRepairer
 	// Resources converts a container's resources; see package cgroups.
 	Resources func(pod *v1.Pod, container *v1.Container) *runtimeapi.LinuxContainerResources
+	// Handler returns the runtime's handler for the runtime class of a pod; nil is the default one for all. It is
+	// asked when a sandbox is made.
+	Handler func(ctx context.Context, pod *v1.Pod) (string, error)
+	// Hash returns the hash by which a container is judged, given its id and the one in its annotation, for containers
+	// that were taken over from an agent with another kind of hash; nil is the annotation's. See package adopt.
+	Hash func(id string, carries uint64) uint64
 	// RootDir is the folder of the agent, in which pods/<uid>/containers holds termination messages.
 	RootDir string
 	// PodLogsDir is the folder of pod logs; empty is /var/log/pods.
@@ -72,6 +89,14 @@ type Options struct {
 	SeccompDir string
 	// SeccompDefault makes RuntimeDefault the profile of containers that name none.
 	SeccompDefault bool
+	// HostIP is the node's address, "" while there is none: where hooks of pods on the host network go.
+	HostIP func() string
+	// UserAgent is what httpGet hooks call themselves.
+	UserAgent string
+	// SELinux: the node has it, and what a pod's containers share is labelled for them.
+	SELinux bool
+	// DeadAttempts is how many ended attempts at a container stay when it is started again; less than one is one.
+	DeadAttempts int
 	// MaxBackoff bounds the wait before a crashed container is started again; zero is 5 minutes.
 	MaxBackoff time.Duration
 }
@@ -83,9 +108,21 @@ const (
 
 // Runtime drives a CRI runtime.
 type Runtime struct {
-	opts    Options
-	client  *cri.Client
-	backoff *backoff
+	// features is what the runtime said last that it can do.
+	features atomic.Pointer[Features]
+	users    imageUsers
+	opts     Options
+	client   *cri.Client
+	backoff  *backoff
+	hooks    *lifecycle.Runner
+	// hooked are the containers that have had their preStop hook.
+	hooked once
+	// stopped are the sandboxes that were stopped and not removed yet.
+	stopped once
+	// stuck counts how often a dead sandbox could not be stopped.
+	stuck tries
+	// deadAttempts is Options.DeadAttempts, which may change.
+	deadAttempts atomic.Int64
 }
 
 // New makes a Runtime; it calls nothing.
@@ -102,7 +139,23 @@ func New(opts Options) *Runtime {
 	if opts.MaxBackoff <= 0 {
 		opts.MaxBackoff = defaultMaxBackoff
 	}
-	return &Runtime{opts: opts, client: opts.Client, backoff: newBackoff(opts.MaxBackoff)}
+	if opts.Hash == nil {
+		opts.Hash = func(_ string, carries uint64) uint64 { return carries }
+	}
+	if opts.HostIP == nil {
+		opts.HostIP = func() string { return "" }
+	}
+	r := &Runtime{opts: opts, client: opts.Client, backoff: newBackoff(opts.MaxBackoff), hooks: lifecycle.New(opts.Client, opts.UserAgent)}
+	r.SetDeadAttempts(opts.DeadAttempts)
+	return r
+}
+
+// SetMaxBackoff changes Options.MaxBackoff. Waits that have begun are not shortened.
+func (r *Runtime) SetMaxBackoff(d time.Duration) {
+	if d <= 0 {
+		d = defaultMaxBackoff
+	}
+	r.backoff.setMax(d)
 }
 
 // Version returns the runtime's name and versions.
@@ -127,6 +180,8 @@ type SyncResult struct {
 	Reasons map[string]observed.Reason
 	// SandboxErr says why the pod has no sandbox.
 	SandboxErr *observed.Reason
+	// More: there is something left to do that nothing else tells of; the pod is to be synced again at once.
+	More bool
 	// RetryAt is when the earliest backoff ends; zero when none runs.
 	RetryAt time.Time
 	// Err is what failed, nil when the pod is in sync or only backs off.

@@ -123,11 +123,11 @@ func TestComputeActions(t *testing.T) {
 		"init failed, Never":            {testPod(never, 2, 1), seen("i0 exited 1"), ""},
 		"init of an old sandbox":        {testPod(always, 1, 1), oldInit, "start i0"},
 		"init forgotten, main runs":     {testPod(always, 2, 1), seen("c0 running"), ""},
-		"sidecar first":                 {sidecarPod, seen(), "start i0"},
+		"sidecar first":                 {sidecarPod, seen(), "start i0, start i1"},
 		"sidecar runs":                  {sidecarPod, seen("i0 running"), "start i1"},
 		"sidecar died":                  {sidecarPod, seen("i0 exited 0", "i1 exited 0", "c0 running"), "start i0"},
 	} {
-		if got := describe(computeActions(c.pod, c.obs)); got != c.want {
+		if got := describe(computeActions(c.pod, c.obs, nil)); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -149,7 +149,7 @@ func TestActionsConverge(t *testing.T) {
 		obs := seen(list...)
 		obs.Sandboxes[0].Ready = r.IntN(4) > 0
 		for step := 0; ; step++ {
-			a := computeActions(pod, obs)
+			a := computeActions(pod, obs, nil)
 			if a.None() {
 				if !endInit(obs) {
 					break
@@ -312,7 +312,7 @@ func TestSecurityContext(t *testing.T) {
 	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](1), FSGroup: ptr.To[int64](9), SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}}
 	c := &p.Spec.Containers[0]
 	c.SecurityContext = &v1.SecurityContext{RunAsUser: ptr.To[int64](2), AllowPrivilegeEscalation: ptr.To(false), Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}}
-	sc, err := r.securityContext(p, c)
+	sc, err := r.securityContext(p, c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,12 +322,12 @@ func TestSecurityContext(t *testing.T) {
 	}
 	for _, bad := range []string{"", "/etc/x", "../x"} {
 		c.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &bad}
-		if _, err := r.securityContext(p, c); err == nil {
+		if _, err := r.securityContext(p, c, nil); err == nil {
 			t.Errorf("profile %q was taken", bad)
 		}
 	}
 	c.SecurityContext = &v1.SecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](0)}
-	sc, err = r.securityContext(p, c)
+	sc, err = r.securityContext(p, c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
 // podLogDir is where the logs of a pod lie.
@@ -22,7 +24,7 @@ func (r *Runtime) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32
 	if err != nil {
 		return nil, err
 	}
-	linux, err := r.linuxSandbox(pod, in.CgroupParent)
+	linux, err := r.linuxSandbox(pod, in)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func criProtocol(p v1.Protocol) runtimeapi.Protocol {
 	return runtimeapi.Protocol_TCP
 }
 
-func (r *Runtime) linuxSandbox(pod *v1.Pod, cgroupParent string) (*runtimeapi.LinuxPodSandboxConfig, error) {
+func (r *Runtime) linuxSandbox(pod *v1.Pod, in SandboxInputs) (*runtimeapi.LinuxPodSandboxConfig, error) {
 	sc := pod.Spec.SecurityContext
 	if sc == nil {
 		sc = &v1.PodSecurityContext{}
@@ -83,10 +85,12 @@ func (r *Runtime) linuxSandbox(pod *v1.Pod, cgroupParent string) (*runtimeapi.Li
 	}
 	security := &runtimeapi.LinuxSandboxSecurityContext{
 		Privileged:         slices.ContainsFunc(allContainers(pod), privileged),
-		NamespaceOptions:   namespaceOptions(pod),
+		NamespaceOptions:   namespaceOptions(pod, in.UserNamespace),
 		Seccomp:            profile,
 		SelinuxOptions:     selinux(sc.SELinuxOptions),
 		SupplementalGroups: slices.Clone(sc.SupplementalGroups),
+
+		SupplementalGroupsPolicy: groupsPolicy(pod),
 	}
 	if sc.FSGroup != nil {
 		security.SupplementalGroups = append(security.SupplementalGroups, *sc.FSGroup)
@@ -98,7 +102,11 @@ func (r *Runtime) linuxSandbox(pod *v1.Pod, cgroupParent string) (*runtimeapi.Li
 	if sc.RunAsGroup != nil && sc.RunAsUser != nil {
 		security.RunAsGroup = &runtimeapi.Int64Value{Value: *sc.RunAsGroup}
 	}
-	config := &runtimeapi.LinuxPodSandboxConfig{CgroupParent: cgroupParent, SecurityContext: security}
+	config := &runtimeapi.LinuxPodSandboxConfig{CgroupParent: in.CgroupParent, SecurityContext: security}
+	if o := pod.Spec.Overhead; len(o) > 0 && r.opts.Resources != nil {
+		// A runtime with a virtual machine for each pod makes it so much larger.
+		config.Overhead = r.opts.Resources(pod, &v1.Container{Resources: v1.ResourceRequirements{Limits: o, Requests: o}})
+	}
 	for _, s := range sc.Sysctls {
 		if config.Sysctls == nil {
 			config.Sysctls = map[string]string{}
@@ -117,8 +125,11 @@ func sysctlName(name string) string {
 	return strings.NewReplacer("/", ".", ".", "/").Replace(name)
 }
 
-// namespaceOptions are the namespaces of a pod, or of one of its containers.
-func namespaceOptions(pod *v1.Pod) *runtimeapi.NamespaceOption {
+// namespaceOptions are the namespaces of a pod, or of one of its containers; without userns it has the node's ids.
+func namespaceOptions(pod *v1.Pod, userns *runtimeapi.UserNamespace) *runtimeapi.NamespaceOption {
+	if userns == nil {
+		userns = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
+	}
 	mode := func(host bool, other runtimeapi.NamespaceMode) runtimeapi.NamespaceMode {
 		if host {
 			return runtimeapi.NamespaceMode_NODE
@@ -133,6 +144,8 @@ func namespaceOptions(pod *v1.Pod) *runtimeapi.NamespaceOption {
 		Network: mode(pod.Spec.HostNetwork, runtimeapi.NamespaceMode_POD),
 		Ipc:     mode(pod.Spec.HostIPC, runtimeapi.NamespaceMode_POD),
 		Pid:     mode(pod.Spec.HostPID, pid),
+
+		UsernsOptions: userns,
 	}
 }
 
@@ -141,15 +154,10 @@ func allContainers(pod *v1.Pod) []v1.Container {
 	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
 }
 
-// isSidecar tells whether an init container keeps running beside the containers.
-func isSidecar(c *v1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
-}
-
 func sidecars(pod *v1.Pod) []v1.Container {
 	var out []v1.Container
 	for i := range pod.Spec.InitContainers {
-		if isSidecar(&pod.Spec.InitContainers[i]) {
+		if restart.IsSidecar(&pod.Spec.InitContainers[i]) {
 			out = append(out, pod.Spec.InitContainers[i])
 		}
 	}

@@ -32,7 +32,7 @@ func firstSet[T any](list ...*T) *T {
 
 // securityContext makes the CRI form of what pod and container say together; the container's word
 // counts where both speak.
-func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container) (*runtimeapi.LinuxContainerSecurityContext, error) {
+func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container, userns *runtimeapi.UserNamespace) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	ps, cs := pod.Spec.SecurityContext, c.SecurityContext
 	if ps == nil {
 		ps = &v1.PodSecurityContext{}
@@ -50,7 +50,7 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container) (*runtimeapi.Lin
 	}
 	out := &runtimeapi.LinuxContainerSecurityContext{
 		Privileged:         privileged(*c),
-		NamespaceOptions:   namespaceOptions(pod),
+		NamespaceOptions:   namespaceOptions(pod, userns),
 		Capabilities:       capabilities(cs.Capabilities),
 		SelinuxOptions:     selinux(firstSet(cs.SELinuxOptions, ps.SELinuxOptions)),
 		Seccomp:            seccomp,
@@ -58,6 +58,8 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container) (*runtimeapi.Lin
 		SupplementalGroups: slices.Clone(ps.SupplementalGroups),
 		ReadonlyRootfs:     cs.ReadOnlyRootFilesystem != nil && *cs.ReadOnlyRootFilesystem,
 		NoNewPrivs:         cs.AllowPrivilegeEscalation != nil && !*cs.AllowPrivilegeEscalation,
+
+		SupplementalGroupsPolicy: groupsPolicy(pod),
 	}
 	if ps.FSGroup != nil {
 		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
@@ -74,32 +76,32 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container) (*runtimeapi.Lin
 	return out, nil
 }
 
-// completeUser settles the user as far as the image decides it: a container that must not run as root is
-// checked against the image, and a group is never sent without a user.
+// completeUser settles who a container runs as where the pod does not say: as the image says. The runtime is told in
+// either case, since it looks up the groups of the user that it is told. A container that must not run as root is
+// checked.
 func (r *Runtime) completeUser(ctx context.Context, pod *v1.Pod, c *v1.Container, imageRef string, sc *runtimeapi.LinuxContainerSecurityContext) error {
-	nonRoot := mustNotBeRoot(pod, c)
-	if nonRoot && sc.RunAsUser != nil && sc.RunAsUser.Value == 0 {
-		return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podID(pod), c.Name)
-	}
-	if sc.RunAsUser != nil || (!nonRoot && sc.RunAsGroup == nil) {
+	if sc.RunAsUser != nil {
+		if mustNotBeRoot(pod, c) && sc.RunAsUser.Value == 0 {
+			return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podID(pod), c.Name)
+		}
 		return nil
 	}
-	resp, err := r.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: imageRef}})
+	user, err := r.userOf(ctx, imageRef)
 	if err != nil {
-		return fmt.Errorf("user of image %s: %w", imageRef, err)
+		return err
 	}
-	uid, user := resp.GetImage().GetUid(), resp.GetImage().GetUsername()
-	switch {
-	case user != "":
-		sc.RunAsUsername = user
-		if nonRoot {
-			return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", user, podID(pod), c.Name)
-		}
-	default:
-		sc.RunAsUser = &runtimeapi.Int64Value{Value: uid.GetValue()}
-		if nonRoot && uid.GetValue() == 0 {
+	if mustNotBeRoot(pod, c) {
+		switch {
+		case user.name != "":
+			return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", user.name, podID(pod), c.Name)
+		case user.uid == 0:
 			return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", podID(pod), c.Name)
 		}
+	}
+	if user.name != "" {
+		sc.RunAsUsername = user.name
+	} else {
+		sc.RunAsUser = &runtimeapi.Int64Value{Value: user.uid}
 	}
 	return nil
 }
@@ -118,6 +120,13 @@ func mustNotBeRoot(pod *v1.Pod, c *v1.Container) bool {
 // podID is how messages name a pod: name_namespace(uid).
 func podID(pod *v1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
+}
+
+func groupsPolicy(pod *v1.Pod) runtimeapi.SupplementalGroupsPolicy {
+	if StrictGroups(pod) {
+		return runtimeapi.SupplementalGroupsPolicy_Strict
+	}
+	return runtimeapi.SupplementalGroupsPolicy_Merge
 }
 
 func capabilities(c *v1.Capabilities) *runtimeapi.Capability {
@@ -185,6 +194,28 @@ func appArmor(p *v1.AppArmorProfile) (*runtimeapi.SecurityProfile, error) {
 		return nil, errors.New("localhostProfile must be set if appArmorProfile type is Localhost")
 	}
 	return nil, fmt.Errorf("appArmorProfile type %q: want RuntimeDefault, Localhost or Unconfined", cmp.Or(p.Type, "(none)"))
+}
+
+// relabel has the mounts labelled for the pod, of what is the pod's own: a path of the node that others use, too, keeps its
+// label. pods is the folder of the pods' folders.
+func relabel(pod *v1.Pod, c *v1.Container, pods string, mounts []*runtimeapi.Mount) {
+	for _, m := range mounts {
+		if !strings.HasPrefix(m.HostPath, pods+"/") {
+			continue
+		}
+		m.SelinuxRelabel = true
+		for i := range c.VolumeMounts {
+			vm := &c.VolumeMounts[i]
+			if strings.TrimPrefix(vm.MountPath, "/") != strings.TrimPrefix(m.ContainerPath, "/") {
+				continue
+			}
+			at := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == vm.Name })
+			// Below a sub-path of these may be the node's.
+			if at < 0 || pod.Spec.Volumes[at].HostPath != nil || pod.Spec.Volumes[at].PersistentVolumeClaim != nil && vm.SubPath+vm.SubPathExpr != "" {
+				m.SelinuxRelabel = false
+			}
+		}
+	}
 }
 
 func deref(s *string) string {

@@ -24,12 +24,27 @@ const sandboxLived = 2 * time.Second
 // now is the wall clock: what it is compared with are the runtime's own times.
 func now() time.Time { return time.Now() }
 
-// SyncPod brings a pod one step nearer to its spec, or several where they follow from each other. obs is a
-// detailed snapshot of the pod.
-func (r *Runtime) SyncPod(ctx context.Context, pod *v1.Pod, obs *observed.Pod, pullSecrets []v1.Secret) SyncResult {
+// Wish is what SyncPod works towards, and from where.
+type Wish struct {
+	Pod *v1.Pod
+	// Observed is a detailed snapshot of the pod.
+	Observed *observed.Pod
+	// PullSecrets are the image pull secrets that exist.
+	PullSecrets []v1.Secret
+	// Probes is what the probes say of the running containers.
+	Probes observed.Probes
+}
+
+// SyncPod brings a pod one step nearer to its spec, or several where they follow from each other.
+func (r *Runtime) SyncPod(ctx context.Context, wish Wish) SyncResult {
 	var res SyncResult
-	actions := computeActions(pod, obs)
+	pod, obs := wish.Pod, wish.Observed
+	actions := computeActions(pod, obs, wish.Probes)
 	if actions.None() {
+		return res
+	}
+	if actions.StartOver {
+		r.startOver(ctx, pod, obs, &res)
 		return res
 	}
 	replaced := actions.CreateSandbox && obs.Sandbox() != nil
@@ -39,7 +54,11 @@ func (r *Runtime) SyncPod(ctx context.Context, pod *v1.Pod, obs *observed.Pod, p
 	// A sandbox that died by itself still holds its addresses and host ports: it is stopped, too.
 	if actions.KillPod || replaced {
 		res.Changed = true
-		if err := r.KillPod(ctx, pod.UID, pod, obs, nil); err != nil {
+		kill := func() error { return r.KillPod(ctx, pod.UID, pod, obs, nil) }
+		if !obs.Alive() {
+			kill = func() error { return r.killDead(ctx, pod, obs) }
+		}
+		if err := kill(); err != nil {
 			res.Err = err
 			return res
 		}
@@ -50,7 +69,7 @@ func (r *Runtime) SyncPod(ctx context.Context, pod *v1.Pod, obs *observed.Pod, p
 	if len(actions.Start) == 0 {
 		return res
 	}
-	p := place{pod: pod, sandboxID: actions.SandboxID, secrets: pullSecrets}
+	p := place{pod: pod, obs: obs, sandboxID: actions.SandboxID, secrets: wish.PullSecrets}
 	if !r.ensureSandbox(ctx, obs, actions, &p, &res) {
 		return res
 	}
@@ -65,6 +84,7 @@ func (r *Runtime) SyncPod(ctx context.Context, pod *v1.Pod, obs *observed.Pod, p
 			break
 		}
 	}
+	res.More = actions.CreateSandbox && len(pod.Spec.EphemeralContainers) > 0
 	if replaced {
 		r.removeEmptySandboxes(ctx, obs)
 	}
@@ -88,8 +108,15 @@ func (r *Runtime) killListed(ctx context.Context, pod *v1.Pod, obs *observed.Pod
 	ok := true
 	for _, k := range kills {
 		res.Changed = true
-		c := find(obs, k.ID)
-		if err := r.killContainer(ctx, pod, c, k.Message, max(graceOf(pod, nil), minGraceRestart)); err != nil {
+		grace := max(graceOf(pod, nil), minGraceRestart)
+		if k.Grace != nil && pod.DeletionGracePeriodSeconds == nil {
+			grace = max(*k.Grace, minGraceRestart)
+		}
+		stop := kill{uid: pod.UID, pod: pod, spec: containerSpec(pod, k.Name), container: find(obs, k.ID), hostNetwork: pod.Spec.HostNetwork, message: k.Message, grace: grace}
+		if box := obs.Sandbox(); box != nil {
+			stop.ips = box.IPs
+		}
+		if err := r.killContainer(ctx, stop); err != nil {
 			res.Err = errors.Join(res.Err, fmt.Errorf("stop container %s: %w", k.Name, err))
 			ok = false
 		}
@@ -125,7 +152,11 @@ func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Action
 			age = now().Sub(old.CreatedAt)
 		}
 		p.fresh = old == nil || age > sandboxLived || age < 0 // the clock went back: it lived before a reboot
-		err = r.createSandbox(ctx, p)
+		r.sandboxDied(ctx, old, age)
+		began := now()
+		if err = r.createSandbox(ctx, p); r.sandboxFailed(ctx, began, err) {
+			err = r.createSandbox(ctx, p)
+		}
 	}
 	if err != nil {
 		res.Err = fmt.Errorf("sandbox of pod %s: %w", klog.KObj(p.pod), err)
@@ -148,13 +179,19 @@ func (r *Runtime) createSandbox(ctx context.Context, p *place) error {
 	if err := Refused(p.pod); err != nil {
 		return err
 	}
+	handler, err := r.handler(ctx, p.pod)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(p.config.LogDirectory, 0o755); err != nil {
 		return fmt.Errorf("log folder: %w", err)
 	}
-	req := &runtimeapi.RunPodSandboxRequest{Config: p.config}
+	req := &runtimeapi.RunPodSandboxRequest{Config: p.config, RuntimeHandler: handler}
 	resp, err := r.client.RunPodSandbox(ctx, req)
 	if holder := reservedFor(err); holder != "" {
-		if err := r.freeSandboxName(ctx, p.pod, holder); err != nil {
+		if err := r.freeSandboxName(ctx, p.pod, holder); stale(err) {
+			p.config.Metadata.Attempt++
+		} else if err != nil {
 			return err
 		}
 		resp, err = r.client.RunPodSandbox(ctx, req)
@@ -178,12 +215,12 @@ func (r *Runtime) createSandbox(ctx context.Context, p *place) error {
 }
 
 // clearAttempts removes the attempts at a container but the newest that ended, whose state and log
-// are worth keeping; and those that never started.
+// are worth keeping, or as many of them as the options say; and those that never started.
 func (r *Runtime) clearAttempts(ctx context.Context, obs *observed.Pod, s Start) {
-	kept := false
+	kept, keep := 0, int(r.deadAttempts.Load())
 	for _, c := range obs.Attempts(s.Container.Name) {
-		if c.Exited() && !kept {
-			kept = true
+		if c.Exited() && kept < keep {
+			kept++
 			continue
 		}
 		if c.Running() {

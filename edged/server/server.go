@@ -1,12 +1,12 @@
-// Package server is the node's read-only port: what runs here, and how the agent is. It serves GET and HEAD
-// only, gives out no secrets (pods name them, but do not hold them), and keeps pages of other sites from
-// reading it through a browser on the device.
+// Package server is the node's two ports, made of one list of routes. The read-only one says what runs here, and how the
+// agent is: it serves GET and HEAD only, gives out no secrets (pods name them, but do not hold them), and keeps pages of
+// other sites from reading it through a browser on the device. The authenticated one, over TLS, is the kubelet's API: each
+// request is let in by a guard (package auth) that is asked about the route's verb and subresource of nodes.
 package server
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -69,18 +69,43 @@ type Node interface {
 	SyncLoop() error
 }
 
-// New makes the handler. registry holds the metrics.
-func New(node Node, registry *prometheus.Registry) http.Handler {
-	s := &server{node: node}
+// Options say what the ports serve.
+type Options struct {
+	Node Node
+	// Registry holds the metrics.
+	Registry *prometheus.Registry
+	// Routes are those of other parts.
+	Routes []Route
+	// Debugging: the authenticated port serves the routes that are for debugging, too.
+	Debugging bool
+}
+
+// own are the routes of this package.
+func (o *Options) own() []Route {
+	s := &server{node: o.Node}
+	f := func(h http.HandlerFunc) http.Handler { return h }
+	ok := f(func(w http.ResponseWriter, _ *http.Request) { text(w, "ok") })
+	return []Route{
+		{Pattern: "/pods", Handler: f(s.pods), ReadOnly: true, Resource: "pods", OrProxy: true},
+		{Pattern: "/pods/{$}", Handler: f(s.pods), ReadOnly: true, Resource: "pods", OrProxy: true},
+		{Pattern: "/healthz", Handler: f(s.healthz), ReadOnly: true, Resource: "healthz", OrProxy: true},
+		{Pattern: "/healthz/ping", Handler: ok, ReadOnly: true, Resource: "healthz", OrProxy: true},
+		{Pattern: "/healthz/log", Handler: ok, ReadOnly: true, Resource: "healthz", OrProxy: true},
+		{Pattern: "/healthz/syncloop", Handler: f(s.syncloop), ReadOnly: true, Resource: "healthz", OrProxy: true},
+		{Pattern: "/events", Handler: f(s.events), ReadOnly: true},
+		{Pattern: "/status", Handler: f(s.status), ReadOnly: true},
+		{Pattern: "/metrics", Handler: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), ReadOnly: true, Resource: "metrics"},
+	}
+}
+
+// New makes the handler of the read-only port.
+func New(o Options) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/pods", s.pods)
-	mux.HandleFunc("/healthz", s.healthz)
-	mux.HandleFunc("/healthz/ping", func(w http.ResponseWriter, _ *http.Request) { text(w, "ok") })
-	mux.HandleFunc("/healthz/log", func(w http.ResponseWriter, _ *http.Request) { text(w, "ok") })
-	mux.HandleFunc("/healthz/syncloop", s.syncloop)
-	mux.HandleFunc("/events", s.events)
-	mux.HandleFunc("/status", s.status)
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	for _, r := range append(o.own(), o.Routes...) {
+		if r.ReadOnly {
+			mux.HandleFunc(r.Pattern, r.served)
+		}
+	}
 	return guard(mux)
 }
 
@@ -125,13 +150,16 @@ func text(w http.ResponseWriter, s string) {
 // pods writes a v1.PodList, one pod after another: the list is never in memory as a whole.
 func (s *server) pods(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	list(w, `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`, s.node.Pods())
+	list(w, podList, s.node.Pods())
 }
 
 func (s *server) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	list(w, `{"kind":"EventList","apiVersion":"v1","metadata":{},"items":[`, s.node.Events())
 }
+
+// podList begins a list of pods.
+const podList = `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[`
 
 func list[T any](w http.ResponseWriter, head string, items []T) {
 	write := func(data []byte) bool {
@@ -186,30 +214,4 @@ func (s *server) healthz(w http.ResponseWriter, r *http.Request) {
 	}
 	b.WriteString("[+]syncloop ok\nhealthz check passed\n")
 	text(w, b.String())
-}
-
-// Serve serves a handler at an address until ctx ends.
-func Serve(ctx context.Context, address string, handler http.Handler) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	srv := &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader}
-	ended := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(ended)
-		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-		defer cancel()
-		if err := srv.Shutdown(ctx); err != nil {
-			_ = srv.Close()
-		}
-	})
-	err = srv.Serve(l)
-	if !stop() {
-		<-ended
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
 }

@@ -45,7 +45,7 @@ func TestHandler(t *testing.T) {
 	conditions := &health.Registry{}
 	conditions.Set(health.StoreFailing, "", "full")
 	n := &node{}
-	h := New(n, NewRegistry(n, conditions))
+	h := New(Options{Node: n, Registry: NewRegistry(n, conditions)})
 	for _, c := range []struct {
 		method, host, path string
 		code               int
@@ -101,7 +101,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		ended <- Serve(ctx, address, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { text(w, "hello") }))
 	}()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		resp, err := client.Get("http://" + address)
 		if err == nil {
 			body, err := io.ReadAll(resp.Body)

@@ -18,6 +18,9 @@ func SetDefaults(pod *v1.Pod) {
 	if spec.TerminationGracePeriodSeconds == nil {
 		spec.TerminationGracePeriodSeconds = ptr.To(int64(v1.DefaultTerminationGracePeriodSeconds))
 	}
+	if spec.Priority == nil {
+		spec.Priority = systemPriority(spec.PriorityClassName)
+	}
 	if spec.SecurityContext == nil {
 		spec.SecurityContext = &v1.PodSecurityContext{}
 	}
@@ -33,6 +36,17 @@ func SetDefaults(pod *v1.Pod) {
 	for i := range spec.Volumes {
 		setVolumeDefaults(&spec.Volumes[i])
 	}
+}
+
+// systemPriority is that of a class that every cluster has; others are known to the API server only.
+func systemPriority(class string) *int32 {
+	switch class {
+	case "system-cluster-critical":
+		return ptr.To[int32](2000000000)
+	case "system-node-critical":
+		return ptr.To[int32](2000001000)
+	}
+	return nil
 }
 
 func setDefault[T ~string](field *T, value T) {
@@ -128,6 +142,8 @@ func setVolumeDefaults(vol *v1.Volume) {
 		setMode(&vol.DownwardAPI.DefaultMode, v1.DownwardAPIVolumeSourceDefaultMode)
 	case vol.Projected != nil:
 		setMode(&vol.Projected.DefaultMode, v1.ProjectedVolumeSourceDefaultMode)
+	case vol.Image != nil:
+		setDefault(&vol.Image.PullPolicy, defaultPullPolicy(vol.Image.Reference))
 	case vol.HostPath != nil && vol.HostPath.Type == nil:
 		vol.HostPath.Type = ptr.To(v1.HostPathUnset)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -103,6 +104,20 @@ func TestDecodeDefaults(t *testing.T) {
 }
 
 // TestUIDFollowsMeaning: the UID is what restarts a static pod, so layout must not change it.
+func TestSystemPriorities(t *testing.T) {
+	for class, want := range map[string]int32{"system-node-critical": 2000001000, "system-cluster-critical": 2000000000, "mine": 0} {
+		pod := &v1.Pod{Spec: v1.PodSpec{PriorityClassName: class}}
+		SetDefaults(pod)
+		if got := ptr.Deref(pod.Spec.Priority, 0); got != want {
+			t.Errorf("%s: %d, want %d", class, got, want)
+		}
+	}
+	pod := &v1.Pod{Spec: v1.PodSpec{PriorityClassName: "system-node-critical", Priority: ptr.To[int32](7)}}
+	if SetDefaults(pod); *pod.Spec.Priority != 7 {
+		t.Error("what the API server said is changed")
+	}
+}
+
 func TestUIDFollowsMeaning(t *testing.T) {
 	uid := func(in, node string) string {
 		pods, _, err := Decode([]byte(in), node)

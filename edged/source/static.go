@@ -21,6 +21,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/readdir"
 )
 
 const (
@@ -41,6 +43,9 @@ type StaticOptions struct {
 	NodeName string
 	// Rescan is the period of the safety net; zero is 20 s. It costs a readdir and a stat a file.
 	Rescan time.Duration
+	// Known, which may be nil, is given the pods of a file before anybody else has them, and may give them the UIDs
+	// that they had under another agent; see package adopt.
+	Known func([]*v1.Pod)
 	// Pods is called with all pods of the folder whenever they changed, and once at the start.
 	// The pods must not be changed. It is called from Run's goroutine only.
 	Pods func([]*v1.Pod)
@@ -165,7 +170,7 @@ func (s *Static) list() ([]string, error) {
 	case !info.IsDir():
 		return []string{s.opts.Dir}, nil
 	}
-	entries, err := os.ReadDir(s.opts.Dir)
+	entries, err := readdir.Quiet(s.opts.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -194,6 +199,9 @@ func (s *Static) read(name string) bool {
 	var warnings []string
 	if err == nil {
 		pods, warnings, err = Decode(data, s.opts.NodeName)
+	}
+	if s.opts.Known != nil {
+		s.opts.Known(pods)
 	}
 	old.err = err
 	s.fault(name, err)
@@ -229,7 +237,7 @@ func load(name string, known *manifest) (stamp, []byte, error) {
 	if info.Size() > maxManifest {
 		return now, nil, fmt.Errorf("%d bytes: a manifest may have %d at the most", info.Size(), maxManifest)
 	}
-	if time.Since(now.mtime) < coarse {
+	if time.Since(now.mtime).Abs() < coarse {
 		now = stamp{} // it may change again within the clock's tick: do not trust the stamp next time
 	}
 	data, err := os.ReadFile(name)

@@ -59,6 +59,8 @@ func (v *validator) spec(p *field.Path, spec *v1.PodSpec) {
 	if h := spec.Hostname; h != "" {
 		v.all(p.Child("hostname"), h, validation.IsDNS1123Label(h))
 	}
+	v.podSecurity(p, spec)
+	v.life(p, spec)
 	volumes := v.volumes(p.Child("volumes"), spec.Volumes)
 	if len(spec.Containers) == 0 {
 		v.add(field.Required(p.Child("containers"), "a pod needs a container"))
@@ -67,9 +69,11 @@ func (v *validator) spec(p *field.Path, spec *v1.PodSpec) {
 	ports := sets.New[string]()
 	for i := range spec.InitContainers {
 		v.container(p.Child("initContainers").Index(i), &spec.InitContainers[i], names, volumes, sets.New[string]())
+		v.lifecycle(p.Child("initContainers").Index(i), &spec.InitContainers[i], spec, true)
 	}
 	for i := range spec.Containers {
 		v.container(p.Child("containers").Index(i), &spec.Containers[i], names, volumes, ports)
+		v.lifecycle(p.Child("containers").Index(i), &spec.Containers[i], spec, false)
 	}
 	for i, a := range spec.HostAliases {
 		v.errs = append(v.errs, validation.IsValidIPForLegacyField(p.Child("hostAliases").Index(i).Child("ip"), a.IP, false, nil)...)
@@ -92,6 +96,7 @@ func (v *validator) volumes(p *field.Path, volumes []v1.Volume) sets.Set[string]
 				v.add(field.Invalid(at.Child("hostPath", "path"), hp.Path, "must not contain '..'"))
 			}
 		}
+		v.image(at.Child("image"), vol.Image)
 		if vol.ConfigMap != nil && vol.ConfigMap.Name == "" {
 			v.add(field.Required(at.Child("configMap", "name"), ""))
 		}
@@ -119,6 +124,13 @@ func (v *validator) container(p *field.Path, c *v1.Container, names, volumes, po
 	v.env(p.Child("env"), c.Env)
 	v.mounts(p.Child("volumeMounts"), c.VolumeMounts, volumes)
 	v.resources(p.Child("resources"), &c.Resources)
+	v.probes(p, c)
+	v.containerSecurity(p.Child("securityContext"), c)
+	for i := range c.Env {
+		if from := c.Env[i].ValueFrom; from != nil {
+			v.envFile(p.Child("env").Index(i).Child("valueFrom", "fileKeyRef"), from.FileKeyRef)
+		}
+	}
 }
 
 func (v *validator) ports(p *field.Path, ports []v1.ContainerPort, hostPorts sets.Set[string]) {

@@ -9,6 +9,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
 // Reasons of container states.
@@ -16,7 +17,9 @@ const (
 	containerCreating = "ContainerCreating"
 	podInitializing   = "PodInitializing"
 	crashLoopBackOff  = "CrashLoopBackOff"
-	statusUnknown     = "ContainerStatusUnknown"
+	// postStartHookError: the container was stopped, for its postStart hook failed.
+	postStartHookError = "PostStartHookError"
+	statusUnknown      = "ContainerStatusUnknown"
 	// exitUnknown is the exit code of a container that was lost.
 	exitUnknown = 137
 )
@@ -30,7 +33,10 @@ func containerStatuses(in Inputs, containers []v1.Container, before []v1.Contain
 		if at := slices.IndexFunc(before, func(s v1.ContainerStatus) bool { return s.Name == c.Name }); at >= 0 {
 			prev = before[at]
 		}
-		out = append(out, containerStatus(in, c, prev, init))
+		s := containerStatus(in, c, prev, init)
+		s.VolumeMounts = withImages(volumeMounts(in, c, prev), in.Observed.Container(c.Name))
+		s.User = userOf(in.Observed.Container(c.Name))
+		out = append(out, s)
 	}
 	return out
 }
@@ -44,8 +50,9 @@ func containerStatus(in Inputs, c *v1.Container, prev v1.ContainerStatus, init b
 	s := v1.ContainerStatus{
 		Name: c.Name, Image: newest.Image, ImageID: newest.ImageRef, ContainerID: in.Runtime + "://" + newest.ID,
 		RestartCount: max(newest.RestartCount, prev.RestartCount), State: state(in, newest),
-		AllocatedResources: allocated(c), Resources: resources(c),
+		AllocatedResources: allocated(c), AllocatedResourcesStatus: in.Devices[c.Name], Resources: in.resources(c),
 	}
+	s.StopSignal = stopSignal(c, newest)
 	switch {
 	case len(attempts) > 1 && attempts[1].Exited():
 		s.LastTerminationState.Terminated = terminated(in.Runtime, attempts[1])
@@ -59,7 +66,7 @@ func containerStatus(in Inputs, c *v1.Container, prev v1.ContainerStatus, init b
 		s.LastTerminationState = prev.LastTerminationState
 	}
 	why, waits := in.Reasons[c.Name]
-	if newest.Exited() && waits && !in.Terminated && willRestart(in.Pod, c, newest, init) {
+	if newest.Exited() && waits && !in.Terminated && restart.After(in.Pod, c, newest.ExitCode) != restart.Stay {
 		// Between two attempts the state is the wait, and the end of the last attempt the last state.
 		s.LastTerminationState.Terminated = s.State.Terminated
 		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}}
@@ -67,24 +74,11 @@ func containerStatus(in Inputs, c *v1.Container, prev v1.ContainerStatus, init b
 	return s
 }
 
-// willRestart tells whether a container that has ended is started again.
-func willRestart(pod *v1.Pod, c *v1.Container, o *observed.Container, init bool) bool {
-	switch {
-	case init && sidecar(c):
-		return true
-	case pod.Spec.RestartPolicy == v1.RestartPolicyNever:
-		return false
-	case init || pod.Spec.RestartPolicy == v1.RestartPolicyOnFailure:
-		return o.ExitCode != 0
-	}
-	return true
-}
-
 // unseen is the status of a container that the runtime does not have: not yet, or no more.
 func unseen(in Inputs, c *v1.Container, prev v1.ContainerStatus, init bool) v1.ContainerStatus {
 	s := v1.ContainerStatus{
 		Name: c.Name, Image: c.Image, RestartCount: prev.RestartCount, LastTerminationState: prev.LastTerminationState,
-		AllocatedResources: allocated(c), Resources: resources(c),
+		AllocatedResources: allocated(c), AllocatedResourcesStatus: in.Devices[c.Name], Resources: in.resources(c),
 	}
 	ended := prev.State.Terminated
 	switch {
@@ -165,7 +159,11 @@ func allocated(c *v1.Container) v1.ResourceList {
 	return c.Resources.Requests.DeepCopy()
 }
 
-func resources(c *v1.Container) *v1.ResourceRequirements {
+// resources are the amounts with which a container runs, and those that it was allocated where it does not.
+func (in *Inputs) resources(c *v1.Container) *v1.ResourceRequirements {
+	if running, ok := in.Running[c.Name]; ok {
+		return running.DeepCopy()
+	}
 	if len(c.Resources.Limits)+len(c.Resources.Requests) == 0 {
 		return &v1.ResourceRequirements{}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
 // Inputs is all that a status is made from.
@@ -24,19 +25,40 @@ type Inputs struct {
 	Observed *observed.Pod
 	// Runtime is the name in container ids ("containerd").
 	Runtime string
+	// Probes is what the probes say of the running containers.
+	Probes observed.Probes
 	// Reasons says, by container name, why a container waits.
 	Reasons map[string]observed.Reason
 	// SandboxReason says why there is no sandbox.
 	SandboxReason *observed.Reason
 	// Previous is the status of before: from this agent, or restored from the store.
 	Previous v1.PodStatus
+	// Running is the cpu and memory with which containers run, by container name, where they were allocated other amounts.
+	Running map[string]v1.ResourceRequirements
+	// Resize are the conditions of a resize.
+	Resize []v1.PodCondition
 	// HostIPs are the node's addresses.
 	HostIPs []string
 	// Rejected says why the node does not take the pod.
 	Rejected *observed.Reason
+	// Stopped says why the node ends the pod; nil where it does not.
+	Stopped *Stopped
+	// Devices is how the devices of containers are, by container name.
+	Devices map[string][]v1.ResourceStatus
+	// RecursiveReadOnly: the pod's runtime can make mounts read-only with all that is below them.
+	RecursiveReadOnly bool
 	// Terminated: nothing of the pod runs any more, or will.
 	Terminated bool
 	Now        time.Time
+}
+
+// Stopped is why a node ends a pod that is still wanted: the pod fails with this reason when nothing of it runs.
+type Stopped struct {
+	Reason, Message string
+	// Condition is shown from the decision on; nil shows none.
+	Condition *v1.PodCondition
+	// Grace, in seconds, is how long its containers may take at the longest; nil leaves it to the pod.
+	Grace *int64
 }
 
 // Terminal tells whether a phase is final.
@@ -56,10 +78,17 @@ func Generate(in Inputs) v1.PodStatus {
 		NominatedNodeName:  in.Previous.NominatedNodeName,
 	}
 	setPodIPs(&out, in)
+	if r := in.Pod.Spec.Resources; r != nil {
+		out.Resources, out.AllocatedResources = &v1.ResourceRequirements{Limits: r.Limits.DeepCopy(), Requests: r.Requests.DeepCopy()}, r.Requests.DeepCopy()
+	}
 	out.InitContainerStatuses = containerStatuses(in, in.Pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
 	out.ContainerStatuses = containerStatuses(in, in.Pod.Spec.Containers, in.Previous.ContainerStatuses, false)
-	setReadiness(in.Pod, &out)
+	out.EphemeralContainerStatuses = ephemeralStatuses(in)
+	setReadiness(in, &out)
 	out.Phase = phase(in, &out)
+	if in.Stopped != nil && (in.Terminated || Terminal(out.Phase)) {
+		out.Phase, out.Reason, out.Message = v1.PodFailed, in.Stopped.Reason, in.Stopped.Message
+	}
 	if Terminal(in.Previous.Phase) {
 		// What has ended stays as it ended.
 		out.Phase, out.Reason, out.Message = in.Previous.Phase, in.Previous.Reason, in.Previous.Message
@@ -140,22 +169,25 @@ func phase(in Inputs, out *v1.PodStatus) v1.PodPhase {
 			pendingInit++
 		case t != nil && t.ExitCode != 0:
 			pendingInit++
-			failedInit = failedInit || spec.RestartPolicy == v1.RestartPolicyNever
+			failedInit = failedInit || restart.After(in.Pod, &c, t.ExitCode) == restart.Stay
+		case t != nil && !in.Terminated && restart.After(in.Pod, &c, t.ExitCode) != restart.Stay:
+			pendingInit++ // a rule has it run again
 		}
 	}
 	var running, waiting, succeeded, failed int
-	for _, s := range out.ContainerStatuses {
+	for i, s := range out.ContainerStatuses {
+		t := s.State.Terminated
 		switch {
 		case s.State.Running != nil:
 			running++
-		case s.State.Terminated != nil:
-			if s.State.Terminated.ExitCode == 0 {
-				succeeded++
-			} else {
-				failed++
-			}
-		case s.LastTerminationState.Terminated != nil && s.State.Waiting != nil && s.State.Waiting.Reason == crashLoopBackOff:
-			failed++ // between two attempts
+		case t != nil && !in.Terminated && restart.After(in.Pod, &spec.Containers[i], t.ExitCode) != restart.Stay:
+			running++ // between two attempts
+		case t != nil && t.ExitCode == 0:
+			succeeded++
+		case t != nil:
+			failed++
+		case s.LastTerminationState.Terminated != nil && s.State.Waiting != nil && betweenAttempts(s.State.Waiting.Reason):
+			failed++
 			running++
 		default:
 			waiting++
@@ -180,14 +212,8 @@ func phase(in Inputs, out *v1.PodStatus) v1.PodPhase {
 		return v1.PodRunning
 	case in.Terminated:
 		return ended(failed + waiting + running)
-	case spec.RestartPolicy == v1.RestartPolicyAlways:
-		return v1.PodRunning // all between two attempts
-	case failed == 0:
-		return v1.PodSucceeded
-	case spec.RestartPolicy == v1.RestartPolicyNever:
-		return v1.PodFailed
 	}
-	return v1.PodRunning
+	return ended(failed) // every container has ended for good
 }
 
 func ended(failed int) v1.PodPhase {
@@ -197,8 +223,11 @@ func ended(failed int) v1.PodPhase {
 	return v1.PodSucceeded
 }
 
-func sidecar(c *v1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
+func sidecar(c *v1.Container) bool { return restart.IsSidecar(c) }
+
+// betweenAttempts tells whether a container that waits for this reason has run already.
+func betweenAttempts(reason string) bool {
+	return reason == crashLoopBackOff || reason == postStartHookError
 }
 
 // lastSucceeded: an init container that ended well and is not run again.
@@ -206,22 +235,22 @@ func lastSucceeded(s v1.ContainerStatus) bool {
 	return s.Ready && s.State.Waiting != nil
 }
 
-// setReadiness sets Ready and Started, which without probes follow from the state.
-func setReadiness(pod *v1.Pod, out *v1.PodStatus) {
-	set := func(s *v1.ContainerStatus, ready bool) {
-		started := s.State.Running != nil
-		s.Ready, s.Started = ready, &started
+// setReadiness sets Ready and Started, which follow from the state and from what the probes say.
+func setReadiness(in Inputs, out *v1.PodStatus) {
+	set := func(s *v1.ContainerStatus) {
+		says := in.Probes.Of(in.Observed.Container(s.Name))
+		running := s.State.Running != nil
+		started := running && says.Started
+		s.Ready, s.Started = started && says.Ready, &started
 	}
 	for i := range out.ContainerStatuses {
-		s := &out.ContainerStatuses[i]
-		set(s, s.State.Running != nil)
+		set(&out.ContainerStatuses[i])
 	}
 	for i := range out.InitContainerStatuses {
 		s := &out.InitContainerStatuses[i]
-		if sidecar(&pod.Spec.InitContainers[i]) {
-			set(s, s.State.Running != nil)
-		} else {
-			set(s, s.State.Terminated != nil && s.State.Terminated.ExitCode == 0)
+		set(s)
+		if !sidecar(&in.Pod.Spec.InitContainers[i]) {
+			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
 		}
 	}
 }
@@ -232,7 +261,13 @@ func unready(out *v1.PodStatus) {
 	}
 }
 
-// conditions makes the pod's conditions, keeping those that are not this agent's.
+// oursForGood tells whether a condition was set by this agent and stays. Those of others are not told: what this agent
+// knows of them may be older than what they said since.
+func oursForGood(c v1.PodCondition) bool {
+	return c.Type == v1.DisruptionTarget && c.Reason == v1.PodReasonTerminationByKubelet
+}
+
+// conditions makes those of the pod's conditions that are this agent's.
 func conditions(in Inputs, out *v1.PodStatus) []v1.PodCondition {
 	sandboxReady := v1.ConditionFalse
 	if box := in.Observed.Sandbox(); box != nil && box.Ready && (in.Pod.Spec.HostNetwork || len(box.IPs) > 0) && !Terminal(out.Phase) {
@@ -245,6 +280,15 @@ func conditions(in Inputs, out *v1.PodStatus) []v1.PodCondition {
 		readyCondition(v1.ContainersReady, in.Pod, out),
 		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
 	}
+	if c := restartingCondition(in, out.Phase); c != nil {
+		list = append(list, *c)
+	}
+	if in.Stopped != nil && in.Stopped.Condition != nil {
+		list = append(list, *in.Stopped.Condition)
+	}
+	if !Terminal(out.Phase) {
+		list = append(list, in.Resize...)
+	}
 	for i := range list {
 		c := &list[i]
 		c.ObservedGeneration = in.Pod.Generation
@@ -256,7 +300,7 @@ func conditions(in Inputs, out *v1.PodStatus) []v1.PodCondition {
 		}
 	}
 	for _, p := range in.Previous.Conditions {
-		if !slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == p.Type }) {
+		if oursForGood(p) && !slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == p.Type }) {
 			list = append(list, p)
 		}
 	}

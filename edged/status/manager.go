@@ -70,14 +70,3 @@ func (m *Manager) Delete(uid types.UID) {
 	defer m.mu.Unlock()
 	delete(m.statuses, uid)
 }
-
-// Keep forgets all pods but those for which wanted is true.
-func (m *Manager) Keep(wanted func(types.UID) bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for uid := range m.statuses {
-		if !wanted(uid) {
-			delete(m.statuses, uid)
-		}
-	}
-}

@@ -9,7 +9,7 @@ import (
 )
 
 func configMapSource(src *v1.ConfigMapVolumeSource) source {
-	return source{src.Name, src.Items, src.DefaultMode, isTrue(src.Optional)}
+	return source{src.Name, src.Items, defaults{src.DefaultMode, src.DefaultUser}, isTrue(src.Optional)}
 }
 
 // configMapFiles makes the files of a configMap. An optional one that is missing has none.

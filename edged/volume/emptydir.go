@@ -20,6 +20,9 @@ func (m *Manager) setupEmptyDir(pod *v1.Pod, vol *v1.Volume) (string, error) {
 	if vol.EmptyDir.Medium == v1.StorageMediumMemory {
 		return dir, ensureTmpfs(dir, tmpfs{size: memoryLimit(pod, vol.EmptyDir, m.opts.MemoryBytes), mode: mode, gid: gid})
 	}
+	if isHugePages(vol.EmptyDir.Medium) {
+		return dir, m.setupHugePages(pod, dir, vol.EmptyDir)
+	}
 	return dir, makeOnce(dir, mode, gid)
 }
 

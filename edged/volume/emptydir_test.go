@@ -42,7 +42,7 @@ func TestEmptyDirAccess(t *testing.T) {
 				pod.Spec.Volumes[0].EmptyDir.Mode = tc.mode
 				pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: tc.group}
 				var st unix.Stat_t
-				must(t, unix.Stat(setup(t, m, pod)["v"], &st))
+				must(t, unix.Stat(setup(t, m, pod)["v"].Path, &st))
 				if st.Mode&0o7777 != tc.want || int64(st.Gid) != ptr.Deref(tc.group, 0) {
 					t.Errorf("mode %o, group %d; want %o", st.Mode&0o7777, st.Gid, tc.want)
 				}
@@ -57,7 +57,7 @@ func TestEmptyDirStaysAsContainersLeaveIt(t *testing.T) {
 	for _, medium := range []v1.StorageMedium{v1.StorageMediumDefault, v1.StorageMediumMemory} {
 		m, _ := start(t)
 		pod := podWith(emptyDir(medium, ""))
-		dir := setup(t, m, pod)["v"]
+		dir := setup(t, m, pod)["v"].Path
 		must(t, os.WriteFile(filepath.Join(dir, "data"), []byte("x"), 0o600), os.Chmod(dir, 0o700), os.Chown(dir, 999, 999))
 		setup(t, m, pod)
 		var st unix.Stat_t
@@ -76,7 +76,7 @@ func TestEmptyDirKilledWhileMade(t *testing.T) {
 	pod := podWith(emptyDir("", ""))
 	dir := filepath.Join(m.opts.Root, "pods", string(uid), "volumes", "kubernetes.io~empty-dir")
 	must(t, os.MkdirAll(filepath.Join(dir, ".v.new"), 0o700))
-	path := setup(t, m, pod)["v"]
+	path := setup(t, m, pod)["v"].Path
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o777 {
 		t.Errorf("%v, %v", info, err)
@@ -88,7 +88,7 @@ func TestEmptyDirKilledWhileMade(t *testing.T) {
 
 func TestMemoryIsLimited(t *testing.T) {
 	m, _ := start(t)
-	dir := setup(t, m, podWith(emptyDir(v1.StorageMediumMemory, "1Mi")))["v"]
+	dir := setup(t, m, podWith(emptyDir(v1.StorageMediumMemory, "1Mi")))["v"].Path
 	var fs unix.Statfs_t
 	must(t, unix.Statfs(dir, &fs))
 	if got := int64(fs.Blocks) * fs.Bsize; fs.Type != unix.TMPFS_MAGIC || got != 1<<20 {
@@ -145,7 +145,7 @@ func TestMemoryLimit(t *testing.T) {
 func TestSomethingElseMounted(t *testing.T) {
 	m, _ := start(t)
 	pod := podWith(emptyDir(v1.StorageMediumMemory, ""))
-	dir := setup(t, m, pod)["v"]
+	dir := setup(t, m, pod)["v"].Path
 	must(t, unix.Unmount(dir, 0), unix.Mount(t.TempDir(), dir, "", unix.MS_BIND, ""))
 	if _, err := m.Setup(t.Context(), pod); err == nil {
 		t.Error("a bind of a folder of the disk was taken for a tmpfs")

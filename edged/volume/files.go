@@ -25,8 +25,19 @@ type file struct {
 type source struct {
 	name     string
 	items    []v1.KeyToPath
-	mode     *int32
+	defaults defaults
 	optional bool
+}
+
+// defaults are the mode and the owner of the files of a volume that say nothing themselves.
+type defaults struct {
+	mode *int32
+	user *int64
+}
+
+// file makes a file with its own mode and owner, where it has them.
+func (d defaults) file(path string, data []byte, mode *int32, user *int64) file {
+	return file{path: path, data: data, mode: modeOf(mode, d.mode), uid: int(*cmp.Or(user, d.user, new(int64(0))))}
 }
 
 const defaultMode = 0o644
@@ -46,7 +57,7 @@ func pick(data map[string][]byte, src source, missing string) ([]file, error) {
 			if err := checkPath(key); err != nil {
 				return nil, err
 			}
-			files = append(files, file{path: key, data: data[key], mode: modeOf(nil, src.mode)})
+			files = append(files, src.defaults.file(key, data[key], nil, nil))
 		}
 		return files, nil
 	}
@@ -61,7 +72,7 @@ func pick(data map[string][]byte, src source, missing string) ([]file, error) {
 		if err := checkPath(item.Path); err != nil {
 			return nil, err
 		}
-		files = append(files, file{path: path.Clean(item.Path), data: content, mode: modeOf(item.Mode, src.mode)})
+		files = append(files, src.defaults.file(path.Clean(item.Path), content, item.Mode, item.User))
 	}
 	return files, nil
 }

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +58,7 @@ func TestContentAndModes(t *testing.T) {
 			old := unix.Umask(0o077) // modes do not depend on it
 			defer unix.Umask(old)
 			vols := setup(t, m, podWith(tc.vol))
-			if diff := cmp.Diff(tc.want, content(t, vols["v"])); diff != "" {
+			if diff := cmp.Diff(tc.want, content(t, vols["v"].Path)); diff != "" {
 				t.Error(diff)
 			}
 			if err := m.Teardown(t.Context(), uid); err != nil {
@@ -106,7 +107,8 @@ func TestSecretIsInMemory(t *testing.T) {
 	projected := vol("p", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 		{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: "s"}}}}}})
 	vols := setup(t, m, podWith(secretVolume("s"), projected))
-	for name, dir := range vols {
+	for name, place := range vols {
+		dir := place.Path
 		var fs unix.Statfs_t
 		if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
 			t.Errorf("%s: file system %x, %v; want tmpfs", name, fs.Type, err)
@@ -121,7 +123,7 @@ func TestSecretIsInMemory(t *testing.T) {
 	}
 	// A reboot takes the mounts; the next Setup brings the content back.
 	vols = setup(t, m, podWith(secretVolume("s"), projected))
-	if diff := cmp.Diff(map[string]string{"k": "0644 v"}, content(t, vols["v"])); diff != "" {
+	if diff := cmp.Diff(map[string]string{"k": "0644 v"}, content(t, vols["v"].Path)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -139,7 +141,7 @@ func TestProjected(t *testing.T) {
 			{Path: "cpu", ResourceFieldRef: &v1.ResourceFieldSelector{ContainerName: "c", Resource: "limits.cpu"}, Mode: ptr.To[int32](0o444)}}}},
 	}}}))
 	want := map[string]string{"ca.crt": "0640 PEM", "in/token": "0600 t", "name": "0640 web", "cpu": "0444 c.limits.cpu"}
-	if diff := cmp.Diff(want, content(t, setup(t, m, pod)["v"])); diff != "" {
+	if diff := cmp.Diff(want, content(t, setup(t, m, pod)["v"].Path)); diff != "" {
 		t.Error(diff)
 	}
 	pod.Spec.Volumes[0].Projected.Sources[3].DownwardAPI.Items[0].FieldRef.FieldPath = "status.phase"
@@ -154,7 +156,7 @@ func TestFSGroup(t *testing.T) {
 	pod := podWith(vol("v", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", DefaultMode: ptr.To[int32](0o400)}}))
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4711)}
 	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(setup(t, m, pod)["v"], "k"), &st); err != nil || st.Gid != 4711 || st.Mode&0o777 != 0o440 {
+	if err := unix.Stat(filepath.Join(setup(t, m, pod)["v"].Path, "k"), &st); err != nil || st.Gid != 4711 || st.Mode&0o777 != 0o440 {
 		t.Errorf("gid %d, mode %o, %v", st.Gid, st.Mode, err)
 	}
 }
@@ -164,7 +166,7 @@ func TestUpdate(t *testing.T) {
 	m, o := start(t)
 	pod := podWith(configMapVolume("c"))
 	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"a": "1", "old": "x"}}
-	dir := setup(t, m, pod)["v"]
+	dir := setup(t, m, pod)["v"].Path
 	first, err := os.Readlink(filepath.Join(dir, "..data"))
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +208,7 @@ func TestUpdateIsAtomic(t *testing.T) {
 		return &v1.ConfigMap{Data: map[string]string{"x": s, "y": s}}
 	}
 	o.configMaps["shop/c"] = value(0)
-	dir := setup(t, m, pod)["v"]
+	dir := setup(t, m, pod)["v"].Path
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var reads atomic.Int64
@@ -280,7 +282,7 @@ func TestKilledUpdate(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			m, o := start(t)
 			o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"k": "v"}}
-			dir := setup(t, m, podWith(configMapVolume("c")))["v"]
+			dir := setup(t, m, podWith(configMapVolume("c")))["v"].Path
 			tc.wreck(t, dir)
 			setup(t, m, podWith(configMapVolume("c")))
 			if diff := cmp.Diff(map[string]string{"k": "0644 v"}, content(t, dir)); diff != "" {
@@ -299,5 +301,27 @@ func must(t *testing.T, errs ...error) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Files belong to the user that their item names, or else their volume; tokens then to nobody else.
+func TestOwnersOfFiles(t *testing.T) {
+	m, o := start(t)
+	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"a": "1", "b": "2"}}
+	o.secrets["shop/s"] = &v1.Secret{Data: map[string][]byte{"s": []byte("3")}}
+	vols := setup(t, m, podWith(vol("p", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{DefaultUser: ptr.To[int64](7), Sources: []v1.VolumeProjection{
+		{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, Items: []v1.KeyToPath{{Key: "a", Path: "a"}, {Key: "b", Path: "b", User: ptr.To[int64](8)}}}},
+		{DownwardAPI: &v1.DownwardAPIProjection{Items: []v1.DownwardAPIVolumeFile{{Path: "n", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}, User: ptr.To[int64](9)}}}},
+		{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "t"}},
+		{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "u", User: ptr.To[int64](10)}},
+	}}}), vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", DefaultUser: ptr.To[int64](11)}})))
+	got := map[string]string{}
+	for _, path := range []string{vols["p"].Path + "/a", vols["p"].Path + "/b", vols["p"].Path + "/n", vols["p"].Path + "/t", vols["p"].Path + "/u", vols["s"].Path + "/s"} {
+		var st unix.Stat_t
+		must(t, unix.Stat(path, &st))
+		got[filepath.Base(path)] = fmt.Sprintf("%04o %d", st.Mode&0o7777, st.Uid)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "0644 7", "b": "0644 8", "n": "0644 9", "t": "0600 7", "u": "0600 10", "s": "0644 11"}, got); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -14,7 +12,7 @@ import (
 // checkHostPath makes sure that a path of the node is what its type says, and makes it where the
 // type asks for that.
 func checkHostPath(src *v1.HostPathVolumeSource) error {
-	if !filepath.IsAbs(src.Path) || slices.Contains(strings.Split(src.Path, "/"), "..") {
+	if !filepath.IsAbs(src.Path) || hasDotDot(src.Path) {
 		return fmt.Errorf("hostPath %q must be absolute and must not contain '..'", src.Path)
 	}
 	kind := v1.HostPathUnset

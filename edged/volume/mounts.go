@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -14,6 +15,9 @@ import (
 func (m *Manager) Mounts(pod *v1.Pod, c *v1.Container, vols Volumes, expand func(string) (string, error)) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	for i := range c.VolumeMounts {
+		if isImage(pod, c.VolumeMounts[i].Name) {
+			continue
+		}
 		mount, err := m.mount(pod, c, i, vols, expand)
 		if err != nil {
 			return nil, err
@@ -23,15 +27,24 @@ func (m *Manager) Mounts(pod *v1.Pod, c *v1.Container, vols Volumes, expand func
 	return out, nil
 }
 
+// isImage tells whether a volume is an image, which has no path on the node.
+func isImage(pod *v1.Pod, name string) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == name && vol.Image != nil })
+}
+
 func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, expand func(string) (string, error)) (*runtimeapi.Mount, error) {
 	vm := &c.VolumeMounts[index]
-	host, ok := vols[vm.Name]
+	place, ok := vols[vm.Name]
 	if !ok {
 		return nil, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, vm.Name)
 	}
-	if vm.RecursiveReadOnly != nil && *vm.RecursiveReadOnly == v1.RecursiveReadOnlyEnabled {
-		return nil, fmt.Errorf("volume mount %q of container %s: recursiveReadOnly is not supported by this node; use IfPossible or Disabled", vm.Name, c.Name)
+	if place.Block {
+		return nil, fmt.Errorf("volume mount %q of container %s: the volume is a block device; name it in volumeDevices", vm.Name, c.Name)
 	}
+	if len(vm.BindMountOptions) > 0 {
+		return nil, fmt.Errorf("volume mount %q of container %s: bindMountOptions are not supported by this node; leave them out", vm.Name, c.Name)
+	}
+	host := place.Path
 	propagation, err := propagationOf(vm, c)
 	if err != nil {
 		return nil, err
@@ -50,21 +63,20 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 			return nil, fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", vm.Name, c.Name, err)
 		}
 	}
+	recursive, err := RecursiveReadOnly(vm, func() bool { return m.opts.RecursiveReadOnly != nil && m.opts.RecursiveReadOnly(pod) })
+	if err != nil {
+		return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
+	}
 	target := vm.MountPath
 	if !filepath.IsAbs(target) {
 		target = "/" + target
 	}
-	return &runtimeapi.Mount{HostPath: host, ContainerPath: target, Readonly: vm.ReadOnly || filledByAgent(pod, vm.Name), Propagation: propagation}, nil
+	return &runtimeapi.Mount{HostPath: host, ContainerPath: target, Readonly: vm.ReadOnly || place.ReadOnly, RecursiveReadOnly: recursive, Propagation: propagation}, nil
 }
 
 // filledByAgent tells whether the agent fills a volume: containers see such a one read-only.
-func filledByAgent(pod *v1.Pod, name string) bool {
-	for i := range pod.Spec.Volumes {
-		if vol := &pod.Spec.Volumes[i]; vol.Name == name {
-			return vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil
-		}
-	}
-	return false
+func filledByAgent(vol *v1.Volume) bool {
+	return vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil
 }
 
 func propagationOf(vm *v1.VolumeMount, c *v1.Container) (runtimeapi.MountPropagation, error) {

@@ -39,7 +39,7 @@ func TestMounts(t *testing.T) {
 	got, err := m.Mounts(pod, c, vols, noExpand)
 	must(t, err)
 	want := []*runtimeapi.Mount{
-		{HostPath: vols["v"], ContainerPath: "/etc/c", Readonly: true},
+		{HostPath: vols["v"].Path, ContainerPath: "/etc/c", Readonly: true},
 		{HostPath: host, ContainerPath: "/data"},
 		{HostPath: host, ContainerPath: "/ro", Readonly: true},
 		{HostPath: host, ContainerPath: "/slave", Propagation: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
@@ -55,7 +55,7 @@ func TestMountErrors(t *testing.T) {
 	m, _ := start(t)
 	pod := podWith(emptyDir("", ""))
 	vols := setup(t, m, pod)
-	dir := vols["v"]
+	dir := vols["v"].Path
 	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
 	for _, tc := range []struct {
 		name  string
@@ -63,7 +63,8 @@ func TestMountErrors(t *testing.T) {
 		want  string
 	}{
 		{"no such volume", v1.VolumeMount{Name: "x"}, `container app mounts volume "x", which the pod does not have`},
-		{"recursive read-only", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)}, "recursiveReadOnly is not supported"},
+		{"bind options", v1.VolumeMount{Name: "v", BindMountOptions: []string{"noexec"}}, "bindMountOptions are not supported"},
+		{"recursive read-only", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)}, "failed to resolve recursive read-only mode: volume \"v\" requested recursive read-only mode, but it is not supported by the runtime"},
 		{"bidirectional", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationBidirectional)}, "available only to privileged containers"},
 		{"propagation", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationMode("Sideways"))}, `mountPropagation "Sideways" is unknown`},
 		{"absolute", v1.VolumeMount{Name: "v", SubPath: "/etc"}, `subPath "/etc" must be relative`},
@@ -101,7 +102,7 @@ func TestSubPath(t *testing.T) {
 			m, _ := start(t)
 			pod := podWith(emptyDir(medium, ""))
 			vols := setup(t, m, pod)
-			dir := vols["v"]
+			dir := vols["v"].Path
 			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.WriteFile(filepath.Join(dir, "a/b/file"), []byte("x"), 0o644),
 				os.Symlink("a/b", filepath.Join(dir, "link")), os.Symlink("../a/./b//file", filepath.Join(dir, "a/tofile")))
 			for sub, inside := range map[string]string{"a/b": "a/b", "a/b/file": "a/b/file", "link": "a/b", "link/file": "a/b/file", "a/tofile": "a/b/file", ".": "", "a//b/": "a/b"} {
@@ -141,7 +142,7 @@ func TestSubPathIsMadeLikeItsVolume(t *testing.T) {
 	mountOne(t, m, pod, vols, "new/deep")
 	for _, name := range []string{"new", "new/deep"} {
 		var st unix.Stat_t
-		must(t, unix.Stat(filepath.Join(vols["v"], name), &st))
+		must(t, unix.Stat(filepath.Join(vols["v"].Path, name), &st))
 		if st.Mode&0o7777 != 0o2777 || st.Gid != 4711 {
 			t.Errorf("%s: mode %o, group %d", name, st.Mode&0o7777, st.Gid)
 		}
@@ -153,7 +154,7 @@ func TestSubPathAgain(t *testing.T) {
 	m, _ := start(t)
 	pod := podWith(emptyDir("", ""))
 	vols := setup(t, m, pod)
-	file := filepath.Join(vols["v"], "f")
+	file := filepath.Join(vols["v"].Path, "f")
 	must(t, os.WriteFile(file, []byte("1"), 0o644))
 	bound := mountOne(t, m, pod, vols, "f")
 	id, err := mountIDOf(bound)

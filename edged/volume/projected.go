@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,7 @@ import (
 func (m *Manager) projectedFiles(ctx context.Context, pod *v1.Pod, src *v1.ProjectedVolumeSource) ([]file, error) {
 	var all []file
 	for i := range src.Sources {
-		files, err := m.projection(ctx, pod, &src.Sources[i], src.DefaultMode)
+		files, err := m.projection(ctx, pod, &src.Sources[i], defaults{src.DefaultMode, src.DefaultUser})
 		if err != nil {
 			return nil, err
 		}
@@ -23,22 +24,24 @@ func (m *Manager) projectedFiles(ctx context.Context, pod *v1.Pod, src *v1.Proje
 	return all, nil
 }
 
-func (m *Manager) projection(ctx context.Context, pod *v1.Pod, s *v1.VolumeProjection, mode *int32) ([]file, error) {
+func (m *Manager) projection(ctx context.Context, pod *v1.Pod, s *v1.VolumeProjection, d defaults) ([]file, error) {
 	switch {
 	case s.ConfigMap != nil:
-		return m.configMapFiles(ctx, pod.Namespace, source{s.ConfigMap.Name, s.ConfigMap.Items, mode, isTrue(s.ConfigMap.Optional)})
+		return m.configMapFiles(ctx, pod.Namespace, source{s.ConfigMap.Name, s.ConfigMap.Items, d, isTrue(s.ConfigMap.Optional)})
 	case s.Secret != nil:
-		return m.secretFiles(ctx, pod.Namespace, source{s.Secret.Name, s.Secret.Items, mode, isTrue(s.Secret.Optional)})
+		return m.secretFiles(ctx, pod.Namespace, source{s.Secret.Name, s.Secret.Items, d, isTrue(s.Secret.Optional)})
 	case s.DownwardAPI != nil:
-		return m.downwardFiles(pod, s.DownwardAPI.Items, mode)
+		return m.downwardFiles(pod, s.DownwardAPI.Items, d)
 	case s.ServiceAccountToken != nil:
-		return m.tokenFiles(ctx, pod, s.ServiceAccountToken, mode)
+		return m.tokenFiles(ctx, pod, s.ServiceAccountToken, d)
+	case s.ClusterTrustBundle != nil:
+		return m.bundleFiles(ctx, pod, s.ClusterTrustBundle, d)
 	}
 	return nil, errors.New("projected source is not supported") // Unsupported has said so before
 }
 
 // downwardFiles makes files of fields of the pod and of resources of its containers.
-func (m *Manager) downwardFiles(pod *v1.Pod, items []v1.DownwardAPIVolumeFile, mode *int32) ([]file, error) {
+func (m *Manager) downwardFiles(pod *v1.Pod, items []v1.DownwardAPIVolumeFile, d defaults) ([]file, error) {
 	var files []file
 	for _, item := range items {
 		if err := checkPath(item.Path); err != nil {
@@ -57,14 +60,13 @@ func (m *Manager) downwardFiles(pod *v1.Pod, items []v1.DownwardAPIVolumeFile, m
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, file{path: path.Clean(item.Path), data: []byte(value), mode: modeOf(item.Mode, mode)})
+		files = append(files, d.file(path.Clean(item.Path), []byte(value), item.Mode, item.User))
 	}
 	return files, nil
 }
 
-// tokenFiles makes the file of a token. It is for those alone who run as the pod's user or group, where that is
-// known.
-func (m *Manager) tokenFiles(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection, mode *int32) ([]file, error) {
+// tokenFiles makes the file of a token.
+func (m *Manager) tokenFiles(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection, d defaults) ([]file, error) {
 	if err := checkPath(ask.Path); err != nil {
 		return nil, err
 	}
@@ -72,15 +74,21 @@ func (m *Manager) tokenFiles(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAc
 	if err != nil {
 		return nil, err
 	}
-	f := file{path: path.Clean(ask.Path), data: []byte(token), mode: modeOf(nil, mode)}
+	f := d.file(path.Clean(ask.Path), []byte(token), nil, ask.User)
+	f.private(pod, cmp.Or(ask.User, d.user))
+	return []file{f}, nil
+}
+
+// private makes a file one for its owner alone, or the pod's group: for the owner that is asked for, or the user whom all of
+// the pod run as, where that is known.
+func (f *file) private(pod *v1.Pod, owner *int64) {
 	user, one := onlyUser(pod)
-	if one {
+	if owner == nil && one {
 		f.uid = int(user)
 	}
-	if one || fsGroup(pod) != nil {
+	if owner != nil || one || fsGroup(pod) != nil {
 		f.mode = 0o600
 	}
-	return []file{f}, nil
 }
 
 // onlyUser returns the user that all containers of a pod run as, where the pod says so.

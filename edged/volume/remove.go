@@ -49,6 +49,9 @@ func (r *removal) entry(parent *os.File, name string) error {
 	}
 	at, path := int(parent.Fd()), filepath.Join(parent.Name(), name)
 	err := unix.Unlinkat(at, name, 0)
+	if errors.Is(err, unix.EPERM) && r.unlock(parent, name) {
+		err = unix.Unlinkat(at, name, 0)
+	}
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -77,10 +80,55 @@ func (r *removal) entry(parent *os.File, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+	err = unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
+	if errors.Is(err, unix.EPERM) && r.unlock(parent, name) {
+		err = unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "rmdir", Path: path, Err: err}
 	}
 	return nil
+}
+
+// The flags of a file that keep even root from removing it (chattr(1)): immutable, and only to be appended to.
+const (
+	fsImmutable = 0x10
+	fsAppend    = 0x20
+)
+
+// unlock takes those flags from an entry of a folder and from the folder, and tells whether any was there: a container with
+// the capability may have set them. Only files and folders on the mount that is being removed have theirs taken.
+func (r *removal) unlock(parent *os.File, name string) bool {
+	unlocked := len(r.open) > 0 && clearFlags(int(parent.Fd()))
+	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return unlocked
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return unlocked
+	}
+	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		return unlocked // to open a device may do something
+	}
+	if mount, err := mountID(fd); err != nil || mount != r.mount {
+		return unlocked
+	}
+	open, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return unlocked
+	}
+	defer unix.Close(open)
+	return clearFlags(open) || unlocked
+}
+
+func clearFlags(fd int) bool {
+	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
+	if err != nil || flags&(fsImmutable|fsAppend) == 0 {
+		return false
+	}
+	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags&^(fsImmutable|fsAppend))) == nil
 }
 
 // content removes what is in a folder. It removes what it can, and returns why the rest stays.
@@ -121,6 +169,9 @@ func (r *removal) moveUp(parent *os.File, name string) error {
 		err := unix.Renameat(int(parent.Fd()), name, int(top.Fd()), ".removing-"+strconv.Itoa(r.moved))
 		if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 			continue // of an earlier attempt, or of the pod's
+		}
+		if errors.Is(err, unix.EPERM) && r.unlock(parent, name) {
+			continue
 		}
 		if err != nil {
 			return &os.PathError{Op: "move", Path: filepath.Join(parent.Name(), name), Err: err}

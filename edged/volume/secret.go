@@ -8,7 +8,7 @@ import (
 )
 
 func secretSource(src *v1.SecretVolumeSource) source {
-	return source{src.SecretName, src.Items, src.DefaultMode, isTrue(src.Optional)}
+	return source{src.SecretName, src.Items, defaults{src.DefaultMode, src.DefaultUser}, isTrue(src.Optional)}
 }
 
 // secretFiles makes the files of a secret. An optional one that is missing has none.

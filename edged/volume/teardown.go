@@ -13,31 +13,79 @@ import (
 
 // Teardown takes a pod's volumes away: it unmounts what is mounted below the pod's folder and removes
 // the folders of its volumes. It knows a pod by its UID only, and may be called again. No container of the
-// pod may run any more.
+// pod may run any more. What a driver could not take away stays, with the rest of its folder; all else goes.
 func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
-	dir, err := m.unmounted(uid)
+	dir, err := m.existing(uid)
 	if err != nil || dir == "" {
 		return err
 	}
-	for _, sub := range []string{"volumes", subPathDirs} {
+	if err := m.unmountNetwork(ctx, dir); err != nil {
+		return err
+	}
+	// A bind of a path within a volume keeps that busy.
+	if binds := filepath.Join(dir, subPathDirs); isThere(binds) {
+		if err := unmountAll(binds); err != nil {
+			return err
+		}
+	}
+	if driven := m.teardownDriven(ctx, uid, dir); driven != nil {
+		return errors.Join(m.clearOthers(ctx, dir), driven)
+	}
+	if err := unmountAll(dir); err != nil {
+		return err
+	}
+	for _, sub := range []string{volumesDir, devicesDir, subPathDirs} {
 		if err := m.remove(ctx, filepath.Join(dir, sub)); err != nil {
 			return err
 		}
 	}
+	m.forget(uid)
 	return nil
+}
+
+// clearOthers takes away the volumes of a pod that are not a driver's.
+func (m *Manager) clearOthers(ctx context.Context, dir string) error {
+	var errs []error
+	for _, sub := range []string{volumesDir, devicesDir} {
+		plugins, err := foldersIn(filepath.Join(dir, sub))
+		errs = append(errs, err)
+		for _, plugin := range plugins {
+			if filepath.Base(plugin) != pluginDir(pluginCSI) {
+				errs = append(errs, m.clear(ctx, plugin))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// clear unmounts what is mounted in a folder, and removes it.
+func (m *Manager) clear(ctx context.Context, dir string) error {
+	if err := unmountAll(dir); err != nil {
+		return err
+	}
+	return m.remove(ctx, dir)
 }
 
 // RemovePodDir removes the whole folder of a pod, after Teardown.
 func (m *Manager) RemovePodDir(uid types.UID) error {
-	dir, err := m.unmounted(uid)
+	dir, err := m.existing(uid)
 	if err != nil || dir == "" {
 		return err
 	}
-	return m.remove(context.Background(), dir)
+	for _, parent := range []string{volumesDir, devicesDir} {
+		left, err := foldersIn(filepath.Join(dir, parent, pluginDir(pluginCSI)))
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("%s is not removed: its driver has not taken the volume away", left[0])
+		}
+	}
+	return m.clear(context.Background(), dir)
 }
 
-// unmounted returns the folder of a pod with nothing mounted in it, "" when there is none.
-func (m *Manager) unmounted(uid types.UID) (string, error) {
+// existing returns the folder of a pod, "" when there is none.
+func (m *Manager) existing(uid types.UID) (string, error) {
 	dir, err := m.podDir(uid)
 	if err != nil {
 		return "", err
@@ -52,11 +100,14 @@ func (m *Manager) unmounted(uid types.UID) (string, error) {
 	if !info.IsDir() {
 		return "", fmt.Errorf("%s is no folder; it is left alone, remove it by hand", dir)
 	}
-	return dir, unmountAll(dir)
+	return dir, nil
 }
 
 // remove removes a folder in which nothing is mounted.
 func (m *Manager) remove(ctx context.Context, dir string) error {
+	if !isThere(dir) {
+		return nil
+	}
 	mounts, err := mountsBelow(dir)
 	if err != nil {
 		return err
@@ -65,4 +116,10 @@ func (m *Manager) remove(ctx context.Context, dir string) error {
 		return fmt.Errorf("%s is not removed: still mounted are %s; unmount them", dir, strings.Join(mounts, ", "))
 	}
 	return removeTree(ctx, dir)
+}
+
+// isThere tells whether there is anything at a path, as far as one can see.
+func isThere(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
 }

@@ -52,8 +52,8 @@ func TestTeardown(t *testing.T) {
 	_, vols, host := everything(t, m, o)
 	podDir := filepath.Join(m.opts.Root, "pods", string(uid))
 	// Traps: links to the node's files, and a folder nested in what a container made.
-	must(t, os.Symlink(host, filepath.Join(vols["disk"], "link")), os.Symlink(filepath.Join(host, "precious"), filepath.Join(vols["memory"], "link")),
-		os.MkdirAll(filepath.Join(vols["disk"], "a/b/c"), 0o000), os.WriteFile(filepath.Join(podDir, "etc-hosts"), nil, 0o644))
+	must(t, os.Symlink(host, filepath.Join(vols["disk"].Path, "link")), os.Symlink(filepath.Join(host, "precious"), filepath.Join(vols["memory"].Path, "link")),
+		os.MkdirAll(filepath.Join(vols["disk"].Path, "a/b/c"), 0o000), os.WriteFile(filepath.Join(podDir, "etc-hosts"), nil, 0o644))
 	points, err := mountsBelow(podDir)
 	must(t, err)
 	if len(points) != 6 { // two tmpfs, four binds
@@ -96,7 +96,7 @@ func TestKilledTeardown(t *testing.T) {
 			must(t, unix.Unmount(point, 0))
 		}
 		if steps > len(points) {
-			must(t, os.RemoveAll(vols["c"]))
+			must(t, os.RemoveAll(vols["c"].Path))
 		}
 		must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 		checkPrecious(t, host)
@@ -116,7 +116,7 @@ func TestTeardownAfterReboot(t *testing.T) {
 
 func TestTeardownOfStackedAndBusyMounts(t *testing.T) {
 	m, _ := start(t)
-	dir := setup(t, m, podWith(emptyDir(v1.StorageMediumMemory, "")))["v"]
+	dir := setup(t, m, podWith(emptyDir(v1.StorageMediumMemory, "")))["v"].Path
 	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""), os.Mkdir(filepath.Join(dir, "in"), 0o755), unix.Mount("tmpfs", filepath.Join(dir, "in"), "tmpfs", 0, ""))
 	busy, err := os.Create(filepath.Join(dir, "in/open"))
 	must(t, err)
@@ -259,7 +259,7 @@ func TestTeardownLeavesOtherPods(t *testing.T) {
 	dirs := map[types.UID]string{}
 	for _, id := range []types.UID{"a", "ab", "abc"} {
 		pod.UID = id
-		dirs[id] = setup(t, m, pod)["v"]
+		dirs[id] = setup(t, m, pod)["v"].Path
 		must(t, os.WriteFile(filepath.Join(dirs[id], "f"), nil, 0o644))
 	}
 	must(t, m.Teardown(t.Context(), "a"), m.RemovePodDir("a"))
@@ -268,4 +268,41 @@ func TestTeardownLeavesOtherPods(t *testing.T) {
 			t.Errorf("pod %s: %v", id, err)
 		}
 	}
+}
+
+// Files and folders that a container made immutable, or only to be appended to, go with the pod's.
+func TestTeardownOfImmutableFiles(t *testing.T) {
+	m, _ := start(t)
+	dir := setup(t, m, podWith(emptyDir("", "")))["v"].Path
+	must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.WriteFile(filepath.Join(dir, "a/f"), nil, 0o644), os.WriteFile(filepath.Join(dir, "a/b/g"), nil, 0o644))
+	outside := filepath.Join(t.TempDir(), "precious")
+	must(t, os.WriteFile(outside, []byte("x"), 0o644), setFlags(outside, fsImmutable), os.Symlink(outside, filepath.Join(dir, "link")))
+	t.Cleanup(func() { must(t, setFlags(outside, 0)) })
+	for name, flag := range map[string]int{"a/b/g": fsImmutable, "a/f": fsAppend, "a/b": fsImmutable, "a": fsAppend, "": fsImmutable} {
+		must(t, setFlags(filepath.Join(dir, name), flag))
+	}
+	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+	if _, err := os.Lstat(filepath.Join(m.opts.Root, "pods", string(uid))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pod's folder: %v", err)
+	}
+	if flags, err := getFlags(outside); err != nil || flags&fsImmutable == 0 {
+		t.Errorf("a file outside lost its flags: %x, %v", flags, err)
+	}
+}
+
+func setFlags(path string, flags int) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags), f.Close())
+}
+
+func getFlags(path string) (uint32, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	return flags, errors.Join(err, f.Close())
 }

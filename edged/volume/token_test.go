@@ -47,7 +47,7 @@ func TestToken(t *testing.T) {
 			m, o := start(t)
 			pod := podWith(tokenVolume())
 			pod.Spec.Containers, pod.Spec.SecurityContext = c.containers, c.security
-			dir := setup(t, m, pod)["token"]
+			dir := setup(t, m, pod)["token"].Path
 			var fs unix.Statfs_t
 			if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
 				t.Errorf("it is not in memory: %x, %v", fs.Type, err)

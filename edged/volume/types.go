@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-const supported = "emptyDir, hostPath, configMap, secret, downwardAPI and projected"
+const supported = "emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim, ephemeral, nfs, csi and image"
 
 // Unsupported tells whether a pod has a volume, or a source in a projected volume, that this node cannot
 // have. The error names the pod, the volume and the type.
@@ -22,11 +22,12 @@ func Unsupported(pod *v1.Pod) error {
 
 func unsupportedVolume(vol *v1.Volume) error {
 	switch {
-	case vol.HostPath != nil, vol.ConfigMap != nil, vol.Secret != nil, vol.DownwardAPI != nil:
+	case vol.HostPath != nil, vol.ConfigMap != nil, vol.Secret != nil, vol.DownwardAPI != nil,
+		vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil, vol.NFS != nil, vol.CSI != nil, vol.Image != nil:
 		return nil
 	case vol.EmptyDir != nil:
-		if medium := vol.EmptyDir.Medium; medium != v1.StorageMediumDefault && medium != v1.StorageMediumMemory {
-			return fmt.Errorf("emptyDir medium %q is not supported by this node; use \"\" or %q", medium, v1.StorageMediumMemory)
+		if medium := vol.EmptyDir.Medium; medium != v1.StorageMediumDefault && medium != v1.StorageMediumMemory && !isHugePages(medium) {
+			return fmt.Errorf("emptyDir medium %q is not supported by this node; use \"\", Memory, HugePages or HugePages-<size>", medium)
 		}
 		return nil
 	case vol.Projected != nil:
@@ -39,16 +40,14 @@ func unsupportedProjection(src *v1.ProjectedVolumeSource) error {
 	for i := range src.Sources {
 		var kind string
 		switch s := &src.Sources[i]; {
-		case s.ConfigMap != nil, s.Secret != nil, s.DownwardAPI != nil, s.ServiceAccountToken != nil:
+		case s.ConfigMap != nil, s.Secret != nil, s.DownwardAPI != nil, s.ServiceAccountToken != nil, s.ClusterTrustBundle != nil:
 			continue
-		case s.ClusterTrustBundle != nil:
-			kind = "clusterTrustBundle"
 		case s.PodCertificate != nil:
 			kind = "podCertificate"
 		default:
 			kind = "unknown"
 		}
-		return fmt.Errorf("projected source %s is not supported by this node; use configMap, secret, downwardAPI or serviceAccountToken", kind)
+		return fmt.Errorf("projected source %s is not supported by this node; use configMap, secret, downwardAPI, serviceAccountToken or clusterTrustBundle", kind)
 	}
 	return nil
 }
@@ -89,6 +88,38 @@ func Type(vol *v1.Volume) string {
 		{"storageos", vol.StorageOS != nil},
 		{"gcePersistentDisk", vol.GCEPersistentDisk != nil},
 		{"awsElasticBlockStore", vol.AWSElasticBlockStore != nil},
+	} {
+		if kind.is {
+			return kind.name
+		}
+	}
+	return "unknown"
+}
+
+// persistentType names the kind of a PersistentVolume as its spec does.
+func persistentType(src *v1.PersistentVolumeSource) string {
+	for _, kind := range []struct {
+		name string
+		is   bool
+	}{
+		{"iscsi", src.ISCSI != nil},
+		{"fc", src.FC != nil},
+		{"flexVolume", src.FlexVolume != nil},
+		{"glusterfs", src.Glusterfs != nil},
+		{"rbd", src.RBD != nil},
+		{"cephfs", src.CephFS != nil},
+		{"flocker", src.Flocker != nil},
+		{"cinder", src.Cinder != nil},
+		{"azureFile", src.AzureFile != nil},
+		{"azureDisk", src.AzureDisk != nil},
+		{"vsphereVolume", src.VsphereVolume != nil},
+		{"quobyte", src.Quobyte != nil},
+		{"photonPersistentDisk", src.PhotonPersistentDisk != nil},
+		{"portworxVolume", src.PortworxVolume != nil},
+		{"scaleIO", src.ScaleIO != nil},
+		{"storageos", src.StorageOS != nil},
+		{"gcePersistentDisk", src.GCEPersistentDisk != nil},
+		{"awsElasticBlockStore", src.AWSElasticBlockStore != nil},
 	} {
 		if kind.is {
 			return kind.name

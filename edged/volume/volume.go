@@ -1,27 +1,42 @@
-// Package volume puts a pod's volumes in place on the node and takes them away again: emptyDir,
-// hostPath, configMap, secret, downwardAPI, and projected volumes of those and of service account tokens. Folders lie where the kubelet
-// has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
+// Package volume puts a pod's volumes in place on the node and takes them away again: emptyDir, hostPath, configMap,
+// secret, downwardAPI, projected volumes of those, of tokens and of trust bundles, NFS, and what claims are bound to. Folders lie
+// where the kubelet has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
 //
 // Setup may be called at any time, and again: it makes what is missing and brings the content of
 // configMaps and secrets up to date, in one step for each volume. Where nothing differs it writes nothing,
 // not even a time stamp. What containers did to an emptyDir stays. Secrets lie in memory (tmpfs, kept out
 // of swap where the kernel can), never on flash.
 //
-// Teardown removes what is below the pod's folder and never anything else: it does not cross a mount,
-// follow a link, or remove while something is mounted. Both may be killed at any point and called again.
+// # Claims
+//
+// A persistentVolumeClaim, and the claim of a generic ephemeral volume, is looked up through Options.Claims once: what it
+// is bound to (a Spec) is remembered until the pod's volumes are taken away, so that a pod that runs asks nobody.
+// hostPath, local and NFS volumes are put in place here. Those of CSI, also the ones that are written in the pod,
+// are handed to Options.Driver, which gives back a folder, or with volumeMode Block a device; see Driver.
+//
+// # The end
+//
+// Teardown first takes away the binds of sub-paths, then has the driver take away its volumes, then unmounts and removes what
+// is below the pod's folder and never anything else: it does not cross a mount, follow a link, or remove while
+// something is mounted. It goes by what is on the disk alone. Both may be killed at any point and called again.
 package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/edgecore-io/edgecore/pkg/readdir"
 )
 
 // Objects gives the content of volumes. apierrors.IsNotFound tells a missing object.
@@ -48,6 +63,19 @@ type Options struct {
 	Objects Objects
 	Tokens  Tokens
 	Fields  Fields
+	// Bundles gives the trust bundles of projected volumes; nil where there are none.
+	Bundles Bundles
+	// Claims finds what claims are bound to; nil where there are none.
+	Claims Claims
+	// Driver puts the volumes of CSI in place; nil where there is no CSI.
+	Driver Driver
+	// Selects tells whether this node is one of those that a selector means: volumes may be for some nodes alone. nil takes
+	// them all.
+	Selects func(ctx context.Context, selector *v1.NodeSelector) (bool, error)
+	// Mounter mounts what is on servers and block devices; nil is mount(8).
+	Mounter Mounter
+	// RecursiveReadOnly tells whether the runtime of a pod can make mounts read-only with all below them; nil cannot.
+	RecursiveReadOnly func(pod *v1.Pod) bool
 	// MemoryBytes is the node's allocatable memory: what an emptyDir in memory may grow to when neither
 	// it nor its pod has a limit. 0 leaves it to the kernel (half of the memory).
 	MemoryBytes int64
@@ -56,13 +84,33 @@ type Options struct {
 // Manager sets volumes up. Its methods may be called for different pods at once.
 type Manager struct {
 	opts Options
+
+	mu sync.Mutex
+	// specs holds what the claims of the pods that are set up were found to be bound to, by the name of the volume.
+	specs map[types.UID]map[string]Spec
+	// alone holds which pod has a volume that no two pods may have, by the name of the PersistentVolume.
+	alone map[string]types.UID
 }
 
 // New makes a Manager.
-func New(opts Options) *Manager { return &Manager{opts: opts} }
+func New(opts Options) *Manager {
+	if opts.Mounter == nil {
+		opts.Mounter = mountCommand{}
+	}
+	return &Manager{opts: opts, specs: map[types.UID]map[string]Spec{}, alone: map[string]types.UID{}}
+}
 
-// Volumes maps the name of each volume of a pod to its path on the node.
-type Volumes map[string]string
+// Volumes says by the name of each volume of a pod where it is.
+type Volumes map[string]Place
+
+// Place is where a volume is on the node.
+type Place struct {
+	// Path is a file or folder of the node; with Block a device.
+	Path string
+	// ReadOnly: containers see the volume read-only, whatever they ask for.
+	ReadOnly bool
+	Block    bool
+}
 
 // Error is a volume that could not be set up, in the words of the event that tells it.
 type Error struct {
@@ -71,12 +119,18 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	if claim, ok := errors.AsType[*claimError](e.Err); ok {
+		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, claim)
+	}
+	if affinity, ok := errors.AsType[*affinityError](e.Err); ok {
+		return fmt.Sprintf("MountVolume.NodeAffinity check failed for volume %q : %v", e.Volume, affinity)
+	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %v", e.Volume, e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Setup puts all volumes of a pod in place and returns their paths. The first that fails is the error; a
+// Setup puts all volumes of a pod in place and says where. The first that fails is the error; a
 // pod with a volume that this node cannot have gets nothing at all.
 func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	if err := Unsupported(pod); err != nil {
@@ -85,13 +139,36 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	vols := Volumes{}
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
-		path, err := m.setup(ctx, pod, vol)
+		if vol.Image != nil {
+			continue // the runtime mounts images itself
+		}
+		place, err := m.place(ctx, pod, vol)
 		if err != nil {
+			m.unlearn(pod.UID, vol.Name)
 			return nil, &Error{vol.Name, err}
 		}
-		vols[vol.Name] = path
+		vols[vol.Name] = place
 	}
 	return vols, nil
+}
+
+// place puts one volume in place.
+func (m *Manager) place(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Place, error) {
+	switch {
+	case vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil:
+		spec, err := m.spec(ctx, pod, vol)
+		if err != nil {
+			return Place{}, err
+		}
+		return m.setupPersistent(ctx, pod, spec)
+	case vol.CSI != nil:
+		readOnly := isTrue(vol.CSI.ReadOnly)
+		return m.setupDriven(ctx, pod, Spec{Name: vol.Name, Inline: vol.CSI, ReadOnly: readOnly})
+	case vol.NFS != nil:
+		return m.setupNFS(ctx, pod, nfsMount{name: vol.Name, source: vol.NFS, readOnly: vol.NFS.ReadOnly})
+	}
+	path, err := m.setup(ctx, pod, vol)
+	return Place{Path: path, ReadOnly: filledByAgent(vol)}, err
 }
 
 func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (string, error) {
@@ -107,13 +184,55 @@ func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (strin
 		files, err := m.secretFiles(ctx, pod.Namespace, secretSource(vol.Secret))
 		return m.setupFiles(pod, vol, pluginSecret, files, err)
 	case vol.DownwardAPI != nil:
-		files, err := m.downwardFiles(pod, vol.DownwardAPI.Items, vol.DownwardAPI.DefaultMode)
+		files, err := m.downwardFiles(pod, vol.DownwardAPI.Items, defaults{vol.DownwardAPI.DefaultMode, vol.DownwardAPI.DefaultUser})
 		return m.setupFiles(pod, vol, pluginDownwardAPI, files, err)
 	case vol.Projected != nil:
 		files, err := m.projectedFiles(ctx, pod, vol.Projected)
 		return m.setupFiles(pod, vol, pluginProjected, files, err)
 	}
 	return "", fmt.Errorf("volume type %s is not supported", Type(vol)) // Unsupported has said so before
+}
+
+// spec returns what the claim of a volume is bound to, from memory where it was found before.
+func (m *Manager) spec(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Spec, error) {
+	m.mu.Lock()
+	spec, known := m.specs[pod.UID][vol.Name]
+	m.mu.Unlock()
+	if known {
+		return spec, nil
+	}
+	spec, err := m.resolve(ctx, pod, vol)
+	if err != nil {
+		return Spec{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.specs[pod.UID] == nil {
+		m.specs[pod.UID] = map[string]Spec{}
+	}
+	m.specs[pod.UID][vol.Name] = spec
+	return spec, nil
+}
+
+// unlearn has the claim of a volume looked up again: while a pod waits for its volume, that may change.
+func (m *Manager) unlearn(uid types.UID, volume string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.specs[uid], volume)
+}
+
+// Specs returns what the claims of a pod that is set up are bound to, by the names of its volumes.
+func (m *Manager) Specs(uid types.UID) map[string]Spec {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.specs[uid])
+}
+
+func (m *Manager) forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.specs, uid)
+	maps.DeleteFunc(m.alone, func(_ string, holder types.UID) bool { return holder == uid })
 }
 
 // The plugins, as the folders of volumes name them.
@@ -123,6 +242,8 @@ const (
 	pluginSecret      = "secret"
 	pluginDownwardAPI = "downward-api"
 	pluginProjected   = "projected"
+	pluginLocal       = "local-volume"
+	pluginNFS         = "nfs"
 )
 
 // podDir is the folder of a pod. A UID comes from outside: one that is no plain name is refused.
@@ -146,16 +267,26 @@ func validUID(uid string) bool {
 
 // volumeDir returns where a volume lies, and makes the folders above it.
 func (m *Manager) volumeDir(pod *v1.Pod, plugin, name string) (string, error) {
+	if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
+		return "", fmt.Errorf("volume name %q is invalid: %s", name, strings.Join(faults, "; "))
+	}
+	return m.folder(pod, volumesDir, plugin, name)
+}
+
+// folder returns where a volume lies, and makes the folders above it.
+func (m *Manager) folder(pod *v1.Pod, parent, plugin, name string) (string, error) {
 	dir, err := m.podDir(pod.UID)
 	if err != nil {
 		return "", err
 	}
-	if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
+	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
 		return "", fmt.Errorf("volume name %q is invalid: %s", name, strings.Join(faults, "; "))
 	}
-	dir = filepath.Join(dir, "volumes", "kubernetes.io~"+plugin)
+	dir = filepath.Join(dir, parent, pluginDir(plugin))
 	return filepath.Join(dir, name), os.MkdirAll(dir, 0o750)
 }
+
+func pluginDir(plugin string) string { return "kubernetes.io~" + plugin }
 
 // setupFiles writes the files of a volume that the agent itself fills. Those that may hold a secret lie in
 // memory.
@@ -217,7 +348,7 @@ func fsGroup(pod *v1.Pod) *int64 {
 
 // Pods returns the UIDs of the pods that have a folder.
 func (m *Manager) Pods() ([]types.UID, error) {
-	entries, err := os.ReadDir(filepath.Join(m.opts.Root, "pods"))
+	entries, err := readdir.Quiet(filepath.Join(m.opts.Root, "pods"))
 	if os.IsNotExist(err) {
 		return nil, nil
 	}

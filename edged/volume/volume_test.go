@@ -178,9 +178,11 @@ func TestLayout(t *testing.T) {
 	))
 	pod := filepath.Join(m.opts.Root, "pods", string(uid))
 	want := Volumes{
-		"e": pod + "/volumes/kubernetes.io~empty-dir/e", "h": host, "c": pod + "/volumes/kubernetes.io~configmap/c",
-		"s": pod + "/volumes/kubernetes.io~secret/s", "d": pod + "/volumes/kubernetes.io~downward-api/d",
-		"p": pod + "/volumes/kubernetes.io~projected/p",
+		"e": {Path: pod + "/volumes/kubernetes.io~empty-dir/e"}, "h": {Path: host},
+		"c": {Path: pod + "/volumes/kubernetes.io~configmap/c", ReadOnly: true},
+		"s": {Path: pod + "/volumes/kubernetes.io~secret/s", ReadOnly: true},
+		"d": {Path: pod + "/volumes/kubernetes.io~downward-api/d", ReadOnly: true},
+		"p": {Path: pod + "/volumes/kubernetes.io~projected/p", ReadOnly: true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -270,16 +272,22 @@ func TestUnsupported(t *testing.T) {
 		{"configMap", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}, ""},
 		{"secret", v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}, ""},
 		{"downwardAPI", v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}, ""},
-		{"pvc", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, "volume type persistentVolumeClaim is not supported"},
-		{"csi", v1.VolumeSource{CSI: &v1.CSIVolumeSource{}}, "volume type csi is not supported"},
-		{"nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, "volume type nfs is not supported"},
-		{"image", v1.VolumeSource{Image: &v1.ImageVolumeSource{}}, "volume type image is not supported"},
-		{"ephemeral", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}, "volume type ephemeral is not supported"},
+		{"pvc", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, ""},
+		{"ephemeral", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}, ""},
+		{"csi", v1.VolumeSource{CSI: &v1.CSIVolumeSource{}}, ""},
+		{"nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, ""},
 		{"nothing", v1.VolumeSource{}, "volume type unknown is not supported"},
-		{"hugepages", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumHugePages}}, `emptyDir medium "HugePages" is not supported`},
+		{"hugepages", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}, ""},
+		{"unknown medium", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Paper"}}, `emptyDir medium "Paper" is not supported`},
+		{"iscsi", v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}, "volume type iscsi is not supported"},
+		{"fc", v1.VolumeSource{FC: &v1.FCVolumeSource{}}, "volume type fc is not supported"},
+		{"flexVolume", v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{}}, "volume type flexVolume is not supported"},
+		{"gitRepo", v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{}}, "volume type gitRepo is not supported"},
+		{"cephfs", v1.VolumeSource{CephFS: &v1.CephFSVolumeSource{}}, "volume type cephfs is not supported"},
 		{"projected token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{token}}}, ""},
-		{"projected bundle", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}}}},
-			"projected source clusterTrustBundle is not supported"},
+		{"projected bundle", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}}}}, ""},
+		{"projected certificate", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{PodCertificate: &v1.PodCertificateProjection{}}}}},
+			"projected source podCertificate is not supported"},
 		{"projected others", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 			{ConfigMap: &v1.ConfigMapProjection{}}, {Secret: &v1.SecretProjection{}}, {DownwardAPI: &v1.DownwardAPIProjection{}}}}}, ""},
 	} {

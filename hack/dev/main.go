@@ -37,6 +37,13 @@ const (
 	cgroupRoot   = "/edgecore-run"
 )
 
+const usage = `dev run [--cri ENDPOINT]   start sample pods under edgecore, with all its files in .run
+dev stop                   remove all that run made
+
+Most is easier with make run and make stop.
+
+`
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -49,11 +56,21 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), usage)
+		flags.PrintDefaults()
+	}
 	endpoint := flags.String("cri", "", "use the runtime at this `endpoint`, such as unix:///run/containerd/containerd.sock")
 	if len(args) == 0 {
-		return errors.New("want run or stop")
+		return errors.New("say what to do: run or stop; --help tells more")
 	}
-	if err := flags.Parse(args[1:]); err != nil {
+	command, rest := args[0], args[1:]
+	if strings.HasPrefix(command, "-") {
+		rest = args // --help
+	}
+	if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	dir, err := filepath.Abs(".run")
@@ -61,13 +78,13 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	d := &dev{dir: dir, endpoint: *endpoint}
-	switch args[0] {
+	switch command {
 	case "run":
 		return d.run(ctx)
 	case "stop":
 		return d.stop(ctx)
 	}
-	return fmt.Errorf("%q: want run or stop", args[0])
+	return fmt.Errorf("%q is not what this does: run or stop; --help tells more", command)
 }
 
 // dev is one checkout's running agent.

@@ -1,6 +1,6 @@
 // Command kube builds etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of
-// test/kube, unless the cache has them, and prints the folder that holds them. The tests that need
-// them build them too; run first, it shows how far the build is.
+// test/kube, the metrics-server of test/metricsserver and the CSI driver of test/gcepd, unless the cache has them, and prints
+// the folder that holds the first. The tests that need them build them too; run first, it shows how far the build is.
 package main
 
 import (
@@ -10,12 +10,20 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/edgecore-io/edgecore/test/testenv/gcepd"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	dir, err := kube.Build(ctx, os.Stderr)
+	if err == nil {
+		_, err = metricsserver.Build(ctx, os.Stderr)
+	}
+	if err == nil {
+		_, err = gcepd.Build(ctx, os.Stderr)
+	}
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kube:", err)

@@ -26,10 +26,11 @@ const (
 	namePrefix   = "system:node:"
 )
 
-// The subject that KubeEdge gave to every node alike until 1.15: it does not say which node it is.
+// The subject that KubeEdge gave to every node alike until 1.15: it does not say which node it is. Clouds write the organization
+// like this, the edges of 1.12 ask for it as "kubeEdge".
 const (
-	LegacyOrganization = "KubeEdge"
-	LegacyCommonName   = "kubeedge.io"
+	legacyOrganization = "KubeEdge"
+	legacyCommonName   = "kubeedge.io"
 )
 
 // CommonName is the common name of a node's certificate.
@@ -51,7 +52,7 @@ func NodeOf(subject pkix.Name) (string, error) {
 
 // IsLegacy tells whether a subject is the one that old KubeEdge gave to every node.
 func IsLegacy(subject pkix.Name) bool {
-	return subject.CommonName == LegacyCommonName && len(subject.Organization) > 0 && subject.Organization[0] == LegacyOrganization
+	return subject.CommonName == legacyCommonName && len(subject.Organization) > 0 && strings.EqualFold(subject.Organization[0], legacyOrganization)
 }
 
 // CheckNode makes sure that a certificate speaks for a node. With legacy, those that do not say which node

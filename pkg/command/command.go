@@ -57,7 +57,7 @@ func (p *Program[T]) Root(cmd *cobra.Command) *Options {
 	cmd.Flags().StringVar(&own.version, "version", "", "print the version and exit; --version=raw prints more")
 	cmd.Flags().Lookup("version").NoOptDefVal = "true"
 	addLogFlags(cmd)
-	cmd.AddCommand(p.config(cmd.Name(), opts))
+	cmd.AddCommand(p.config(cmd.Name(), opts), man(cmd))
 	return opts
 }
 

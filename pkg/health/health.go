@@ -85,8 +85,11 @@ func (r *Registry) Snapshot() []Condition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var list []Condition
+	now := time.Now()
 	for key, c := range r.set {
-		if time.Since(c.Since) >= known[key.code].After {
+		lasted := now.Sub(c.Since) // by the monotonic clock
+		if lasted >= known[key.code].After {
+			c.Since = now.Add(-lasted) // by the clock of now, which may have been set since
 			list = append(list, c)
 		}
 	}

@@ -29,8 +29,18 @@ const (
 	TypePersistentVolumeClaim = "persistentvolumeclaim"
 	TypeVolumeAttachment      = "volumeattachment"
 	TypeService               = "service"
+	TypeRuntimeClass          = "runtimeclass"
+	TypeCSIDriver             = "csidriver"
+	TypeCSINode               = "csinode"
+	TypeClusterTrustBundle    = "clustertrustbundle"
 	TypeEndpoints             = "endpoints"
 	TypeCSR                   = "certificatesigningrequest"
+
+	// What a node's authenticated port asks the cluster about whoever asks it; clouds of KubeEdge know none of it. The name of
+	// a review is the node's; of ClientCA there is only one.
+	TypeTokenReview  = "tokenreview"
+	TypeAccessReview = "subjectaccessreview"
+	TypeClientCA     = "clientca"
 
 	// TypeLink is the state of the link, for the modules of the edge.
 	TypeLink = "link"

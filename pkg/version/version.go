@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"time"
 )
 
 // Set by the linker (-X).
@@ -49,6 +50,22 @@ func choose(version, commit string, info *debug.BuildInfo) (string, string) {
 		commit = "unknown"
 	}
 	return version, commit
+}
+
+// Built is the time of the commit of which this build is, as the Go tools noted; zero where they did not. It is over, whatever a
+// clock says.
+func Built() time.Time {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return time.Time{}
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.time" {
+			at, _ := time.Parse(time.RFC3339, s.Value) // zero where it is none
+			return at
+		}
+	}
+	return time.Time{}
 }
 
 // Kubernetes is the version of the Kubernetes API that this binary was built with, as "v1.37.2"; "" where the build

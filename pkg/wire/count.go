@@ -28,14 +28,29 @@ func count(c net.Conn) *countingConn {
 // countingConn is a connection that counts.
 type countingConn struct {
 	net.Conn
+	// waiting is set once nothing is to wait in Read any more.
+	waiting        *waitingConn
 	sent, received atomic.Int64
 }
 
-func (c *countingConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+func (c *countingConn) Read(p []byte) (n int, err error) {
+	if c.waiting != nil {
+		n, err = c.waiting.Read(p)
+	} else {
+		n, err = c.Conn.Read(p)
+	}
 	c.received.Add(int64(n))
 	return n, err
 }
+
+// errNothing says that there is nothing to read now. TLS goes on after errors that are temporary.
+var errNothing error = nothingYet{}
+
+type nothingYet struct{}
+
+func (nothingYet) Error() string   { return "nothing to read" }
+func (nothingYet) Timeout() bool   { return true }
+func (nothingYet) Temporary() bool { return true }
 
 func (c *countingConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)

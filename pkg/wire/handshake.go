@@ -26,6 +26,8 @@ type DialOptions struct {
 	// Proxy returns the proxy for a request, as http.ProxyFromEnvironment does; nil: none. QUIC knows none.
 	Proxy  func(*http.Request) (*url.URL, error)
 	Limits Limits
+	// Dial makes the connection, to the cloud or the proxy; nil: over TCP. QUIC does not use it.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// HandshakeTimeout is for everything until the link stands; 0: 30 s.
 	HandshakeTimeout time.Duration
 	// Features are offered.
@@ -68,11 +70,14 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 
 	via := ""
 	// The link has its own pings: TCP's would only cost bytes.
-	plain := &net.Dialer{KeepAlive: -1}
+	plain := o.Dial
+	if plain == nil {
+		plain = (&net.Dialer{KeepAlive: -1}).DialContext
+	}
 	dialer := &websocket.Dialer{
 		TLSClientConfig: config, ReadBufferSize: buffer, WriteBufferSize: buffer, EnableCompression: o.Features.Deflate,
 		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := plain.DialContext(ctx, network, addr)
+			c, err := plain(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
@@ -143,6 +148,8 @@ type AcceptOptions struct {
 	Features Features
 	// Buffers holds write buffers for all connections that share it, so that an idle one has none.
 	Buffers *sync.Pool
+	// Reading is shared like Buffers; nil: the connection has its own.
+	Reading *ReadBuffers
 	// OnPing is called for each ping from the edge, from where Read runs; it must not wait.
 	OnPing func()
 }
@@ -163,5 +170,11 @@ func AcceptWebSocket(w http.ResponseWriter, r *http.Request, o AcceptOptions) (C
 	if err != nil {
 		return nil, fmt.Errorf("accept a WebSocket from %s: %w", r.RemoteAddr, err)
 	}
-	return newWebSocket(ws, o.Limits.withDefaults(), agreed, o.OnPing), nil
+	c := newWebSocket(ws, o.Limits.withDefaults(), agreed, o.OnPing)
+	if c.counter != nil {
+		if c.counter.waiting = newWaiting(c.counter.Conn); c.counter.waiting != nil {
+			c.arrivals = newArrivals(c, c.counter.waiting, o.Reading)
+		}
+	}
+	return c, nil
 }

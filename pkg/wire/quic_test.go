@@ -145,7 +145,7 @@ func TestQUICSilence(t *testing.T) {
 			t.Errorf("err = %v, want ErrSilent", err)
 		}
 	}
-	if took := time.Since(began); took > 2*short.ReadTimeout {
+	if took := time.Since(began); took > 2*short.ReadTimeout+2*time.Second {
 		t.Errorf("noticed after %v, want within %v", took, short.ReadTimeout)
 	}
 }
@@ -266,7 +266,11 @@ func TestQUICHostile(t *testing.T) {
 			}
 			accepting, stop := context.WithCancel(ctx)
 			defer context.AfterFunc(conn.Context(), stop)()
-			if far, _, _, err := cloud.l.Accept(accepting); err == nil { // it gets that far, or not
+			for { // it gets that far, or not; and so may one before it, late
+				far, _, _, err := cloud.l.Accept(accepting)
+				if err != nil {
+					break
+				}
 				_, end := reading(far)
 				_ = far.Close(CloseCode(<-end))
 			}
@@ -311,7 +315,7 @@ func TestQUICListenerEnds(t *testing.T) {
 	}
 	select {
 	case <-messages:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("a connection did not outlive its listener")
 	}
 	if _, err := ListenQUIC("256.0.0.1:0", &tls.Config{}, quick, nil); err == nil || !strings.Contains(err.Error(), "256.0.0.1") {

@@ -10,7 +10,7 @@ import (
 )
 
 // Version is a short hash of what the edge acts on in an object: equal for two that the edge need not tell apart. Left
-// out are the status (the edge makes it), what the API server counts and keeps (resourceVersion, generation,
+// out are the status (the edge makes it; but for the conditions that a pod's readiness gates name, which others set), what the API server counts and keeps (resourceVersion, generation,
 // managedFields, selfLink), apiVersion and kind (objects of a typed client have none), and nulls, empty objects
 // and empty lists (which one encoder writes and another leaves out). Empty strings, zeros and false stay:
 // they may be values that somebody set.
@@ -27,8 +27,12 @@ func Version(obj []byte) (string, error) {
 	if d.More() {
 		return "", errors.New("version of an object: there is more than one")
 	}
+	gates := gatesOf(fields)
 	for _, name := range []string{"apiVersion", "kind", "status"} {
 		delete(fields, name)
+	}
+	if len(gates) > 0 {
+		fields["status"] = gates
 	}
 	if meta, ok := fields["metadata"].(map[string]any); ok {
 		for _, name := range []string{"resourceVersion", "generation", "managedFields", "selfLink"} {
@@ -42,6 +46,29 @@ func Version(obj []byte) (string, error) {
 	}
 	sum := sha256.Sum256(canonical)
 	return base64.RawURLEncoding.EncodeToString(sum[:9]), nil
+}
+
+// gatesOf says how those conditions stand that the readiness gates of a pod name, by their types.
+func gatesOf(fields map[string]any) map[string]any {
+	spec, _ := fields["spec"].(map[string]any)
+	list, _ := spec["readinessGates"].([]any)
+	if len(list) == 0 {
+		return nil
+	}
+	status, _ := fields["status"].(map[string]any)
+	conditions, _ := status["conditions"].([]any)
+	gates := map[string]any{}
+	for _, g := range list {
+		gate, _ := g.(map[string]any)
+		name, _ := gate["conditionType"].(string)
+		for _, c := range conditions {
+			condition, _ := c.(map[string]any)
+			if kind, _ := condition["type"].(string); kind == name {
+				gates[name], _ = condition["status"].(string)
+			}
+		}
+	}
+	return gates
 }
 
 // prune takes nulls and what is empty out of an object, and tells whether nothing is left. Elements of lists

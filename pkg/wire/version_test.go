@@ -47,6 +47,19 @@ func TestVersionLeavesOut(t *testing.T) {
 			t.Errorf("%s: the same version as %s", other, base)
 		}
 	}
+	// What is said of readiness gates is not the edge's.
+	gated := func(status string) string {
+		return version(t, `{"metadata":{"name":"a"},"spec":{"readinessGates":[{"conditionType":"g"}]},"status":`+status+`}`)
+	}
+	if open := gated(`{"conditions":[{"type":"g","status":"True"}]}`); open == gated(`{"conditions":[{"type":"g","status":"False"}]}`) || open == gated(`{}`) {
+		t.Error("a readiness gate that opens makes no other version")
+	} else if open != gated(`{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"g","status":"True","reason":"x"}]}`) {
+		t.Error("what does not belong to a gate makes another version")
+	}
+	for _, odd := range []string{`{"conditions":[{"type":{},"status":[]}]}`, `{"conditions":7}`, `[]`} {
+		gated(odd)
+	}
+	version(t, `{"spec":{"readinessGates":[{"conditionType":{}},7]},"status":{"conditions":[{"type":{}},7]}}`)
 	// 2^53 and its neighbour are one number to a float64.
 	if version(t, `{"x":9007199254740992}`) == version(t, `{"x":9007199254740993}`) {
 		t.Error("large numbers are rounded")

@@ -39,6 +39,7 @@ type wsConn struct {
 	features Features
 	onPing   func()
 	counter  *countingConn // nil: payload is counted
+	arrivals *arrivals     // nil: ws is read
 	tally    tally
 
 	writing sync.Mutex
@@ -129,6 +130,13 @@ func (c *wsConn) control(kind int, data []byte) error {
 // Read implements Conn.
 func (c *wsConn) Read() (*model.Message, error) {
 	c.allowSilence()
+	if c.arrivals != nil {
+		m, err := c.arrivals.next()
+		if err != nil {
+			return nil, c.readError(err)
+		}
+		return m, nil
+	}
 	_, r, err := c.ws.NextReader()
 	if err != nil {
 		return nil, c.readError(err)
@@ -271,12 +279,12 @@ func (c *wsConn) Close(code int, reason string) error {
 // away what was written before.
 func drain(raw net.Conn) {
 	half := raw
-	if c, ok := half.(*countingConn); ok {
+	if c, ok := half.(*countingConn); ok { // which may not wait
 		half = c.Conn
 	}
 	if w, ok := half.(interface{ CloseWrite() error }); ok {
 		_ = w.CloseWrite()
 		_ = raw.SetReadDeadline(time.Now().Add(goodbye))
-		_, _ = io.Copy(io.Discard, raw)
+		_, _ = io.Copy(io.Discard, half)
 	}
 }

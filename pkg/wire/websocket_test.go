@@ -29,7 +29,7 @@ type lingering struct{ m *testing.M }
 
 func (l lingering) Run() int {
 	code := l.m.Run()
-	for end := time.Now().Add(10 * time.Second); goleak.Find() != nil && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); goleak.Find() != nil && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return code
@@ -237,7 +237,7 @@ func TestSilence(t *testing.T) {
 			t.Errorf("err = %v, want ErrSilent", err)
 		}
 	}
-	if took := time.Since(began); took > 2*short.ReadTimeout {
+	if took := time.Since(began); took > 2*short.ReadTimeout+2*time.Second {
 		t.Errorf("noticed after %v, want within %v", took, short.ReadTimeout)
 	}
 }
@@ -312,7 +312,7 @@ func TestStuckPeer(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	began = time.Now()
 	_ = edge.Close(ClosePolicy, "enough")
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("Close took %v", took)
 	}
 	if err := <-done; !errors.Is(err, ErrClosed) {

@@ -14,7 +14,8 @@ import (
 
 // TestEdgeController goes through a node's life, with the rights of deploy/cloudcore/rbac.yaml and no more.
 func TestEdgeController(t *testing.T) {
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c := start(t, kube.Options{ControllerManager: true, APIServerFlags: []string{"--feature-gates=ClusterTrustBundle=true",
+		"--runtime-config=" + trustBundles + "/clustertrustbundles=true"}}, "rbac.yaml")
 	c.control()
 	c.defaultAccount()
 	if c.how != edgecontroller.UserOnly {
@@ -33,7 +34,9 @@ func TestEdgeController(t *testing.T) {
 		{"mirror pods", mirrorPods},
 		{"events that are refused", foreignEvents},
 		{"volumes", volumes},
+		{"runtime classes, CSI drivers and trust bundles", rareObjects},
 		{"services", services},
+		{"reviews of users", reviews},
 		{"old-style messages", oldStyle},
 		{"tolerations", tolerations},
 		{"the end of a node", endOfNode},

@@ -101,7 +101,7 @@ func (c *cloud) live(n int) []string {
 			tick := time.NewTicker(time.Second)
 			defer tick.Stop()
 			for ctx.Err() == nil {
-				c.ctl.Heartbeat(ctx, name)
+				_ = c.ctl.Heartbeat(ctx, name) // the next one does it
 				select {
 				case <-ctx.Done():
 				case <-tick.C:

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -27,7 +28,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -56,6 +57,8 @@ func (h *hub) Changed(node string, key resource.Key) {
 	defer h.mu.Unlock()
 	h.changed[node+" "+key.String()]++
 }
+
+func (h *hub) Holds(node string, key resource.Key, _ types.UID) { h.Changed(node, key) }
 
 func (h *hub) Disconnect(node, reason string) {
 	h.mu.Lock()
@@ -243,6 +246,20 @@ func (c *cloud) must(node, op, res string, content any) *model.Message {
 	if f := c.parse(m).failure(); f != nil {
 		c.t.Fatalf("%s %s by %s: %s: %s", op, res, node, f.Reason, f.Message)
 	}
+	return m
+}
+
+// soon asks for what must succeed once the API server's own authorizer and admission have heard of what was made just now.
+func (c *cloud) soon(node, op, res string, content any) *model.Message {
+	c.t.Helper()
+	var m *model.Message
+	c.eventually(op+" "+res, func() error {
+		m = c.ask(node, op, res, content)
+		if f := c.parse(m).failure(); f != nil {
+			return fmt.Errorf("%s: %s", f.Reason, f.Message)
+		}
+		return nil
+	})
 	return m
 }
 

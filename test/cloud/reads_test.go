@@ -1,13 +1,22 @@
 package cloud
 
 import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"slices"
 	"strings"
+	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -78,7 +87,7 @@ func tokens(c *cloud) {
 			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "runs", UID: uid}}}
 	}
 	const key = "default/serviceaccounttoken/default"
-	answer := c.must("t1", "query", key, ask(pod.UID))
+	answer := c.soon("t1", "query", key, ask(pod.UID))
 	got := object[authenticationv1.TokenRequest](c, answer)
 	if got.Status.Token == "" || got.Kind != "TokenRequest" || got.APIVersion != "authentication.k8s.io/v1" || answer.Header.ResourceVersion != "" {
 		c.t.Errorf("kind %s %s, version %q, a token of %d bytes", got.APIVersion, got.Kind, answer.Header.ResourceVersion, len(got.Status.Token))
@@ -143,6 +152,56 @@ spec: {attacher: d.example.com, nodeName: v1, source: {persistentVolumeName: dis
 	for _, key := range []string{"null/persistentvolume/disk", "default/volumeattachment/attached", "default/secret/pv-secret"} {
 		c.refused("v2", "query", key, nil, metav1.StatusReasonForbidden)
 	}
+}
+
+// rareObjects are those of the cluster that a node reads when a pod needs them.
+func rareObjects(c *cloud) {
+	c.register("o1")
+	c.apply(`
+{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: gvisor}, handler: runsc}
+---
+{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: d.example.com}, spec: {podInfoOnMount: true, attachRequired: false}}`)
+	if class := object[nodev1.RuntimeClass](c, c.must("o1", "query", "null/runtimeclass/gvisor", nil)); class.Handler != "runsc" || class.Kind != "RuntimeClass" {
+		c.t.Errorf("class %+v", class)
+	}
+	if driver := object[storagev1.CSIDriver](c, c.must("o1", "query", "null/csidriver/d.example.com", nil)); driver.Spec.PodInfoOnMount == nil || !*driver.Spec.PodInfoOnMount {
+		c.t.Errorf("driver %+v", driver)
+	}
+	c.refused("o1", "query", "null/runtimeclass/none", nil, metav1.StatusReasonNotFound)
+	c.refused("o1", "query", "null/csinode/o1", nil, metav1.StatusReasonNotFound)
+	c.refused("o1", "query", "null/csinode/c1", nil, metav1.StatusReasonForbidden)
+	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "o1"}}
+	c.soon("o1", "insert", "null/csinode/o1", node)
+	got := object[storagev1.CSINode](c, c.must("o1", "query", "null/csinode/o1", nil))
+	got.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "d.example.com", NodeID: "id"}}
+	c.must("o1", "update", "null/csinode/o1", got)
+	if got := object[storagev1.CSINode](c, c.must("o1", "query", "null/csinode/o1", nil)); len(got.Spec.Drivers) != 1 {
+		c.t.Errorf("CSINode %+v", got)
+	}
+	c.apply(fmt.Sprintf("{apiVersion: %s, kind: ClusterTrustBundle, metadata: {name: roots}, spec: {trustBundle: %q}}", trustBundles, authority(c.t)))
+	for _, key := range []string{"null/clustertrustbundle", "null/clustertrustbundle/roots"} {
+		if answer := c.ask("o1", "query", key, nil); !strings.Contains(string(answer.Content), `"name":"roots"`) || !strings.Contains(string(answer.Content), "BEGIN CERTIFICATE") {
+			c.t.Errorf("%s: %s", key, answer.Content)
+		}
+	}
+}
+
+// trustBundles is the version in which the API server has trust bundles.
+const trustBundles = "certificates.k8s.io/v1beta1"
+
+// authority is the certificate of a new authority.
+func authority(t testing.TB) string {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "roots"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(nil, template, template, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
 func services(c *cloud) {

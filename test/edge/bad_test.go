@@ -25,6 +25,7 @@ func TestBadInput(t *testing.T) {
 	n.manifest("config.yaml", pod("config", forever)+"    envFrom: [{configMapRef: {name: missing}}]\n")
 	n.manifest("volume.yaml", pod("volume", forever, "  volumes: [{name: v, configMap: {name: missing}}]"))
 	n.manifest("pvc.yaml", pod("pvc", forever, "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]"))
+	n.manifest("iscsi.yaml", pod("iscsi", forever, "  volumes: [{name: data, iscsi: {targetPortal: 10.0.0.1, iqn: iqn.2001-04.com.example, lun: 0}}]"))
 	n.manifest("big.yaml", pod("big", forever)+"    resources: {requests: {memory: 900Gi}}\n")
 	n.manifest("command.yaml", strings.Replace(pod("command", forever), "[sh, -c,", "[/no/such/program,", 1))
 	n.manifest("root.yaml", pod("root", forever)+"    securityContext: {runAsNonRoot: true}\n")
@@ -48,7 +49,8 @@ func TestBadInput(t *testing.T) {
 		}
 		for _, want := range []string{
 			`MountVolume.SetUp failed for volume "v" : configmap "missing" not found`,
-			`volume type persistentVolumeClaim is not supported`,
+			`persistentvolumeclaim "c" was not read before on this node, and the cloud cannot be asked for it now`,
+			`volume type iscsi is not supported`,
 		} {
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("no event says %q:\n%s", want, out)

@@ -22,7 +22,7 @@ import (
 )
 
 // patience bounds every wait: these machines are shared.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 var binary struct {
 	once sync.Once

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +23,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
 
@@ -94,17 +95,11 @@ func TestPrivateRegistry(t *testing.T) {
 // TestHostPortsAndNamespaces: a port of the node leads to the pod, and a pod may live in the node's namespaces.
 func TestHostPortsAndNamespaces(t *testing.T) {
 	n := newNode(t, testenv.Options{}, agent.Options{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	port := strconv.Itoa(free)
 	n.manifest("web.yaml", pod("web", "mkdir /tmp/w; echo from the pod > /tmp/w/x; exec httpd -f -p 80 -h /tmp/w")+
 		"    ports: [{containerPort: 80, hostPort: "+port+", hostIP: 127.0.0.1}]\n")
 	n.manifest("host.yaml", pod("host", "echo net $(readlink /proc/self/ns/net) ipc $(readlink /proc/self/ns/ipc) first $(cat /proc/1/comm); "+forever,

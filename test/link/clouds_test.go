@@ -20,7 +20,7 @@ func TestTwoCloudcores(t *testing.T) {
 	s.apply(full("one"))
 	s.until("it runs", s.running("one"))
 	before := s.lives()
-	second, err := cloud.New(cloud.Options{Binary: built.cloud, Dir: filepath.Join(t.TempDir(), "second"), Kubeconfig: s.cloud.Kubeconfig})
+	second, err := cloud.New(cloud.Options{Binary: built.Cloud, Dir: filepath.Join(t.TempDir(), "second"), Kubeconfig: s.cloud.Kubeconfig})
 	s.must(err)
 	s.must(second.Start(t.Context()))
 	defer func() { s.must(second.Stop(t.Context())) }()

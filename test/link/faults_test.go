@@ -2,12 +2,17 @@ package link
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
@@ -33,13 +39,15 @@ var weights = []struct {
 	name   string
 	weight int
 }{
-	{"cut", 180}, {"silence", 150}, {"delay", 200}, {"kill edgecore", 350}, {"kill cloudcore", 100}, {"restart the API server", 20},
+	{"drop", 90}, {"duplicate", 80}, {"echo", 80}, {"reorder", 80}, {"delay", 60}, {"cut frame", 60},
+	{"cut", 90}, {"silence", 110}, {"slow", 100}, {"kill edgecore", 150}, {"kill cloudcore", 80}, {"restart the API server", 20},
 }
 
 // TestFaults: random faults of the link and of both ends while pods and configmaps change. Afterwards the API server,
 // the device's store and its runtime agree, and the pods that nobody touched were never restarted.
 func TestFaults(t *testing.T) {
 	s := newSite(t, siteOptions{edgeHub: map[string]any{"heartbeat": 1}})
+	frames := s.meddle()
 	s.apply(confAndKey)
 	s.apply(full("steady"))
 	s.until("it runs", s.running("steady"))
@@ -48,9 +56,10 @@ func TestFaults(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var change sync.WaitGroup
 	change.Go(func() { s.changeAtRandom(ctx, rand.New(rand.NewPCG(*seed, 2))) })
-	s.makeFaults(rand.New(rand.NewPCG(*seed, 1)))
+	s.makeFaults(frames, rand.New(rand.NewPCG(*seed, 1)))
 	stop()
 	change.Wait()
+	frames.Disarm()
 	s.cable.Delay(0)
 	s.cable.Set(proxy.Passing)
 	s.until("all agree", s.agree)
@@ -62,10 +71,39 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func (s *site) makeFaults(r *rand.Rand) {
+// meddle puts a man in the middle into the cable, who shows the edge cloudcore's certificate and cloudcore the edge's.
+func (s *site) meddle() *proxy.Frames {
+	s.t.Helper()
+	secret := func(name string) map[string][]byte {
+		found, err := s.api.CoreV1().Secrets("kubeedge").Get(s.t.Context(), name, metav1.GetOptions{})
+		s.must(err)
+		return found.Data
+	}
+	server := secret("cloudcoresecret")
+	key, err := certs.ParseKey(server["cloudcorekeydata"])
+	s.must(err)
+	ca, err := x509.ParseCertificate(secret("casecret")["cadata"])
+	s.must(err)
+	roots := x509.NewCertPool()
+	roots.AddCert(ca)
+	frames, err := proxy.StartFrames(proxy.FramesOptions{
+		Target: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.cloud.Link)), Roots: roots, Seed: *seed,
+		Server: tls.Certificate{Certificate: [][]byte{server["cloudcoredata"]}, PrivateKey: key},
+		Client: func() (tls.Certificate, error) {
+			return tls.LoadX509KeyPair(filepath.Join(s.edge.Dir, "edge.crt"), filepath.Join(s.edge.Dir, "edge.key"))
+		},
+	})
+	s.must(err)
+	s.t.Cleanup(func() { s.must(frames.Close()) })
+	s.cable.Retarget(frames.Addr())
+	return frames
+}
+
+// makeFaults makes faults until there were enough. One that found no message to be done to is none.
+func (s *site) makeFaults(frames *proxy.Frames, r *rand.Rand) {
 	s.t.Helper()
 	count := map[string]int{}
-	for i := range *faults {
+	for made := 0; made < *faults; {
 		n, what := r.IntN(1000), ""
 		for _, w := range weights {
 			if n -= w.weight; n < 0 {
@@ -73,15 +111,23 @@ func (s *site) makeFaults(r *rand.Rand) {
 				break
 			}
 		}
-		s.fault(what, r)
+		if !s.fault(frames, what, r) {
+			continue
+		}
 		count[what]++
-		if (i+1)%100 == 0 {
-			s.t.Logf("%d faults: %v", i+1, count)
+		if made++; made%100 == 0 || made == *faults {
+			s.t.Logf("%d faults: %v", made, count)
+		}
+	}
+	for _, w := range weights {
+		if *faults >= 1000 && count[w.name] == 0 {
+			s.t.Errorf("%q never happened", w.name)
 		}
 	}
 }
 
-func (s *site) fault(what string, r *rand.Rand) {
+// fault makes one fault, and tells whether there was one.
+func (s *site) fault(frames *proxy.Frames, what string, r *rand.Rand) bool {
 	s.t.Helper()
 	ctx := s.t.Context()
 	switch what {
@@ -98,7 +144,7 @@ func (s *site) fault(what string, r *rand.Rand) {
 		s.cable.Set(proxy.Silent)
 		time.Sleep(time.Duration(r.IntN(200)) * time.Millisecond)
 		s.cable.Set(proxy.Passing)
-	case "delay":
+	case "slow":
 		s.cable.Delay(time.Duration(r.IntN(30)) * time.Millisecond)
 		time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
 	case "kill edgecore":
@@ -111,7 +157,18 @@ func (s *site) fault(what string, r *rand.Rand) {
 		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
 	case "restart the API server":
 		s.must(s.kube.APIServer.Restart(ctx))
+	default: // of one message
+		m := proxy.Mischief(what)
+		before := frames.Done()[m]
+		frames.Arm(proxy.Direction(r.IntN(2)), m)
+		for end := time.Now().Add(2 * time.Second); frames.Done()[m] == before; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				frames.Disarm()
+				return false
+			}
+		}
 	}
+	return true
 }
 
 // changeAtRandom makes, changes and deletes pods and configmaps until ctx ends. While the API server is away it

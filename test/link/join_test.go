@@ -17,7 +17,7 @@ import (
 func TestJoin(t *testing.T) {
 	s := newSite(t, siteOptions{noEdge: true})
 	s.ctrd = testenv.StartContainerd(t, testenv.Options{})
-	s.edge = testenv.StartAgent(t, s.ctrd, agent.Options{Binary: built.edge, NodeName: node})
+	s.edge = testenv.StartAgent(t, s.ctrd, agent.Options{Binary: built.Edge, NodeName: node})
 	s.cri = testenv.Dial(t, s.ctrd)
 	s.must(s.edge.WriteManifest("own.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: own}\nspec:\n  containers:\n  - {name: main, image: \"edgecore.local/demo:1\", command: [sh, -c, \""+forever+"\"]}\n"))
 	s.local("its own pod runs", runsHere("own"))
@@ -73,7 +73,7 @@ func TestJoin(t *testing.T) {
 }
 
 func (s *site) join(certs, name, token string) (string, error) {
-	cmd := exec.CommandContext(s.t.Context(), built.edge, "join", "--config", s.edge.Config(), "--cloudcore-ipport", s.cable.Addr(),
+	cmd := exec.CommandContext(s.t.Context(), built.Edge, "join", "--config", s.edge.Config(), "--cloudcore-ipport", s.cable.Addr(),
 		"--certport", strconv.Itoa(s.cloud.Bootstrap), "--cert-path", certs, "--edgenode-name", name, "--token-file", "-", "--no-start")
 	cmd.Stdin = strings.NewReader(token)
 	out, err := cmd.CombinedOutput()

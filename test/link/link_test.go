@@ -4,7 +4,6 @@ package link
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -28,46 +27,16 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
 // patience bounds every wait: these machines are shared.
 const patience = 90 * time.Second
 
-// binaries are built once for all tests.
-type binaries struct{ edge, cloud string }
+var built = programs.Flags()
 
-var built binaries
-
-var (
-	edgeBinary  = flag.String("edgecore", "", "the edgecore to test; built if empty")
-	cloudBinary = flag.String("cloudcore", "", "the cloudcore to test; built if empty")
-)
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "edgecore-test-bin-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if built.edge = *edgeBinary; built.edge == "" {
-		built.edge, err = agent.Build(context.Background(), dir)
-	}
-	if built.cloud = *cloudBinary; built.cloud == "" && err == nil {
-		built.cloud, err = cloud.Build(context.Background(), dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
 // site is all of it: the cluster with its cloudcore, and one edge at the end of a cable.
 type site struct {
@@ -131,7 +100,7 @@ func (s *site) startCloud(hub map[string]any) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if s.cloud, err = cloud.New(cloud.Options{Binary: built.cloud, Dir: filepath.Join(s.t.TempDir(), "cloud"), Kubeconfig: kubeconfig, Hub: hub}); err != nil {
+	if s.cloud, err = cloud.New(cloud.Options{Binary: built.Cloud, Dir: filepath.Join(s.t.TempDir(), "cloud"), Kubeconfig: kubeconfig, Hub: hub}); err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() {
@@ -163,7 +132,7 @@ func (s *site) startEdge(more map[string]any) {
 	}
 	s.ctrd = testenv.StartContainerd(s.t, testenv.Options{})
 	s.edge = testenv.StartAgent(s.t, s.ctrd, agent.Options{
-		Binary: built.edge, NodeName: node, EdgeHub: hub, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
+		Binary: built.Edge, NodeName: node, EdgeHub: hub, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 	})
 	s.t.Cleanup(func() { s.checkLog(s.edge.Log()) })
 	s.cri = testenv.Dial(s.t, s.ctrd)

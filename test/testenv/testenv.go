@@ -5,6 +5,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -26,8 +27,12 @@ type Options struct {
 	// Containerd2 asks for containerd 2.x (which has CRI events and RuntimeConfig), built from
 	// test/containerd2.
 	Containerd2 bool
+	// OwnUsers gives a containerd 2.x the handler containerd.OwnUsers, whose pods may have user namespaces.
+	OwnUsers bool
 	// NoImages leaves the test images out.
 	NoImages bool
+	// Root is where the containerd keeps its images and containers, on a small file system say; empty is a folder of its own.
+	Root string
 }
 
 // StartContainerd starts a containerd for the test alone and removes it when the test ends.
@@ -40,7 +45,14 @@ func StartContainerd(t testing.TB, opts Options) *containerd.Instance {
 			t.Fatal(err)
 		}
 	}
-	instance, err := containerd.Start(t.Context(), containerd.Options{Binary: binary, SystemdCgroup: os.Getenv(CgroupDriverEnv) == cgroups.DriverSystemd})
+	runc := ""
+	if opts.OwnUsers {
+		var err error
+		if runc, err = containerd.BuildRunc(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	instance, err := containerd.Start(t.Context(), containerd.Options{Root: opts.Root, Binary: binary, Runc: runc, SystemdCgroup: os.Getenv(CgroupDriverEnv) == cgroups.DriverSystemd})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +153,7 @@ func StartAgent(t testing.TB, instance *containerd.Instance, opts agent.Options)
 		if t.Failed() {
 			t.Logf("the end of edgecore's log:\n%s", daemon.Tail(a.Log(), 60))
 		}
-		if err := agent.Unmount(opts.Dir); err != nil {
+		if err := errors.Join(agent.Unmount(opts.Dir), a.RemoveLogLinks()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -15,14 +15,71 @@ func BuildTest(ctx context.Context, target, pkg string) error {
 	return goCommand(ctx, nil, "test", "-c", "-o", target, pkg)
 }
 
-// goCommand runs the go command in the module's folder.
-func goCommand(ctx context.Context, env []string, args ...string) error {
+// BuildPackage builds the Debian package of an architecture and returns its path.
+func BuildPackage(ctx context.Context, arch string) (string, error) {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := command(ctx, "make", "-C", root, "deb", "ARCH="+arch); err != nil {
+		return "", err
+	}
+	deb, err := filepath.EvalSymlinks(filepath.Join(root, "bin", "edgecore_"+arch+".deb"))
+	if err != nil {
+		return "", fmt.Errorf("make deb ARCH=%s: %w", arch, err)
+	}
+	return deb, nil
+}
+
+// NewerPackage makes of a package the one of a version that follows it, with the same content.
+func NewerPackage(ctx context.Context, deb, dir string) (string, error) {
+	content, target := filepath.Join(dir, "content"), filepath.Join(dir, "newer.deb")
+	if err := command(ctx, "dpkg-deb", "-R", deb, content); err != nil {
+		return "", err
+	}
+	control := filepath.Join(content, "DEBIAN", "control")
+	text, err := os.ReadFile(control)
+	if err != nil {
+		return "", err
+	}
+	newer, found := nextVersion(string(text))
+	if !found {
+		return "", fmt.Errorf("%s: its control file names no version", deb)
+	}
+	if err := os.WriteFile(control, []byte(newer), 0o644); err != nil {
+		return "", err
+	}
+	return target, command(ctx, "dpkg-deb", "--root-owner-group", "-Zgzip", "-b", content, target)
+}
+
+// nextVersion raises the version in a control file.
+func nextVersion(control string) (string, bool) {
+	lines := strings.Split(control, "\n")
+	for i, line := range lines {
+		if version, found := strings.CutPrefix(line, "Version: "); found {
+			lines[i] = "Version: " + version + "+next1"
+			return strings.Join(lines, "\n"), true
+		}
+	}
+	return control, false
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
 	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
-		return fmt.Errorf("find the module: %w", err)
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(mod))), nil
+}
+
+// goCommand runs the go command in the module's folder.
+func goCommand(ctx context.Context, env []string, args ...string) error {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = filepath.Dir(strings.TrimSpace(string(mod)))
+	cmd.Dir = root
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)

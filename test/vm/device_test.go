@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,11 +22,32 @@ import (
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
+// configFile is where the package has it.
+const configFile = "/etc/edgecore/edgecore.yaml"
+
+// config is what an administrator makes of it; hub are the keys of the link.
+func config(hub string) string {
+	return `apiVersion: edgecore.config.kubeedge.io/v1alpha2
+kind: EdgeCore
+database: {dataSource: ` + storeFile + `}
+modules:
+  edgeHub: {` + hub + `}
+  edged:
+    hostnameOverride: edge
+    rootDirectory: /var/lib/kubelet
+    tailoredKubeletConfig:
+      staticPodPath: /etc/edgecore/manifests
+      cgroupDriver: systemd
+`
+}
+
+const storeFile = "/var/lib/edgecore/edgecore.db"
+
 // patience bounds each wait for pods; a machine under emulation is slow.
-const patience = 8 * time.Minute
+const patience = 12 * time.Minute
 
 // What an administrator writes on a device: Debian's own containerd, with systemd making the cgroups.
-var deviceFiles = map[string]string{
+var runtimeFiles = map[string]string{
 	"/etc/containerd/config.toml": `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "edgecore.local/pause:1"
@@ -39,28 +63,10 @@ SystemdCgroup = true
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `,
-	"/etc/edgecore/edgecore.yaml": `apiVersion: edgecore.config.kubeedge.io/v1alpha2
-kind: EdgeCore
-database: {dataSource: /var/lib/edgecore/edgecore.db}
-modules:
-  edged:
-    hostnameOverride: edge
-    rootDirectory: /var/lib/edged
-    tailoredKubeletConfig:
-      staticPodPath: /etc/edgecore/manifests
-      cgroupDriver: systemd
-`,
-	"/etc/systemd/system/edgecore.service": `[Unit]
-After=containerd.service network.target
-Wants=containerd.service
-[Service]
-ExecStart=/payload/edgecore --config /etc/edgecore/edgecore.yaml -v 2
-Restart=always
-RestartSec=1
-KillMode=process
-[Install]
-WantedBy=multi-user.target
-`,
+}
+
+var deviceFiles = map[string]string{
+	configFile: config("enable: false"),
 	"/etc/edgecore/manifests/guaranteed.yaml": manifest("guaranteed", "limits: {cpu: 250m, memory: 32Mi}"),
 	"/etc/edgecore/manifests/burstable.yaml":  manifest("burstable", "requests: {cpu: 100m}, limits: {cpu: 500m, memory: 64Mi}"),
 	"/etc/edgecore/manifests/besteffort.yaml": manifest("besteffort", ""),
@@ -94,29 +100,85 @@ type device struct {
 	t *testing.T
 }
 
-func newDevice(t *testing.T) *device {
+// install makes a device out of the package: containerd with the images runs, and edgecore from the files given.
+func install(t *testing.T, opts vm.Options, files map[string]string) *device {
 	t.Helper()
-	d := &device{boot(t, vm.Options{Payload: payload(t), Network: true}), t}
+	d := &device{boot(t, opts), t}
 	t.Cleanup(func() {
 		if t.Failed() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			out, err := d.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "200", "-u", "edgecore", "-u", "containerd")
+			out, err := d.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "1000", "-u", "edgecore", "-u", "containerd")
 			t.Logf("the end of the machine's journal: %v\n%s", err, out)
 		}
 	})
-	for name, content := range deviceFiles {
-		if err := d.WriteFile(t.Context(), name, content, 0o644); err != nil {
-			t.Fatal(err)
+	began := time.Now()
+	d.write(runtimeFiles)
+	d.sh("systemctl daemon-reload; systemctl enable --now containerd; ctr -n k8s.io images import /payload/images.tar")
+	d.sh("DEBIAN_FRONTEND=noninteractive dpkg -i /payload/edgecore.deb")
+	if got := d.sh("systemctl is-enabled edgecore; systemctl is-active edgecore"); got != "enabled\nactive" {
+		t.Errorf("after dpkg -i the service is %q", got)
+	}
+	d.write(files)
+	d.sh("systemctl restart edgecore; sync") // which returns when the agent says that it is there
+	t.Logf("installed in %v", time.Since(began).Round(time.Second))
+	return d
+}
+
+func (d *device) write(files map[string]string) {
+	d.t.Helper()
+	for name, content := range files {
+		mode := os.FileMode(0o644)
+		if strings.HasSuffix(name, ".key") {
+			mode = 0o600
+		}
+		if err := d.WriteFile(d.t.Context(), name, content, mode); err != nil {
+			d.t.Fatal(err)
 		}
 	}
-	// The first start makes the store; then the pod is there as the cloud would have brought it.
-	d.sh(`systemctl daemon-reload; systemctl enable --now containerd; ctr -n k8s.io images import /payload/images.tar
-systemctl enable --now edgecore; until test -s /var/lib/edgecore/edgecore.db; do sleep 0.2; done; systemctl stop edgecore`)
-	if err := d.WriteFile(t.Context(), "/root/assigned.sql", "INSERT INTO meta VALUES ('default/pod/assigned', 'pod', '"+assigned+"');\n", 0o644); err != nil {
+}
+
+// packages are built once for all tests, by architecture.
+var packages struct {
+	sync.Mutex
+	built map[string]string
+}
+
+func debianPackage(t *testing.T, arch string) string {
+	t.Helper()
+	packages.Lock()
+	defer packages.Unlock()
+	if packages.built[arch] == "" {
+		path, err := vm.BuildPackage(t.Context(), arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if packages.built == nil {
+			packages.built = map[string]string{}
+		}
+		packages.built[arch] = path
+		t.Logf("%s", filepath.Base(path))
+	}
+	return packages.built[arch]
+}
+
+// packaged is the payload of a device.
+func packaged(t *testing.T, arch string) map[string]string {
+	t.Helper()
+	archive, err := vm.Archive(t.Context(), arch, t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
-	d.sh("sqlite3 /var/lib/edgecore/edgecore.db < /root/assigned.sql; systemctl start edgecore")
+	return map[string]string{"edgecore.deb": debianPackage(t, arch), "images.tar": archive}
+}
+
+// newDevice has pods of each class, and one that the cloud once assigned.
+func newDevice(t *testing.T, arch string) *device {
+	t.Helper()
+	d := install(t, vm.Options{Arch: arch, Payload: packaged(t, arch), Network: true}, deviceFiles)
+	// The store is there; now the pod is, as the cloud would have brought it.
+	d.write(map[string]string{"/root/assigned.sql": "INSERT INTO meta VALUES ('default/pod/assigned', 'pod', '" + assigned + "');\n"})
+	d.sh("systemctl stop edgecore; sqlite3 " + storeFile + " < /root/assigned.sql; systemctl start edgecore")
 	return d
 }
 
@@ -208,7 +270,9 @@ func (d *device) checkCgroups(pods map[string]*v1.Pod) {
 		}
 	}
 	// Two formulas make a weight out of shares: the cgroup library's, and that of this runc, 1.1.
-	check("/sys/fs/cgroup/kubepods.slice", "100; max 100000; max")
+	// All pods may have what the node can give them: two processors, and its memory, of which nothing is reserved.
+	memory := strings.TrimSpace(d.sh("awk '/^MemTotal:/ {printf \"%d\", $2 * 1024}' /proc/meminfo"))
+	check("/sys/fs/cgroup/kubepods.slice", "174; max 100000; "+memory)
 	check("/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice", "24; max 100000; max")
 	check("/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice", "1; max 100000; max")
 	for _, c := range []struct{ name, pod, container string }{
@@ -231,7 +295,7 @@ func (d *device) checkCgroups(pods map[string]*v1.Pod) {
 // TestDevice: edgecore as a service beside Debian's containerd, with systemd's cgroups. It is killed, its
 // machine loses its power and its network, and starts again: the pods are there, whoever had brought them.
 func TestDevice(t *testing.T) {
-	d := newDevice(t)
+	d := newDevice(t, vm.AMD64)
 	anything := func(string) bool { return true }
 	first := d.running("first start", 0, anything)
 	d.checkCgroups(first)
@@ -264,7 +328,7 @@ func TestDevice(t *testing.T) {
 	}
 	back := d.running("reboot with no network", 2, func(id string) bool { return !slices.Contains(containers(cut), id) })
 	d.checkCgroups(back)
-	t.Logf("edgecore status:\n%s", d.sh("/payload/edgecore status --config /etc/edgecore/edgecore.yaml || true"))
+	t.Logf("edgecore status:\n%s", d.sh("edgecore status || true"))
 
 	// What is no longer wanted goes, with its cgroup.
 	gone := slice(back["guaranteed-edge"])

@@ -13,25 +13,28 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
 
 // Image is a Debian that virtual machines boot. It is never written to: each machine has an overlay.
 type Image struct {
 	Disk, Kernel, Initrd string
+	// Busybox is a static program of the image's architecture, for container images.
+	Busybox string
 }
 
 const (
 	// recipeVersion is raised whenever the same recipe would make another image.
-	recipeVersion = "1"
+	recipeVersion = "2"
 	suite         = "bookworm"
 	diskSize      = "4G"
 	defaultMirror = "http://deb.debian.org/debian"
 )
 
-// packages are what a device of our users has: Debian with systemd and its own containerd.
+// packages are what a device of our users has, besides its kernel: Debian with systemd and its own containerd.
 var packages = []string{
-	"linux-image-cloud-amd64", "systemd", "systemd-sysv", "dbus", "udev", "kmod", "containerd", "runc", "containernetworking-plugins",
+	"systemd", "systemd-sysv", "dbus", "udev", "kmod", "containerd", "runc", "containernetworking-plugins",
 	"iptables", "iproute2", "busybox-static", "ca-certificates", "procps", "sqlite3", "libseccomp2",
 }
 
@@ -96,15 +99,15 @@ func mirror() string {
 	return defaultMirror
 }
 
-// recipe names the content of the image.
-func recipe() string {
+// recipe names the content of an architecture's image.
+func recipe(arch string, more ...string) string {
 	h := sha256.New()
 	add := func(parts ...string) {
 		for _, p := range parts {
 			fmt.Fprintf(h, "%d:%s", len(p), p)
 		}
 	}
-	add(recipeVersion, suite, diskSize, strings.Join(packages, " "))
+	add(recipeVersion, arch, suite, diskSize, strings.Join(slices.Concat(packages, more), " "))
 	for _, m := range []map[string]string{initramfs, files} {
 		for _, name := range slices.Sorted(maps.Keys(m)) {
 			add(name, m[name])
@@ -113,15 +116,19 @@ func recipe() string {
 	return fmt.Sprintf("%x", h.Sum(nil))[:16]
 }
 
-// BuildImage returns the image of the current recipe, building it when the cache has none: that needs
-// root and a Debian mirror, and takes minutes. Several processes may ask at once.
-func BuildImage(ctx context.Context) (Image, error) {
+// BuildImage returns the image of the current recipe for an architecture in Debian's words (amd64, arm64), building it
+// when the cache has none: that needs root and a Debian mirror, and takes minutes. It has more packages than all images where
+// they are named. Several processes may ask at once.
+func BuildImage(ctx context.Context, arch string, more ...string) (Image, error) {
+	if _, err := boardOf(arch); err != nil {
+		return Image{}, err
+	}
 	cache, err := images.CacheDir()
 	if err != nil {
 		return Image{}, err
 	}
-	dir := filepath.Join(cache, "vm-"+recipe())
-	img := Image{Disk: filepath.Join(dir, "disk.raw"), Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd")}
+	dir := filepath.Join(cache, "vm-"+recipe(arch, more...))
+	img := Image{Disk: filepath.Join(dir, "disk.raw"), Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd"), Busybox: filepath.Join(dir, "busybox")}
 	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return Image{}, err
@@ -134,22 +141,33 @@ func BuildImage(ctx context.Context) (Image, error) {
 		return img, nil
 	}
 	tmp := dir + ".building"
-	if err := os.RemoveAll(tmp); err != nil {
+	if err := discard(tmp); err != nil {
 		return Image{}, err
 	}
-	if err := buildImage(ctx, tmp); err != nil {
-		return Image{}, fmt.Errorf("build the machine's image: %w", errors.Join(err, os.RemoveAll(tmp)))
+	if err := buildImage(ctx, arch, tmp, more); err != nil {
+		return Image{}, fmt.Errorf("build the machine's image: %w", errors.Join(err, discard(tmp)))
 	}
 	return img, os.Rename(tmp, dir)
 }
 
-func buildImage(ctx context.Context, dir string) error {
-	root, before := filepath.Join(dir, "root"), filepath.Join(dir, "before")
-	if err := writeTree(before, initramfs); err != nil {
+// discard removes an unfinished image. A mmdebstrap that was killed leaves /proc and more mounted in it.
+func discard(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := agent.Unmount(dir); err != nil {
 		return err
 	}
-	if err := command(ctx, "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--architectures=amd64",
-		"--include="+strings.Join(packages, ","),
+	return os.RemoveAll(dir)
+}
+
+func buildImage(ctx context.Context, arch, dir string, more []string) error {
+	root, before := filepath.Join(dir, "root"), filepath.Join(dir, "before")
+	if err := errors.Join(emulate(ctx, arch), writeTree(before, initramfs)); err != nil {
+		return err
+	}
+	if err := command(ctx, "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", "--architectures="+arch,
+		"--include=linux-image-cloud-"+arch+","+strings.Join(slices.Concat(packages, more), ","),
 		"--setup-hook=cp -r "+before+"/. \"$1\"/", suite, root, mirror()); err != nil {
 		return err
 	}
@@ -159,7 +177,7 @@ func buildImage(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(filepath.Join(root, "payload"), 0o755); err != nil {
 		return err
 	}
-	for target, pattern := range map[string]string{"vmlinuz": "boot/vmlinuz-*", "initrd": "boot/initrd.img-*"} {
+	for target, pattern := range map[string]string{"vmlinuz": "boot/vmlinuz-*", "initrd": "boot/initrd.img-*", "busybox": "bin/busybox"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(found) != 1 {
 			return fmt.Errorf("%s: found %v, want one file", pattern, found)

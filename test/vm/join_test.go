@@ -56,9 +56,13 @@ func TestJoin(t *testing.T) {
 // serves waits until the service runs and says what it is.
 func (d *device) serves() {
 	d.t.Helper()
-	if got := d.sh("systemctl is-enabled edgecore; systemctl is-active edgecore"); got != "enabled\nactive" {
-		d.t.Errorf("the service is %q", got)
-	}
+	testenv.Poll(d.t, patience, func() error { // after a boot it may still be on its way
+		out, err := d.Shell(d.t.Context(), "systemctl is-enabled edgecore; systemctl is-active edgecore || true")
+		if err == nil && strings.TrimSpace(out) != "enabled\nactive" {
+			err = fmt.Errorf("the service is %q", out)
+		}
+		return err
+	})
 	testenv.Poll(d.t, patience, func() error {
 		out, err := d.Shell(d.t.Context(), "edgecore status || test $? = 1")
 		if err == nil && (!strings.Contains(out, "Node:      edge\n") || !strings.Contains(out, "Cloud:     not connected")) {

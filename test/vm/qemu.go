@@ -6,32 +6,35 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 
 	"github.com/edgecore-io/edgecore/test/vm/guestapi"
 )
 
-const qemu = "qemu-system-x86_64"
+// nic is how qemu knows the machine's network card.
+const nic = "nic"
 
 // args is the command line of qemu. The disk bypasses the host's cache, so that what the machine has not
-// flushed is lost with its power. Software emulation: a /dev/kvm that is there may still not work.
+// flushed is lost with its power.
 func (m *VM) args() []string {
-	args := []string{
-		"-machine", "q35,accel=tcg", "-cpu", "max", "-smp", strconv.Itoa(m.opts.CPUs), "-m", strconv.Itoa(m.opts.MemoryMB),
+	args := append(slices.Clone(m.board.machine),
+		"-smp", strconv.Itoa(m.opts.CPUs), "-m", strconv.Itoa(m.opts.MemoryMB),
 		"-nodefaults", "-no-user-config", "-display", "none",
 		"-kernel", m.image.Kernel, "-initrd", m.image.Initrd,
-		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off random.trust_cpu=on " + m.opts.Append,
-		"-chardev", "file,id=console,append=on,path=" + m.Console(), "-serial", "chardev:console",
-		"-drive", "if=none,id=disk,format=qcow2,cache=none,file=" + m.overlay(), "-device", "virtio-blk-pci,drive=disk",
-		"-drive", "if=none,id=payload,format=raw,readonly=on,file=" + m.payload(), "-device", "virtio-blk-pci,drive=payload",
+		"-append", "root=/dev/vda rw console="+m.board.console+" net.ifnames=0 mitigations=off random.trust_cpu=on "+m.opts.Append,
+		"-chardev", "file,id=console,append=on,path="+m.Console(), "-serial", "chardev:console",
+		"-drive", "if=none,id=disk,format=qcow2,cache=none,file="+m.overlay(), "-device", "virtio-blk-pci,drive=disk",
+		"-drive", "if=none,id=payload,format=raw,readonly=on,file="+m.payload(), "-device", "virtio-blk-pci,drive=payload",
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
-		"-chardev", "socket,id=agent,server=on,wait=off,path=" + m.socket(), "-device", "virtserialport,chardev=agent,name=" + guestapi.Port,
+		"-chardev", "socket,id=agent,server=on,wait=off,path="+m.socket(), "-device", "virtserialport,chardev=agent,name="+guestapi.Port,
+	)
+	if !m.opts.Network {
+		return append(args, "-nic", "none")
 	}
-	if m.opts.Network {
-		return append(args, "-nic", "user,model=virtio-net-pci")
-	}
-	return append(args, "-nic", "none")
+	// It waits to be told whether its cable is in before it runs.
+	return append(args, "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=,id="+nic, "-qmp", "unix:"+m.monitor()+",server=on,wait=off", "-S")
 }
 
 // process is a program that dies with this one, however this one ends.

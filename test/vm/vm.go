@@ -6,6 +6,7 @@ package vm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,17 +24,22 @@ import (
 
 const (
 	// bootTimeout is many times what a boot takes on a machine of two idle cores.
-	bootTimeout     = 5 * time.Minute
+	bootTimeout     = 8 * time.Minute
 	shutdownTimeout = 3 * time.Minute
 	attemptTimeout  = 5 * time.Second
 )
 
-// Options say what machine to make. The zero value has 2 CPUs and 1 GB.
+// Options say what machine to make. The zero value is of amd64, and has 2 CPUs and 1 GB.
 type Options struct {
+	// Arch is AMD64 or ARM64.
+	Arch           string
 	CPUs, MemoryMB int
+	// Packages of Debian are installed besides those that all machines have.
+	Packages []string
 	// Payload are files of the host, by the name that they get in /payload.
 	Payload map[string]string
-	// Network gives the machine one that leads outside, through qemu; else it has none at all.
+	// Network gives the machine one that leads outside, through qemu; else it has no card at all. This machine's
+	// loopback is 10.0.2.2 there.
 	Network bool
 	// Append is added to the kernel's command line.
 	Append string
@@ -41,17 +47,24 @@ type Options struct {
 
 // VM is a machine. Its methods must not be called at the same time.
 type VM struct {
-	opts   Options
-	image  Image
-	dir    string
-	owner  *os.File // see newFolder
-	proc   *process
-	client *guestapi.Client
+	opts      Options
+	board     board
+	image     Image
+	dir       string
+	owner     *os.File // see newFolder
+	proc      *process
+	client    *guestapi.Client
+	unplugged bool
 }
 
 // New makes a machine that is off. Remove takes it away.
 func New(ctx context.Context, opts Options) (*VM, error) {
-	img, err := BuildImage(ctx)
+	opts.Arch = cmp.Or(opts.Arch, AMD64)
+	board, err := boardOf(opts.Arch)
+	if err != nil {
+		return nil, err
+	}
+	img, err := BuildImage(ctx, opts.Arch, opts.Packages...)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +78,7 @@ func New(ctx context.Context, opts Options) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &VM{opts: opts, image: img, dir: dir, owner: owner}
+	m := &VM{opts: opts, board: board, image: img, dir: dir, owner: owner}
 	if err := m.makeDisks(ctx); err != nil {
 		return nil, errors.Join(err, m.Remove())
 	}
@@ -80,7 +93,7 @@ func (m *VM) makeDisks(ctx context.Context) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	if err := goCommand(ctx, []string{"CGO_ENABLED=0"}, "build", "-o", filepath.Join(folder, "guest"), "./test/vm/guest"); err != nil {
+	if err := goCommand(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.opts.Arch}, "build", "-o", filepath.Join(folder, "guest"), "./test/vm/guest"); err != nil {
 		return err
 	}
 	var size int64 = 64 << 20
@@ -107,23 +120,48 @@ func (m *VM) makeDisks(ctx context.Context) error {
 func (m *VM) overlay() string { return filepath.Join(m.dir, "disk.qcow2") }
 func (m *VM) payload() string { return filepath.Join(m.dir, "payload.raw") }
 func (m *VM) socket() string  { return filepath.Join(m.dir, "agent.sock") }
+func (m *VM) monitor() string { return filepath.Join(m.dir, "monitor.sock") }
+func (m *VM) log() string     { return filepath.Join(m.dir, "qemu.log") }
+
+// Image is what the machine was made from.
+func (m *VM) Image() Image { return m.image }
 
 // Console is the file with all that the machine wrote to its serial console.
 func (m *VM) Console() string { return filepath.Join(m.dir, "console.log") }
 
-// SetNetwork says whether the next boot has a network.
+// SetNetwork says whether the next boot has a network card.
 func (m *VM) SetNetwork(on bool) { m.opts.Network = on }
+
+// Plug puts the network's cable in or takes it out, now or, for a machine that is off, before its next boot.
+func (m *VM) Plug(ctx context.Context, in bool) error {
+	m.unplugged = !in
+	if !m.proc.running() {
+		return nil
+	}
+	return m.qmp(ctx, cable(in))
+}
 
 // Boot switches the machine on and waits until it does what it is asked for.
 func (m *VM) Boot(ctx context.Context) error {
 	if m.proc.running() {
 		return errors.New("the machine is on already")
 	}
-	proc, err := start(qemu, m.args(), filepath.Join(m.dir, "qemu.log"))
+	// A qemu that was killed leaves its sockets.
+	for _, left := range []string{m.socket(), m.monitor()} {
+		if err := os.Remove(left); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	proc, err := start(m.board.qemu, m.args(), m.log())
 	if err != nil {
 		return err
 	}
 	m.proc = proc
+	if m.opts.Network {
+		if err := m.qmp(ctx, cable(!m.unplugged), qmpCommand{Execute: "cont"}); err != nil {
+			return err
+		}
+	}
 	return m.waitUp(ctx, "")
 }
 
@@ -133,7 +171,7 @@ func (m *VM) waitUp(ctx context.Context, not string) error {
 	defer cancel()
 	err := daemon.Poll(ctx, func() error {
 		if !m.proc.running() {
-			return daemon.Fatal(fmt.Errorf("qemu has ended:\n%s", daemon.Tail(filepath.Join(m.dir, "qemu.log"), 10)))
+			return daemon.Fatal(fmt.Errorf("qemu has ended:\n%s", daemon.Tail(m.log(), 10)))
 		}
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		defer cancel()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -56,7 +57,7 @@ type nobody struct{}
 
 func (nobody) Connected(context.Context, string, string)                              {}
 func (nobody) Disconnected(string, string)                                            {}
-func (nobody) Heartbeat(context.Context, string)                                      {}
+func (nobody) Heartbeat(context.Context, string) error                                { return nil }
 func (nobody) Handle(context.Context, string, *model.Message) (answer *model.Message) { return nil }
 
 // upstreamEdge is a link to an edge that acks everything, without a network.
@@ -118,7 +119,7 @@ func (b *bench) connect(c *cluster, sent []string, api ...string) {
 	defer cancel()
 	edge := newUpstreamEdge()
 	wg.Go(func() { _ = hub.Run(ctx) })
-	wg.Go(func() { hub.Serve(ctx, "n1", edge) })
+	wg.Go(func() { hub.Serve(ctx, "n1", time.Time{}, edge) })
 	b.want(api...)
 	if diff := cmp.Diff(sent, edge.sent()); diff != "" {
 		b.t.Errorf("sent (-want +got):\n%s", diff)

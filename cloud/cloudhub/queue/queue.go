@@ -17,6 +17,8 @@ package queue
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -78,6 +80,17 @@ func (q *Queue) Mark(key resource.Key) {
 		return
 	}
 	q.push(key)
+}
+
+// Holds tells that the peer was found to hold an object of which it was not known. What is known stays.
+func (q *Queue) Holds(key resource.Key, uid types.UID) {
+	if _, known := q.held[key]; !known {
+		if q.held == nil {
+			q.held = map[resource.Key]State{}
+		}
+		q.held[key] = State{UID: uid}
+	}
+	q.Mark(key)
 }
 
 func (q *Queue) push(key resource.Key) {

@@ -132,8 +132,20 @@ func (r *Runtime) StartContainer(_ context.Context, req *runtimeapi.StartContain
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
-// StopContainer implements the CRI; the process obeys at once.
-func (r *Runtime) StopContainer(_ context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+// StopContainer implements the CRI; the process obeys at once, unless it is deaf.
+func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	r.mu.Lock()
+	deaf := r.deaf[req.ContainerId]
+	r.mu.Unlock()
+	if deaf && req.Timeout > 0 {
+		wait := time.NewTimer(time.Duration(req.Timeout) * time.Second)
+		defer wait.Stop()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-wait.C:
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.container(req.ContainerId); c != nil && (c.state == runtimeapi.ContainerState_CONTAINER_RUNNING || c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN) {

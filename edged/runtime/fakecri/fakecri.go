@@ -32,6 +32,8 @@ type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 	runtimeapi.UnimplementedImageServiceServer
 
+	endpoint string
+
 	mu         sync.Mutex
 	now        func() time.Time
 	next       int
@@ -40,6 +42,10 @@ type Runtime struct {
 	image      *runtimeapi.Image
 	calls      []Call
 	faults     []*fault
+	version    string
+	status     *runtimeapi.StatusResponse
+	exec       func(context.Context, *runtimeapi.ExecSyncRequest) (int32, error)
+	deaf       map[string]bool
 }
 
 type sandbox struct {
@@ -82,13 +88,13 @@ func Start(t testing.TB) (*Runtime, *cri.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Runtime{now: time.Now, image: &runtimeapi.Image{Id: "sha256:image", Uid: &runtimeapi.Int64Value{}}}
+	r := &Runtime{endpoint: "unix://" + socket, now: time.Now, version: "v1.6.20", image: &runtimeapi.Image{Id: "sha256:image", Uid: &runtimeapi.Int64Value{}}}
 	server := grpc.NewServer(grpc.UnaryInterceptor(r.intercept))
 	runtimeapi.RegisterRuntimeServiceServer(server, r)
 	runtimeapi.RegisterImageServiceServer(server, r)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	client, err := cri.Dial("unix://"+socket, "", callTimeout)
+	client, err := cri.Dial(r.endpoint, "", callTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +109,9 @@ func Start(t testing.TB) (*Runtime, *cri.Client) {
 	})
 	return r, client
 }
+
+// Endpoint is where it listens.
+func (r *Runtime) Endpoint() string { return r.endpoint }
 
 // intercept records the call and fails it where a fault says so.
 func (r *Runtime) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {

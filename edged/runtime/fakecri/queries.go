@@ -103,3 +103,27 @@ func (r *Runtime) ImageStatus(context.Context, *runtimeapi.ImageStatusRequest) (
 	defer r.mu.Unlock()
 	return &runtimeapi.ImageStatusResponse{Image: r.image}, nil
 }
+
+// Version implements the CRI.
+func (r *Runtime) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &runtimeapi.VersionResponse{RuntimeName: "containerd", RuntimeVersion: r.version}, nil
+}
+
+// Status implements the CRI.
+func (r *Runtime) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status == nil {
+		return &runtimeapi.StatusResponse{Status: &runtimeapi.RuntimeStatus{}}, nil
+	}
+	return r.status, nil
+}
+
+// Is sets what the runtime says of itself.
+func (r *Runtime) Is(version string, status *runtimeapi.StatusResponse) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.version, r.status = version, status
+}

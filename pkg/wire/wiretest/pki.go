@@ -18,6 +18,9 @@ import (
 	"time"
 )
 
+// lifetime of a CA and of servers: some tests take hours.
+const lifetime = 24 * time.Hour
+
 // CA signs certificates for a test.
 type CA struct {
 	Cert *x509.Certificate
@@ -30,7 +33,7 @@ func NewCA(t testing.TB) *CA {
 	key := newKey(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1024), Subject: pkix.Name{CommonName: "KubeEdge"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(lifetime),
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	ca := &CA{key: key}
@@ -113,7 +116,7 @@ func (ca *CA) Write(t testing.TB, dir string, node tls.Certificate) Files {
 func leaf(name, organization string) *x509.Certificate {
 	return &x509.Certificate{
 		Subject:   pkix.Name{CommonName: name, Organization: []string{organization}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(lifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 }

@@ -141,6 +141,19 @@ func (c *Client) Burst(ctx context.Context, prefix string, count, parallel int) 
 	})
 }
 
+// Again makes pods anew, by names that end in "again", after the machine lost its power: each has its dead sandbox stopped
+// first, which frees its address. It returns when all of them run.
+func (c *Client) Again(ctx context.Context, dead []*Pod, parallel int) ([]*Pod, error) {
+	pods := make([]*Pod, len(dead))
+	return pods, each(ctx, parallel, len(dead), func(ctx context.Context, n int) (err error) {
+		if _, err := c.CRI.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: dead[n].Sandbox}); err != nil {
+			return fmt.Errorf("stop sandbox of %s: %w", dead[n].Name, err)
+		}
+		pods[n], err = c.Create(ctx, dead[n].Name+"-again")
+		return err
+	})
+}
+
 // DeleteAll deletes pods, at most parallel at a time.
 func (c *Client) DeleteAll(ctx context.Context, pods []*Pod, grace time.Duration, parallel int) error {
 	return each(ctx, parallel, len(pods), func(ctx context.Context, n int) error { return c.Delete(ctx, pods[n], grace) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,8 +21,8 @@ type Like struct {
 	main *runtimeapi.ContainerConfig
 }
 
-// Of reads what a running container and its sandbox were made of. Files that are mounted are copied into a folder,
-// since their pod will end.
+// Of reads what a running container and its sandbox were made of. What is mounted is copied into a folder, since
+// the pod will end.
 func Of(ctx context.Context, client *cri.Client, container, dir string) (*Like, error) {
 	status, err := client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: container, Verbose: true})
 	if err != nil {
@@ -48,7 +47,7 @@ func Of(ctx context.Context, client *cri.Client, container, dir string) (*Like, 
 	}
 	for i, m := range of.Config.Mounts {
 		to := filepath.Join(dir, fmt.Sprintf("mount-%d", i))
-		if err := copyFile(m.HostPath, to); err != nil {
+		if err := keep(m.HostPath, to); err != nil {
 			return nil, err
 		}
 		m.HostPath = to
@@ -56,23 +55,23 @@ func Of(ctx context.Context, client *cri.Client, container, dir string) (*Like, 
 	return &Like{box: ofBox.Config, main: of.Config}, nil
 }
 
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
+// keep copies what is mounted, a file or the folder of a volume.
+func keep(from, to string) error {
+	info, err := os.Stat(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	if info.IsDir() {
+		return os.CopyFS(to, os.DirFS(from))
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, in); err != nil {
-		return fmt.Errorf("mounted %s is no file: %w", from, err)
-	}
-	return out.Close()
+	return os.WriteFile(to, data, 0o644)
 }
 
 func (l *Like) sandbox(name, logs, cgroup string) *runtimeapi.PodSandboxConfig {

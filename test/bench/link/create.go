@@ -4,60 +4,135 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/edgecore-io/edgecore/test/bench/floor"
 	"github.com/edgecore-io/edgecore/test/bench/load"
 )
 
 // creations is how many pods of each kind are made.
 const creations = 20
 
-// create makes one pod after another: the floor's, one that is bound to the node, and one as kubectl run makes it, which
-// the scheduler has to bind and which gets a token.
+// times are those of the lives of pods, ours and the floor's.
+type times struct{ up, down []time.Duration }
+
+func (t *times) add(up, down time.Duration) { t.up, t.down = append(t.up, up), append(t.down, down) }
+
+// create makes one pod after another: the floor's, one that is bound to the node, one as kubectl run makes it, which
+// the scheduler has to bind and which gets a token; and one with a volume of each common kind, beside a floor that mounts
+// the same.
 func (e *edgeSite) create(ctx context.Context) error {
 	say("one pod, %d times", creations)
-	var base, bound, whole, gone, baseGone []time.Duration
+	whole, err := e.likeFull(ctx)
+	if err != nil {
+		return err
+	}
+	var base, bound, plain, full, fullBase times
 	for i := range creations + 1 {
 		name := fmt.Sprintf("pod-%d", i)
-		began := time.Now()
-		p, err := e.floor.Create(ctx, name)
-		if err != nil {
-			return err
+		scheduled := demo("plain-" + name)
+		scheduled.Spec.NodeName, scheduled.Spec.AutomountServiceAccountToken = "", nil
+		for _, one := range []struct {
+			life func() (up, down time.Duration, err error)
+			keep *times
+		}{
+			{func() (time.Duration, time.Duration, error) { return floorLife(ctx, e.floor, name) }, &base},
+			{func() (time.Duration, time.Duration, error) { return e.life(ctx, demo("bound-"+name)) }, &bound},
+			{func() (time.Duration, time.Duration, error) { return e.life(ctx, scheduled) }, &plain},
+			{func() (time.Duration, time.Duration, error) { return floorLife(ctx, whole, "full-"+name) }, &fullBase},
+			{func() (time.Duration, time.Duration, error) { return e.life(ctx, fullPod("full-"+name)) }, &full},
+		} {
+			up, down, err := one.life()
+			if err != nil {
+				return err
+			}
+			if i > 0 { // the first warms things up
+				one.keep.add(up, down)
+			}
 		}
-		up := time.Since(began)
-		began = time.Now()
-		if err := e.floor.Delete(ctx, p, time.Second); err != nil {
-			return err
-		}
-		down := time.Since(began)
-		boundUp, boundDown, err := e.life(ctx, demo("bound-"+name))
-		if err != nil {
-			return err
-		}
-		plain := demo("plain-" + name)
-		plain.Spec.NodeName, plain.Spec.AutomountServiceAccountToken = "", nil
-		wholeUp, _, err := e.life(ctx, plain)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			continue // the first warms things up
-		}
-		base, bound, whole = append(base, up), append(bound, boundUp), append(whole, wholeUp)
-		gone, baseGone = append(gone, boundDown), append(baseGone, down)
 	}
-	over := func(list, floor []time.Duration) string {
-		a, b := load.Median(list), load.Median(floor)
-		return fmt.Sprintf("%s (floor + %s)", millis(a), millis(a-b))
-	}
-	e.t.row("create (API) -> Running (API), pod bound to the node, median of 20", over(bound, base), millis(load.Median(base)), "<= floor + 60 ms")
-	e.t.row("the same with scheduler, token volume and the cluster's CA", over(whole, base), millis(load.Median(base)), "")
-	e.t.row("delete (API) -> gone (API), grace 1 s, median of 20", over(gone, baseGone), millis(load.Median(baseGone)), "")
+	e.compare("create (API) -> Running (API), pod bound to the node, median of 20", bound.up, base.up, "<= floor + 60 ms")
+	e.compare("the same with scheduler, token volume and the cluster's CA", plain.up, base.up, "")
+	e.compare("the same, bound, with token, configmap, secret and emptyDir", full.up, fullBase.up, "<= 1.10x floor + 60 ms")
+	e.compare("delete (API) -> gone (API), grace 1 s, median of 20", bound.down, base.down, "")
+	e.compare("the same with token, configmap, secret and emptyDir", full.down, fullBase.down, "<= grace used + 0.3 s")
 	return nil
+}
+
+// compare adds a row of medians.
+func (e *edgeSite) compare(what string, ours, floor []time.Duration, budget string) {
+	a, b := load.Median(ours), load.Median(floor)
+	e.t.row(what, fmt.Sprintf("%s (%.2fx, floor + %s)", millis(a), float64(a)/float64(b), millis(a-b)), millis(b), budget)
+}
+
+// floorLife is the life of a pod of the bare CRI client.
+func floorLife(ctx context.Context, client *floor.Client, name string) (up, down time.Duration, err error) {
+	began := time.Now()
+	p, err := client.Create(ctx, name)
+	if err != nil {
+		return 0, 0, err
+	}
+	up = time.Since(began)
+	began = time.Now()
+	err = client.Delete(ctx, p, time.Second)
+	return up, time.Since(began), err
+}
+
+// fullPod is a pod with a volume of each common kind.
+func fullPod(name string) *v1.Pod {
+	pod := demo(name)
+	pod.Spec.AutomountServiceAccountToken = nil // the API server adds the token's volume
+	pod.Spec.Volumes = []v1.Volume{
+		{Name: "scratch", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+		{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "full"}}}},
+		{Name: "key", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "full"}}},
+	}
+	for _, v := range pod.Spec.Volumes {
+		c := &pod.Spec.Containers[0]
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+	}
+	return pod
+}
+
+// likeFull returns a floor that asks the runtime for what the agent asks for when it runs a full pod.
+func (e *edgeSite) likeFull(ctx context.Context) (*floor.Client, error) {
+	if err := e.kube.Apply(ctx, `{apiVersion: v1, kind: ConfigMap, metadata: {name: full}, data: {a: one}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: full}, stringData: {k: hush}}
+`); err != nil {
+		return nil, err
+	}
+	pods := e.api.CoreV1().Pods("default")
+	if _, err := pods.Create(ctx, fullPod("like"), metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	whole := *e.floor
+	err := until(ctx, "a full pod runs", edgeTime, func() (bool, error) {
+		p, err := pods.Get(ctx, "like", metav1.GetOptions{})
+		if err != nil || p.Status.Phase != v1.PodRunning {
+			return false, err
+		}
+		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+		whole.Like, err = floor.Of(ctx, e.floor.CRI, id, filepath.Join(e.floor.LogDir, "like"))
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := pods.Delete(ctx, "like", metav1.DeleteOptions{}); err != nil {
+		return nil, err
+	}
+	return &whole, until(ctx, "the full pod is gone", edgeTime, func() (bool, error) {
+		_, err := pods.Get(ctx, "like", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), ignoreMissing(err)
+	})
 }
 
 // life makes a pod and removes it: it tells how long each took, as a client that watches sees it.

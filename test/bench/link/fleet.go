@@ -14,14 +14,13 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/load"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
-	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
 const (
 	// space is where the fleet's pods are.
 	space = "load"
-	// settleTime is how long a fleet may take to register, or to come back.
-	settleTime = 5 * time.Minute
+	// settleTime is how long a fleet may take to register, or to come back, on a machine that has more to do.
+	settleTime = 10 * time.Minute
 	// quiet is how long a fleet at rest is looked at.
 	quiet = time.Minute
 	// storms is how many times all links are cut, with calm between them: longer than a heartbeat, after which an edge
@@ -97,7 +96,7 @@ func (f *fleet) connect(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	if f.edges, err = load.Start(ctx, load.Options{Server: f.cable.Addr(), Issuer: issuer, Nodes: f.n, Arrived: f.track.arrived,
+	if f.edges, err = load.Start(ctx, load.Options{Server: hubPort(f.cloud), Issuer: issuer, Nodes: f.n, Arrived: f.track.arrived,
 		Failed: func(err error) { say("an edge failed: %v", err) }}); err != nil {
 		return err
 	}
@@ -149,7 +148,8 @@ func (f *fleet) rest(ctx context.Context, before memory, with, limit string) err
 		return err
 	}
 	n := float64(f.n)
-	f.row("RSS of cloudcore per node, "+with, fmt.Sprintf("%s (%.0f MB in all)", kilobytes((now.rss-before.rss)/n), now.rss/1e6),
+	f.row("RSS of cloudcore per node, "+with, fmt.Sprintf("%s (%.0f MB in all; of it anonymous %s and %.0f MB)",
+		kilobytes((now.rss-before.rss)/n), now.rss/1e6, kilobytes((now.anon-before.anon)/n), now.anon/1e6),
 		fmt.Sprintf("%.0f MB without nodes", before.rss/1e6), limit)
 	f.row("live heap + stacks per node, "+with, fmt.Sprintf("%s + %s", kilobytes((now.heap-before.heap)/n), kilobytes((now.stacks-before.stacks)/n)), "", limit)
 	f.row("goroutines per node, "+with, fmt.Sprintf("%.2f", (now.goroutines-before.goroutines)/n), "", "")
@@ -236,10 +236,7 @@ func (f *fleet) storm(ctx context.Context) error {
 		}
 		failures, _ := f.edges.Failures()
 		began := time.Now()
-		err = f.edges.Storm(ctx, func() {
-			f.cable.Set(proxy.Cut)
-			f.cable.Set(proxy.Passing)
-		})
+		err = f.edges.Storm(ctx, f.edges.Cut)
 		if err != nil {
 			return err
 		}

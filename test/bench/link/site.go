@@ -103,11 +103,11 @@ func (s *site) namespace(ctx context.Context, name string) error {
 }
 
 // memory is what cloudcore takes: resident by the kernel; live objects and stacks by its own metrics.
-type memory struct{ rss, heap, stacks, goroutines float64 }
+type memory struct{ rss, anon, heap, stacks, goroutines float64 }
 
 // memoryNow looks at cloudcore's memory: the resident as it is, the live after a collection.
 func (s *site) memoryNow(ctx context.Context) (memory, error) {
-	rss, _, err := process.Memory(s.cloud.PID())
+	rss, anon, err := process.Memory(s.cloud.PID())
 	if err != nil {
 		return memory{}, err
 	}
@@ -118,7 +118,7 @@ func (s *site) memoryNow(ctx context.Context) (memory, error) {
 	if err != nil {
 		return memory{}, err
 	}
-	m := memory{rss: float64(rss)}
+	m := memory{rss: float64(rss), anon: float64(anon)}
 	for name, value := range map[string]*float64{
 		"go_memstats_heap_alloc_bytes": &m.heap, "go_memstats_stack_inuse_bytes": &m.stacks, "go_goroutines": &m.goroutines,
 	} {
@@ -139,22 +139,30 @@ func metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("cloudcore has no metric %s", name)
 }
 
-// used is the processor time of cloudcore and of kube-apiserver.
-type used struct{ cloud, api time.Duration }
+// used is the processor time of cloudcore, of kube-apiserver, and of this program, which is the edges; and how long
+// cloudcore waited for a processor.
+type used struct{ cloud, api, edges, waited time.Duration }
 
 func (s *site) used() (used, error) {
-	cloud, _, err := process.Usage(s.cloud.PID())
+	cloud, waited, err := process.Scheduled(s.cloud.PID())
 	if err != nil {
 		return used{}, err
 	}
 	api, _, err := process.Usage(s.kube.APIServer.PID())
-	return used{cloud, api}, err
+	if err != nil {
+		return used{}, err
+	}
+	edges, _, err := process.Usage(os.Getpid())
+	return used{cloud, api, edges, waited}, err
 }
 
-func (u used) since(before used) used { return used{u.cloud - before.cloud, u.api - before.api} }
+func (u used) since(before used) used {
+	return used{u.cloud - before.cloud, u.api - before.api, u.edges - before.edges, u.waited - before.waited}
+}
 
 func (u used) String() string {
-	return fmt.Sprintf("%.1f s (kube-apiserver %.1f s)", u.cloud.Seconds(), u.api.Seconds())
+	return fmt.Sprintf("%.1f s (kube-apiserver %.1f s, the edges %.1f s; cloudcore waited %.1f s for a processor)",
+		u.cloud.Seconds(), u.api.Seconds(), u.edges.Seconds(), u.waited.Seconds())
 }
 
 // profile keeps a profile of cloudcore in the folder for them; it returns at once when there is none.

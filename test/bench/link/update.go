@@ -174,11 +174,14 @@ func (f *fleet) updates(ctx context.Context, name string, r *round, write func(c
 	}
 	f.track.round.Store(r)
 	defer f.track.round.Store(nil)
+	stalled := stalls(ctx)
 	profiled := make(chan error, 1)
 	go func() {
 		profiled <- f.profile(ctx, fmt.Sprintf("cpu-%d-%s.pprof", f.n, name), "/debug/pprof/profile?seconds=15")
 	}()
-	if err := errors.Join(r.send(ctx, f.n, write), <-profiled); err != nil {
+	err = errors.Join(r.send(ctx, f.n, write), <-profiled)
+	late := stalled()
+	if err != nil {
 		return err
 	}
 	// All are there long before, or will not come.
@@ -192,12 +195,28 @@ func (f *fleet) updates(ctx context.Context, name string, r *round, write func(c
 	if err != nil {
 		return err
 	}
-	f.tell(name, r, after.since(before))
+	f.tell(name, r, late, after.since(before))
 	return nil
 }
 
+// stalls looks at how late the machine wakes a goroutine that sleeps for a millisecond, until it is asked for the times:
+// whatever has to be woken five times on the way to an edge is late that often.
+func stalls(ctx context.Context) (stop func() []time.Duration) {
+	ctx, cancel := context.WithCancel(ctx)
+	var late []time.Duration
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			began := time.Now()
+			time.Sleep(time.Millisecond)
+			late = append(late, time.Since(began)-time.Millisecond)
+		}
+	})
+	return func() []time.Duration { cancel(); wg.Wait(); return late }
+}
+
 // tell makes a round's rows.
-func (f *fleet) tell(name string, r *round, cpu used) {
+func (f *fleet) tell(name string, r *round, late []time.Duration, cpu used) {
 	if why := r.failure.Load(); why != nil {
 		say("%d calls of the API failed, the last one: %v", r.failed.Load(), *why)
 	}
@@ -206,7 +225,7 @@ func (f *fleet) tell(name string, r *round, cpu used) {
 	at := func(list []time.Duration, p float64) string { return millis(load.Percentile(list, p)) }
 	f.row(what+"call of the API -> edge, p50", at(edge, 50), at(floor, 50), "")
 	f.row(what+"call of the API -> edge, p99", at(edge, 99), at(floor, 99), "<= 100 ms")
-	f.row(what+"from when a client that watches has it, p50, p99", at(own, 50)+", "+at(own, 99), "", "")
+	f.row(what+"from when a client that watches has it, p50, p99", at(own, 50)+", "+at(own, 99), "the machine wakes late: "+at(late, 50)+", "+at(late, 99), "")
 	f.row(what+"from the API's answer, p99", at(r.between(wrote, arrived), 99), at(r.between(wrote, watched), 99), "")
 	f.row(what+"arrived", fmt.Sprintf("%d of %d, %d refused by the API", r.count(arrived), len(r.list), r.failed.Load()),
 		strconv.Itoa(r.count(watched)), "all")

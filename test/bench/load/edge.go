@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -35,11 +36,19 @@ type edge struct {
 	registration, inventory string
 
 	// conn is there while connected.
-	conn atomic.Pointer[wire.Conn]
+	conn atomic.Pointer[connection]
+	// socket is that of the last dial.
+	socket net.Conn
 	// synced is set from the answer to the inventory until the link ends.
 	synced atomic.Bool
 	// reportAt is when the next status is due, Unix ns.
 	reportAt atomic.Int64
+}
+
+// connection is one with the socket below.
+type connection struct {
+	wire.Conn
+	socket net.Conn
 }
 
 // run keeps the link until ctx ends.
@@ -74,7 +83,7 @@ func (e *edge) link(ctx context.Context) (began time.Time, connected bool) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close(wire.CloseGoingAway, "") })
 	defer stop()
 	began = time.Now()
-	e.conn.Store(&conn)
+	e.conn.Store(&connection{conn, e.socket})
 	f.connected.Add(1)
 	err = e.serve(conn)
 	if ctx.Err() == nil && !f.cutting.Load() {
@@ -97,6 +106,11 @@ func (e *edge) dial(ctx context.Context) (wire.Conn, error) {
 	return wire.DialWebSocket(ctx, wire.DialOptions{
 		URL: "wss://" + e.fleet.opts.Server + "/default/" + e.node + "/events", TLS: e.tls, Header: header, Features: wire.AllFeatures(),
 		Limits: wire.Limits{ReadTimeout: e.fleet.opts.Heartbeat * 7 / 4},
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, addr)
+			e.socket = c
+			return c, err
+		},
 	})
 }
 
@@ -226,11 +240,11 @@ func (e *edge) beat(now time.Time) {
 	if conn == nil {
 		return
 	}
-	if (*conn).Ping() != nil { // reading fails, too
+	if conn.Ping() != nil { // reading fails, too
 		return
 	}
 	if due := e.reportAt.Load(); due != 0 && now.UnixNano() >= due {
 		e.reportAt.Store(now.Add(e.fleet.opts.Report).UnixNano())
-		_ = (*conn).Write(request(model.OpPatch, "null/nodepatch/"+e.node, nodePatch(now)))
+		_ = conn.Write(request(model.OpPatch, "null/nodepatch/"+e.node, nodePatch(now)))
 	}
 }

@@ -116,6 +116,15 @@ func (f *Fleet) failed(err error) {
 	}
 }
 
+// Cut ends all links as a network does that goes away: without a word.
+func (f *Fleet) Cut() {
+	for _, conn := range f.old() {
+		if conn != nil {
+			_ = conn.socket.Close()
+		}
+	}
+}
+
 // Storm ends all links by cut, which is to end them all, and from then on lets every edge dial when it wants to. It returns
 // when the last link has ended.
 func (f *Fleet) Storm(ctx context.Context, cut func()) error {
@@ -135,8 +144,8 @@ func (f *Fleet) Storm(ctx context.Context, cut func()) error {
 }
 
 // old is the connection of each edge.
-func (f *Fleet) old() []*wire.Conn {
-	list := make([]*wire.Conn, len(f.edges))
+func (f *Fleet) old() []*connection {
+	list := make([]*connection, len(f.edges))
 	for i, e := range f.edges {
 		list[i] = e.conn.Load()
 	}

@@ -12,6 +12,16 @@ import (
 
 // Usage returns the processor time of a process, and what it had written to the disk.
 func Usage(pid int) (cpu time.Duration, written int64, err error) {
+	if cpu, _, err = Scheduled(pid); err != nil {
+		return 0, 0, err
+	}
+	written, err = field(fmt.Sprintf("/proc/%d/io", pid), "write_bytes:")
+	return cpu, written, err
+}
+
+// Scheduled returns the processor time of a process, and how long its threads waited for a processor though they could
+// have run: what a busy machine does to it.
+func Scheduled(pid int) (cpu, waited time.Duration, err error) {
 	// In nanoseconds, where /proc/PID/stat has hundredths of a second.
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil || len(tasks) == 0 {
@@ -22,15 +32,14 @@ func Usage(pid int) (cpu time.Duration, written int64, err error) {
 		if err != nil {
 			continue // the thread has ended
 		}
-		first, _, _ := strings.Cut(string(data), " ")
-		ns, err := strconv.ParseInt(first, 10, 64)
-		if err != nil {
-			return 0, 0, err
+		var ran, waiting int64
+		if _, err := fmt.Sscan(string(data), &ran, &waiting); err != nil {
+			return 0, 0, fmt.Errorf("read %s: %w", t, err)
 		}
-		cpu += time.Duration(ns)
+		cpu += time.Duration(ran)
+		waited += time.Duration(waiting)
 	}
-	written, err = field(fmt.Sprintf("/proc/%d/io", pid), "write_bytes:")
-	return cpu, written, err
+	return cpu, waited, nil
 }
 
 // Memory returns resident and anonymous memory in bytes.

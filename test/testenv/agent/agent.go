@@ -37,10 +37,12 @@ type Options struct {
 	Endpoint, CgroupRoot string
 	// CgroupDriver is the runtime's; empty is cgroupfs.
 	CgroupDriver string
-	// Port is the read-only port; 0 finds a free one.
-	Port int
+	// Port is the read-only port, KubeletPort that of the kubelet's API, which is opened where there is a link; 0 finds a free one.
+	Port, KubeletPort int
 	// Kubelet are more keys of tailoredKubeletConfig.
 	Kubelet map[string]any
+	// Edged are more keys of modules.edged.
+	Edged map[string]any
 	// EdgeHub are keys of modules.edgeHub; nil is no link.
 	EdgeHub map[string]any
 	// Env is the environment; nil is that of this process.
@@ -66,7 +68,7 @@ func Build(ctx context.Context, dir string) (string, error) {
 		return "", fmt.Errorf("find the module: %w", err)
 	}
 	out := filepath.Join(dir, "edgecore")
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "osusergo,netgo,sqlite_omit_load_extension", "-o", out, "./cmd/edgecore")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "osusergo,netgo,sqlite_omit_load_extension,grpcnotrace", "-o", out, "./cmd/edgecore")
 	cmd.Dir = filepath.Dir(strings.TrimSpace(string(mod)))
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build edgecore: %w\n%s", err, text)
@@ -79,12 +81,14 @@ func New(opts Options) (*Agent, error) {
 	if opts.NodeName == "" {
 		opts.NodeName = "node1"
 	}
-	if opts.Port == 0 {
-		port, err := daemon.FreePort()
-		if err != nil {
+	for _, port := range []*int{&opts.Port, &opts.KubeletPort} {
+		if *port != 0 {
+			continue
+		}
+		var err error
+		if *port, err = daemon.FreePort(); err != nil {
 			return nil, err
 		}
-		opts.Port = port
 	}
 	a := &Agent{Options: opts}
 	for _, dir := range []string{a.Manifests(), a.PodLogs()} {
@@ -98,7 +102,10 @@ func New(opts Options) (*Agent, error) {
 func (a *Agent) writeConfig() error {
 	kubelet := map[string]any{
 		"staticPodPath": a.Manifests(), "podLogsDir": a.PodLogs(), "containerRuntimeEndpoint": a.Endpoint,
-		"cgroupRoot": a.CgroupRoot, "cgroupDriver": cmp.Or(a.CgroupDriver, "cgroupfs"), "address": "127.0.0.1", "readOnlyPort": a.Port,
+		"cgroupRoot": a.CgroupRoot, "cgroupDriver": cmp.Or(a.CgroupDriver, "cgroupfs"), "address": "127.0.0.1", "readOnlyPort": a.Port, "port": a.KubeletPort,
+		// The disk is the machine's, and may well be nearly full: nobody loses an image or a pod for that.
+		"evictionHard":                map[string]any{"memory.available": "50Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi"},
+		"imageGCHighThresholdPercent": 99, "imageGCLowThresholdPercent": 98,
 	}
 	for k, v := range a.Kubelet {
 		kubelet[k] = v
@@ -108,12 +115,14 @@ func (a *Agent) writeConfig() error {
 		hub = map[string]any{"tlsCaFile": a.file("ca.crt"), "tlsCertFile": a.file("edge.crt"), "tlsPrivateKeyFile": a.file("edge.key")}
 		maps.Copy(hub, a.EdgeHub)
 	}
+	edged := map[string]any{
+		"hostnameOverride": a.NodeName, "rootDirectory": filepath.Join(a.Dir, "root"), "tailoredKubeletConfig": kubelet,
+	}
+	maps.Copy(edged, a.Edged)
 	data, err := yaml.Marshal(map[string]any{
 		"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "kind": "EdgeCore",
 		"database": map[string]any{"dataSource": a.Store()},
-		"modules": map[string]any{"edgeHub": hub, "edged": map[string]any{
-			"hostnameOverride": a.NodeName, "rootDirectory": filepath.Join(a.Dir, "root"), "tailoredKubeletConfig": kubelet,
-		}},
+		"modules":  map[string]any{"edgeHub": hub, "edged": edged},
 	})
 	if err != nil {
 		return err
@@ -192,6 +201,26 @@ func (a *Agent) end(ctx context.Context, sig syscall.Signal) error {
 		return nil
 	}
 	return a.proc.End(ctx, sig)
+}
+
+// RemoveLogLinks removes the links to the logs of the agent's pods that it left in the machine's folder of such links. No agent
+// would: their targets go with the agent's own folder.
+func (a *Agent) RemoveLogLinks() error {
+	const folder = "/var/log/containers"
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		link := filepath.Join(folder, e.Name())
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, a.PodLogs()+"/") {
+			if err := os.Remove(link); !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // WriteManifest puts a manifest into the folder, whole from the first moment.

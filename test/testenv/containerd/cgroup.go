@@ -57,6 +57,34 @@ func JoinCgroup(name string, pid int) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644)
 }
 
+// MakeCgroup makes a cgroup in all hierarchies, with all processors and nodes of memory where those are to be named: for a
+// program that wants it to be there, as a kubelet does.
+func MakeCgroup(name string) error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		dir := filepath.Join(h, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if filepath.Base(h) != "cpuset" {
+			continue
+		}
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			value, err := os.ReadFile(filepath.Join(h, file))
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), value, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // cgroupsNamed lists the folders of the cgroup name in all hierarchies, children before parents.
 func cgroupsNamed(name string) ([]string, error) {
 	all, err := hierarchies()

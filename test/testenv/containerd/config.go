@@ -39,7 +39,7 @@ func (i *Instance) writeConfig() error {
 	}
 	config := i.daemonConfig() + i.criConfig1(plugins)
 	if i.Major >= 2 {
-		config = i.daemonConfig() + i.criConfig2(plugins)
+		config = i.daemonConfig() + i.criConfig2(plugins) + i.handlerOwnUsers()
 	}
 	return os.WriteFile(i.configFile(), []byte(config), 0o644)
 }
@@ -145,7 +145,13 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 SystemdCgroup = %t
 Root = %q
-`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot())
+# A second handler, for runtime classes.
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.second]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.second.options]
+SystemdCgroup = %t
+Root = %q
+`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot(), i.SystemdCgroup, i.runcRoot())
 }
 
 // criConfig2 says the same to containerd 2.x, which split the plugin in two.
@@ -170,7 +176,13 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 SystemdCgroup = %t
 Root = %q
-`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot())
+# A second handler, for runtime classes.
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.second]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.second.options]
+SystemdCgroup = %t
+Root = %q
+`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot(), i.SystemdCgroup, i.runcRoot())
 }
 
 func (i *Instance) runcRoot() string { return filepath.Join(i.dir(), "runc") }

@@ -48,6 +48,8 @@ type Options struct {
 	Binary string
 	// SystemdCgroup has containers' cgroups made by systemd, which must be pid 1.
 	SystemdCgroup bool
+	// Runc is the program of the handler OwnUsers, on containerd 2.x; see BuildRunc. Empty: there is no such handler.
+	Runc string
 }
 
 // Instance is one private containerd. Its methods must not be called at the same time.
@@ -64,6 +66,7 @@ type record struct {
 	Major  int    `json:"major"`
 	// SystemdCgroup is as in Options.
 	SystemdCgroup bool            `json:"systemdCgroup,omitempty"`
+	Runc          string          `json:"runc,omitempty"`
 	Subnet        netip.Prefix    `json:"subnet"`
 	Process       daemon.Identity `json:"process"`
 	// Owner is the process that must live for the instance to be wanted; zero: wanted for ever.
@@ -93,7 +96,7 @@ func Start(ctx context.Context, opts Options) (*Instance, error) {
 }
 
 func prepare(ctx context.Context, opts Options) (*Instance, error) {
-	i := &Instance{record: record{Name: opts.Name, Root: opts.Root, Binary: opts.Binary, SystemdCgroup: opts.SystemdCgroup}}
+	i := &Instance{record: record{Name: opts.Name, Root: opts.Root, Binary: opts.Binary, SystemdCgroup: opts.SystemdCgroup, Runc: opts.Runc}}
 	if i.Name == "" {
 		var key [4]byte
 		if _, err := rand.Read(key[:]); err != nil {

@@ -135,3 +135,6 @@ next:
 	}
 	return netip.Prefix{}, fmt.Errorf("no free /24 in 10.64.0.0/10 for a bridge: all of it is in use on this machine")
 }
+
+// CNIConfig is the file of the instance's network. A containerd without it has none, which it notices as it runs.
+func (i *Instance) CNIConfig() string { return filepath.Join(i.cniConfDir(), "10-"+i.Name+".conflist") }

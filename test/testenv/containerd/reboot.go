@@ -83,7 +83,7 @@ func trySweep(name string) (unlock func(), mine bool) {
 // processes, mounts, cgroups, links, iptables rules and folders. It waits a moment for what the
 // kernel frees late.
 func (i *Instance) Leaks(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(5*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(30*time.Second))
 	defer cancel()
 	var left []string
 	_ = daemon.Poll(ctx, func() error {

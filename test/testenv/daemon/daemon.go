@@ -190,12 +190,21 @@ func Poll(ctx context.Context, check func() error) error {
 	}
 }
 
-// Tail returns the last lines of a log.
+// maxLine is how much of a line of a log is worth showing, in bytes.
+const maxLine = 300
+
+// Tail returns the last lines of a log, each cut short.
 func Tail(path string, lines int) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
 	all := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
+	last := all[max(0, len(all)-lines):]
+	for i, line := range last {
+		if len(line) > maxLine {
+			last[i] = line[:maxLine] + "..."
+		}
+	}
+	return strings.Join(last, "\n")
 }

@@ -15,6 +15,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -37,6 +38,8 @@ const (
 	// NonRoot runs as uid 1000, gid 1000; NonRootName as the user "app", who has the same ids.
 	NonRoot     = "edgecore.local/nonroot:1"
 	NonRootName = "edgecore.local/nonroot-name:1"
+	// Groups runs as the user "app" (uid and gid 1000), whom the image puts into the group 50000, too.
+	Groups = "edgecore.local/groups:1"
 	// NoCommand has neither an entrypoint nor a command.
 	NoCommand = "edgecore.local/nocommand:1"
 	// StopSignal asks to be stopped by SIGUSR1; its command exits 7 when that arrives and
@@ -62,6 +65,10 @@ func All(busybox, pause []byte) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	groupsLayer, err := layer(append(without("etc/group", demoFiles(busybox)), file{name: "etc/group", mode: 0o644, data: []byte("root:x:0:\napp:x:1000:\nextra:x:50000:app\n")}))
+	if err != nil {
+		return nil, err
+	}
 	recipes := []struct {
 		name   string
 		layer  v1.Layer
@@ -72,6 +79,7 @@ func All(busybox, pause []byte) ([]Image, error) {
 		{Entrypoint, demoLayer, v1.Config{Entrypoint: []string{"sleep"}, Cmd: []string{"3600"}, WorkingDir: "/srv", Env: []string{"GREETING=hello"}}},
 		{NonRoot, demoLayer, v1.Config{Cmd: []string{"sleep", "3600"}, User: "1000:1000"}},
 		{NonRootName, demoLayer, v1.Config{Cmd: []string{"sleep", "3600"}, User: "app"}},
+		{Groups, groupsLayer, v1.Config{Cmd: []string{"sleep", "3600"}, User: "app"}},
 		{NoCommand, demoLayer, v1.Config{}},
 		{StopSignal, demoLayer, v1.Config{Cmd: []string{"sh", "-c", "trap '' TERM; trap 'exit 7' USR1; while :; do sleep 1 & wait $!; done"}, StopSignal: "SIGUSR1"}},
 		{Volume, demoLayer, v1.Config{Cmd: []string{"sleep", "3600"}, Volumes: map[string]struct{}{"/data": {}}}},
@@ -126,6 +134,10 @@ func demoFiles(busybox []byte) []file {
 		files = append(files, file{name: "bin/" + applet, link: "busybox"})
 	}
 	return files
+}
+
+func without(name string, files []file) []file {
+	return slices.DeleteFunc(files, func(f file) bool { return f.name == name })
 }
 
 // applets are the busybox programs that the images offer.

@@ -35,11 +35,17 @@ const (
 	keepBinaries     = 14 * 24 * time.Hour
 )
 
+// BinariesEnv names a folder with programs that were built before, for machines that have no Go.
+const BinariesEnv = "EDGECORE_TEST_KUBE"
+
 // Build returns the folder that holds etcd, kube-apiserver, kube-controller-manager, kube-scheduler
 // and kubectl, in the versions of the module test/kube. They are built once for each state of that
 // module and Go version, which takes about 10 minutes on 2 cores, and kept in the cache folder. A
-// build tells on progress how far it is; an interrupted one goes on where it was.
+// build tells on progress how far it is; an interrupted one goes on where it was. BinariesEnv takes its place.
 func Build(ctx context.Context, progress io.Writer) (string, error) {
+	if built := os.Getenv(BinariesEnv); built != "" {
+		return built, nil
+	}
 	module, err := moduleDir(ctx)
 	if err != nil {
 		return "", err

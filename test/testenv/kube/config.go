@@ -19,6 +19,9 @@ const (
 	etcdPeerSocket = "peer.sock"
 	recordFile     = "cluster.json"
 
+	// kubeletClient is who kube-apiserver is to nodes, and to the servers of more APIs.
+	kubeletClient = "kube-apiserver-kubelet-client"
+
 	serviceRange = "10.96.0.0/24"
 	// Issuer is who the tokens of service accounts come from, and whom they are for unless a pod says otherwise.
 	Issuer = "https://kubernetes.default.svc.cluster.local"
@@ -40,6 +43,9 @@ type Options struct {
 	// nothing when all nodes are gone: the cluster of a test that waits for it needs a second one that
 	// renews its lease.
 	TolerationTime time.Duration
+
+	// Aggregation has kube-apiserver pass requests on to the servers of more APIs, such as metrics-server.
+	Aggregation bool
 
 	// The flags of a component, beside those that make it part of the cluster.
 	APIServerFlags, ControllerManagerFlags, SchedulerFlags []string
@@ -92,6 +98,12 @@ func (c *Cluster) apiServerFlags() []string {
 		flags = append(flags,
 			fmt.Sprintf("--default-not-ready-toleration-seconds=%d", seconds),
 			fmt.Sprintf("--default-unreachable-toleration-seconds=%d", seconds))
+	}
+	if c.opts.Aggregation {
+		flags = append(flags,
+			"--requestheader-client-ca-file="+c.file(caFile), "--requestheader-allowed-names="+kubeletClient,
+			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--proxy-client-cert-file="+c.file(kubeletFile), "--proxy-client-key-file="+c.file(kubeletKeyFile))
 	}
 	return append(flags, c.opts.APIServerFlags...)
 }

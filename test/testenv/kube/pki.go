@@ -125,7 +125,7 @@ func (c *Cluster) writePKI() error {
 	if err != nil {
 		return err
 	}
-	kubelet, err := c.ca.client("kube-apiserver-kubelet-client", "system:masters")
+	kubelet, err := c.ca.client(kubeletClient, "system:masters")
 	if err != nil {
 		return err
 	}

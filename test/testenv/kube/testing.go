@@ -19,7 +19,7 @@ func Start(t testing.TB, opts Options) *Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
 		defer cancel()
 		if !t.Failed() {
 			if err := c.Stop(ctx); err != nil {
@@ -29,7 +29,7 @@ func Start(t testing.TB, opts Options) *Cluster {
 		}
 		for _, p := range c.components() {
 			if p.proc != nil {
-				t.Logf("the end of %s's log:\n%s", p.Name, daemon.Tail(p.Log(), 15))
+				t.Logf("the end of %s's log:\n%s", p.Name, daemon.Tail(p.Log(), 5))
 			}
 		}
 		kept, err := c.StopAndKeepLogs(ctx)

@@ -90,6 +90,9 @@ type CloudHub struct {
 	EdgeCertSigningDuration int32 `json:"edgeCertSigningDuration"`
 	// TokenRefreshDuration is how long a token to join with is handed out, in hours; it stays valid twice as long.
 	TokenRefreshDuration int32 `json:"tokenRefreshDuration"`
+	// LegacyCertificates lets edges in that KubeEdge before v1.16 gave one certificate to all of them. KubeEdge has no such
+	// key. Whoever has that certificate may claim to be any node, and get a certificate of any node.
+	LegacyCertificates bool `json:"legacyCertificates"`
 
 	Quic          Quic          `json:"quic"`
 	WebSocket     Listener      `json:"websocket"`

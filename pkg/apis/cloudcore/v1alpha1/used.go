@@ -13,7 +13,7 @@ func live() map[string]bool {
 	for _, k := range []string{
 		"enable", // to switch it off is refused
 		"keepaliveInterval", "nodeLimit", "writeTimeout", "advertiseAddress", "dnsNames",
-		"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile", "edgeCertSigningDuration", "tokenRefreshDuration",
+		"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile", "edgeCertSigningDuration", "tokenRefreshDuration", "legacyCertificates",
 		"quic.enable", "quic.address", "quic.port", "websocket", "unixsocket", "https",
 	} {
 		keys["modules.cloudHub."+k] = true

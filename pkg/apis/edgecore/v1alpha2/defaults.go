@@ -21,6 +21,8 @@ const (
 	DefaultCRISocket     = "unix:///run/containerd/containerd.sock"
 	// DefaultReadOnlyPort is the kubelet's own; KubeEdge's files say 10350, and get it.
 	DefaultReadOnlyPort = 10255
+	// DefaultPort is that of the kubelet's API, over TLS.
+	DefaultPort = 10250
 
 	caFile   = "/etc/kubeedge/ca/rootCA.crt"
 	certFile = "/etc/kubeedge/certs/server.crt"
@@ -61,6 +63,39 @@ func (e *EdgeCore) complete() {
 		}
 	}
 	kubelet.Logging.FlushFrequency.SerializeAsString = true
+	completeAuth(kubelet)
+}
+
+// completeAuth gives what is empty or zero its default, as the kubelet does.
+func completeAuth(k *kubeletconfig.KubeletConfiguration) {
+	may, defaults := &k.Authorization, defaultAuthorization()
+	if may.Mode == "" {
+		may.Mode = defaults.Mode
+	}
+	for have, def := range map[*metav1.Duration]metav1.Duration{
+		&k.Authentication.Webhook.CacheTTL: defaultAuthentication().Webhook.CacheTTL,
+		&may.Webhook.CacheAuthorizedTTL:    defaults.Webhook.CacheAuthorizedTTL,
+		&may.Webhook.CacheUnauthorizedTTL:  defaults.Webhook.CacheUnauthorizedTTL,
+	} {
+		if have.Duration == 0 {
+			*have = def
+		}
+	}
+}
+
+// defaultAuthentication is the kubelet's for a configuration file: whoever shows nothing is nobody.
+func defaultAuthentication() kubeletconfig.KubeletAuthentication {
+	var a kubeletconfig.KubeletAuthentication
+	a.Anonymous.Enabled, a.Webhook.Enabled = ptr.To(false), ptr.To(true)
+	a.Webhook.CacheTTL.Duration = 2 * time.Minute
+	return a
+}
+
+// defaultAuthorization asks the cluster.
+func defaultAuthorization() kubeletconfig.KubeletAuthorization {
+	a := kubeletconfig.KubeletAuthorization{Mode: kubeletconfig.KubeletAuthorizationModeWebhook}
+	a.Webhook.CacheAuthorizedTTL.Duration, a.Webhook.CacheUnauthorizedTTL.Duration = 5*time.Minute, 30*time.Second
+	return a
 }
 
 // defaultNodeName is the host's name, in lower case as nodes' names are.
@@ -115,7 +150,8 @@ func defaultKubelet() kubeletconfig.KubeletConfiguration {
 	k := kubeletconfig.KubeletConfiguration{
 		StaticPodPath: DefaultManifests, PodLogsDir: "/var/log/pods",
 		SyncFrequency: duration(time.Minute), FileCheckFrequency: duration(20 * time.Second),
-		Address: local, ReadOnlyPort: DefaultReadOnlyPort,
+		Address: local, ReadOnlyPort: DefaultReadOnlyPort, EnableServer: ptr.To(true), Port: DefaultPort,
+		Authentication: defaultAuthentication(), Authorization: defaultAuthorization(),
 		RegistryPullQPS: ptr.To[int32](5), RegistryBurst: 10, EventRecordQPS: ptr.To[int32](50), EventBurst: 100,
 		EnableDebuggingHandlers: ptr.To(true), OOMScoreAdj: ptr.To[int32](-999), ClusterDomain: "cluster.local",
 		StreamingConnectionIdleTimeout: duration(4 * time.Hour),

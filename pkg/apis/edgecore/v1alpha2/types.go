@@ -57,8 +57,9 @@ type Switch struct {
 
 // Edged runs the pods.
 type Edged struct {
-	Enable                bool   `json:"enable"`
-	ReportEvent           bool   `json:"reportEvent"`
+	Enable      bool `json:"enable"`
+	ReportEvent bool `json:"reportEvent"`
+	// CustomInterfaceName is the interface whose address is the node's, where nodeIP says nothing.
 	CustomInterfaceName   string `json:"customInterfaceName,omitempty"`
 	RegisterNodeNamespace string `json:"registerNodeNamespace"`
 

@@ -23,20 +23,29 @@ func live() map[string]bool {
 		keys["modules.edgeHub."+k] = true
 	}
 	for _, k := range []string{
-		"enable", "reportEvent", "hostnameOverride", "nodeIP", "nodeLabels", "registerSchedulable", "rootDirectory", "seccompDefault",
+		"minimumGCAge", "maxPerPodContainerCount", "maxContainerCount",
+		"enable", "reportEvent", "hostnameOverride", "nodeIP", "customInterfaceName", "nodeLabels", "registerSchedulable", "rootDirectory", "seccompDefault",
+		"experimentalNodeAllocatableIgnoreEvictionThreshold",
 	} {
 		keys["modules.edged."+k] = true
 	}
 	for _, k := range []string{
 		"apiVersion", "kind",
 		"staticPodPath", "podLogsDir", "syncFrequency", "fileCheckFrequency", "address", "readOnlyPort",
-		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls",
-		"clusterDomain", "clusterDNS", "resolvConf", "seccompDefault", "oomScoreAdj",
+		"enableServer", "port", "tlsCertFile", "tlsPrivateKeyFile", "tlsCipherSuites", "tlsMinVersion", "serverTLSBootstrap", "authentication", "authorization",
+		"enableDebuggingHandlers", "enableProfilingHandler", "enableDebugFlagsHandler", "enableSystemLogHandler",
+		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist",
+		"imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
+		"clusterDomain", "clusterDNS", "resolvConf", "seccompDefault", "allowedUnsafeSysctls", "oomScoreAdj",
 		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "cpuCFSQuota", "cpuCFSQuotaPeriod", "podPidsLimit",
 		"maxPods", "systemReserved", "kubeReserved", "crashLoopBackOff",
+		"enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup", "kernelMemcgNotification", "mergeDefaultEvictionSettings",
+		"evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
 		"containerRuntimeEndpoint", "imageServiceEndpoint", "runtimeRequestTimeout",
-		"registerNode", "registerWithTaints", "podCIDR", "nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds",
-		"eventRecordQPS", "eventBurst",
+		"registerNode", "registerWithTaints", "podCIDR", "nodeStatusUpdateFrequency", "nodeStatusReportFrequency", "nodeLeaseDurationSeconds", "nodeStatusMaxImages",
+		"eventRecordQPS", "eventBurst", "streamingConnectionIdleTimeout",
+		"containerLogMaxSize", "containerLogMaxFiles", "containerLogMaxWorkers", "containerLogMonitorInterval",
+		"shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority",
 	} {
 		keys["modules.edged.tailoredKubeletConfig."+k] = true
 	}

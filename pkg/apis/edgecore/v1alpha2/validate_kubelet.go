@@ -25,7 +25,9 @@ func (c *checker) kubelet(p string, k *kubeletconfig.KubeletConfiguration) {
 	if k.ImageServiceEndpoint != "" {
 		c.Socket(p+".imageServiceEndpoint", k.ImageServiceEndpoint, DefaultCRISocket)
 	}
+	c.Positive(p+".streamingConnectionIdleTimeout", k.StreamingConnectionIdleTimeout.Duration)
 	c.network(p, k)
+	c.api(p, k)
 	c.images(p, k)
 	c.pods(p, k)
 	c.cgroups(p, k)
@@ -68,6 +70,13 @@ func (c *checker) images(p string, k *kubeletconfig.KubeletConfiguration) {
 			c.Fail(p+".maxParallelImagePulls", n, "1, or serializeImagePulls: false")
 		}
 	})
+	verify := string(k.ImagePullCredentialsVerificationPolicy)
+	if verify != "" {
+		c.OneOf(p+".imagePullCredentialsVerificationPolicy", verify, "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify")
+	}
+	if n := len(k.PreloadedImagesVerificationAllowlist); n > 0 && verify != "NeverVerifyAllowlistedImages" {
+		c.Fail(p+".preloadedImagesVerificationAllowlist", n, "none, or imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages")
+	}
 	optional(k.ImageGCHighThresholdPercent, func(n int64) { c.Within(p+".imageGCHighThresholdPercent", n, 0, 100) })
 	optional(k.ImageGCLowThresholdPercent, func(n int64) {
 		c.Within(p+".imageGCLowThresholdPercent", n, 0, 100)
@@ -93,10 +102,10 @@ func (c *checker) pods(p string, k *kubeletconfig.KubeletConfiguration) {
 	c.quantity(p+".containerLogMaxSize", k.ContainerLogMaxSize)
 	optional(k.ContainerLogMaxFiles, func(n int64) { c.AtLeast(p+".containerLogMaxFiles", n, 2) })
 	optional(k.ContainerLogMaxWorkers, func(n int64) { c.AtLeast(p+".containerLogMaxWorkers", n, 1) })
-	c.NotNegative(p+".shutdownGracePeriod", k.ShutdownGracePeriod.Duration)
-	if d := k.ShutdownGracePeriodCriticalPods.Duration; d < 0 || d > k.ShutdownGracePeriod.Duration {
-		c.Fail(p+".shutdownGracePeriodCriticalPods", d.String(), "a part of shutdownGracePeriod, "+k.ShutdownGracePeriod.Duration.String())
+	if d := k.ContainerLogMonitorInterval; d != nil && d.Duration < 3*time.Second {
+		c.Fail(p+".containerLogMonitorInterval", d.Duration.String(), "a duration of 3s or more")
 	}
+	c.shutdown(p, k)
 }
 
 func (c *checker) cgroups(p string, k *kubeletconfig.KubeletConfiguration) {
@@ -119,6 +128,18 @@ func (c *checker) cgroups(p string, k *kubeletconfig.KubeletConfiguration) {
 	if slices.Contains(k.EnforceNodeAllocatable, "none") && len(k.EnforceNodeAllocatable) > 1 {
 		c.Fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "), "none alone, or the others without it")
 	}
+	for _, group := range []struct{ what, key, cgroup string }{
+		{"system-reserved", "systemReservedCgroup", k.SystemReservedCgroup}, {"kube-reserved", "kubeReservedCgroup", k.KubeReservedCgroup},
+	} {
+		compressible := slices.Contains(k.EnforceNodeAllocatable, group.what+"-compressible")
+		whole := slices.Contains(k.EnforceNodeAllocatable, group.what)
+		if (whole || compressible) && group.cgroup == "" {
+			c.Fail(p+"."+group.key, group.cgroup, "the cgroup to which enforceNodeAllocatable applies "+group.what+", such as /system.slice")
+		}
+		if whole && compressible {
+			c.Fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "), group.what+" with or without -compressible, not both")
+		}
+	}
 	if f := k.MemoryThrottlingFactor; f != nil && (*f <= 0 || *f > 1) {
 		c.Fail(p+".memoryThrottlingFactor", *f, "a number above 0, up to 1")
 	}
@@ -132,13 +153,22 @@ func (c *checker) reserved(p string, list map[string]string) {
 }
 
 func (c *checker) policies(p string, k *kubeletconfig.KubeletConfiguration) {
-	c.OneOf(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none", "static")
-	c.OneOf(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None", "Static")
-	c.OneOf(p+".topologyManagerPolicy", k.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
+	// What places containers on cores and NUMA nodes is the kubelet's, and not this agent's: a pod that counts on it
+	// would run, and not get it.
+	c.only(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none", "this agent gives no container cores of its own; leave it out, and give containers cpu requests and limits")
+	c.only(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None", "this agent gives no container memory of a NUMA node of its own; leave it out")
+	c.only(p+".topologyManagerPolicy", k.TopologyManagerPolicy, "none", "this agent does not align devices with cores; leave it out")
 	c.OneOf(p+".topologyManagerScope", k.TopologyManagerScope, "container", "pod")
 	c.OneOf(p+".configMapAndSecretChangeDetectionStrategy", string(k.ConfigMapAndSecretChangeDetectionStrategy), "Get", "Cache", "Watch")
 	if swap := k.MemorySwap.SwapBehavior; swap != "" {
 		c.OneOf(p+".memorySwap.swapBehavior", swap, "NoSwap", "LimitedSwap")
+	}
+}
+
+// only wants the one value that this agent has of those that a kubelet has, and says why.
+func (c *checker) only(path, value, allowed, why string) {
+	if value != allowed {
+		c.Fail(path, value, allowed+" ("+why+")")
 	}
 }
 

@@ -71,58 +71,99 @@ func wantProblem(t *testing.T, err error, path string) {
 	}
 }
 
+// TestManagersAreRefused: what places containers on cores and NUMA nodes is refused with its name, value and remedy.
+func TestManagersAreRefused(t *testing.T) {
+	for path, set := range map[string]func(*kubeletconfig.KubeletConfiguration) string{
+		"cpuManagerPolicy": func(k *kubeletconfig.KubeletConfiguration) string {
+			k.CPUManagerPolicy = "static"
+			return `"static" is not allowed; want none (this agent gives no container cores of its own; leave it out`
+		},
+		"memoryManagerPolicy": func(k *kubeletconfig.KubeletConfiguration) string {
+			k.MemoryManagerPolicy = "Static"
+			return `"Static" is not allowed; want None (`
+		},
+		"topologyManagerPolicy": func(k *kubeletconfig.KubeletConfiguration) string {
+			k.TopologyManagerPolicy = "single-numa-node"
+			return `"single-numa-node" is not allowed; want none (this agent does not align devices with cores; leave it out)`
+		},
+	} {
+		cfg := named()
+		want := set(&cfg.Modules.Edged.TailoredKubeletConfig)
+		var problems Problems
+		if err := cfg.Validate(); !errors.As(err, &problems) || len(problems) != 1 || problems[0].Path != "modules.edged.tailoredKubeletConfig."+path || !strings.Contains(problems[0].Text, want) {
+			t.Errorf("%s: %v, want %s", path, err, want)
+		}
+	}
+}
+
 func TestValidateKubelet(t *testing.T) {
 	type config = kubeletconfig.KubeletConfiguration
 	duration := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 	for path, set := range map[string]func(*config){
-		"staticPodPath":               func(k *config) { k.StaticPodPath = "manifests" },
-		"podLogsDir":                  func(k *config) { k.PodLogsDir = "" },
-		"syncFrequency":               func(k *config) { k.SyncFrequency = duration(0) },
-		"fileCheckFrequency":          func(k *config) { k.FileCheckFrequency = duration(-time.Second) },
-		"runtimeRequestTimeout":       func(k *config) { k.RuntimeRequestTimeout = duration(0) },
-		"containerRuntimeEndpoint":    func(k *config) { k.ContainerRuntimeEndpoint = "tcp://127.0.0.1:1234" },
-		"imageServiceEndpoint":        func(k *config) { k.ImageServiceEndpoint = "unix://run/x.sock" },
-		"address":                     func(k *config) { k.Address = "localhost" },
-		"readOnlyPort":                func(k *config) { k.ReadOnlyPort = 65536 },
-		"clusterDNS[1]":               func(k *config) { k.ClusterDNS = []string{"fd00::10", "dns"} },
-		"clusterDomain":               func(k *config) { k.ClusterDomain = "Cluster.local" },
-		"resolvConf":                  func(k *config) { k.ResolverConfig = ptr.To("resolv.conf") },
-		"podCIDR":                     func(k *config) { k.PodCIDR = "10.0.0.0" },
-		"hairpinMode":                 func(k *config) { k.HairpinMode = "veth" },
-		"registryPullQPS":             func(k *config) { k.RegistryPullQPS = ptr.To[int32](-1) },
-		"registryBurst":               func(k *config) { k.RegistryBurst = -1 },
-		"maxParallelImagePulls":       func(k *config) { k.MaxParallelImagePulls = ptr.To[int32](2) },
-		"imageGCHighThresholdPercent": func(k *config) { k.ImageGCHighThresholdPercent = ptr.To[int32](101) },
-		"imageGCLowThresholdPercent":  func(k *config) { k.ImageGCLowThresholdPercent = ptr.To[int32](85) },
-		"imageMinimumGCAge":           func(k *config) { k.ImageMinimumGCAge = duration(-1) },
-		"imageMaximumGCAge":           func(k *config) { k.ImageMaximumGCAge = duration(-1) },
-		"maxPods":                     func(k *config) { k.MaxPods = 0 },
-		"podsPerCore":                 func(k *config) { k.PodsPerCore = -1 },
-		"podPidsLimit":                func(k *config) { k.PodPidsLimit = ptr.To[int64](0) },
+		"staticPodPath":                          func(k *config) { k.StaticPodPath = "manifests" },
+		"podLogsDir":                             func(k *config) { k.PodLogsDir = "" },
+		"syncFrequency":                          func(k *config) { k.SyncFrequency = duration(0) },
+		"fileCheckFrequency":                     func(k *config) { k.FileCheckFrequency = duration(-time.Second) },
+		"runtimeRequestTimeout":                  func(k *config) { k.RuntimeRequestTimeout = duration(0) },
+		"containerRuntimeEndpoint":               func(k *config) { k.ContainerRuntimeEndpoint = "tcp://127.0.0.1:1234" },
+		"imageServiceEndpoint":                   func(k *config) { k.ImageServiceEndpoint = "unix://run/x.sock" },
+		"address":                                func(k *config) { k.Address = "localhost" },
+		"readOnlyPort":                           func(k *config) { k.ReadOnlyPort = 65536 },
+		"clusterDNS[1]":                          func(k *config) { k.ClusterDNS = []string{"fd00::10", "dns"} },
+		"clusterDomain":                          func(k *config) { k.ClusterDomain = "Cluster.local" },
+		"resolvConf":                             func(k *config) { k.ResolverConfig = ptr.To("resolv.conf") },
+		"podCIDR":                                func(k *config) { k.PodCIDR = "10.0.0.0" },
+		"hairpinMode":                            func(k *config) { k.HairpinMode = "veth" },
+		"registryPullQPS":                        func(k *config) { k.RegistryPullQPS = ptr.To[int32](-1) },
+		"imagePullCredentialsVerificationPolicy": func(k *config) { k.ImagePullCredentialsVerificationPolicy = "Sometimes" },
+		"preloadedImagesVerificationAllowlist":   func(k *config) { k.PreloadedImagesVerificationAllowlist = []string{"example.com/a"} },
+		"registryBurst":                          func(k *config) { k.RegistryBurst = -1 },
+		"maxParallelImagePulls":                  func(k *config) { k.MaxParallelImagePulls = ptr.To[int32](2) },
+		"imageGCHighThresholdPercent":            func(k *config) { k.ImageGCHighThresholdPercent = ptr.To[int32](101) },
+		"imageGCLowThresholdPercent":             func(k *config) { k.ImageGCLowThresholdPercent = ptr.To[int32](85) },
+		"imageMinimumGCAge":                      func(k *config) { k.ImageMinimumGCAge = duration(-1) },
+		"imageMaximumGCAge":                      func(k *config) { k.ImageMaximumGCAge = duration(-1) },
+		"maxPods":                                func(k *config) { k.MaxPods = 0 },
+		"podsPerCore":                            func(k *config) { k.PodsPerCore = -1 },
+		"podPidsLimit":                           func(k *config) { k.PodPidsLimit = ptr.To[int64](0) },
 		"crashLoopBackOff.maxContainerRestartPeriod": func(k *config) { k.CrashLoopBackOff.MaxContainerRestartPeriod = ptr.To(duration(time.Hour)) },
 		"containerLogMaxSize":                        func(k *config) { k.ContainerLogMaxSize = "10 MB" },
 		"containerLogMaxFiles":                       func(k *config) { k.ContainerLogMaxFiles = ptr.To[int32](1) },
 		"containerLogMaxWorkers":                     func(k *config) { k.ContainerLogMaxWorkers = ptr.To[int32](0) },
-		"shutdownGracePeriodCriticalPods":            func(k *config) { k.ShutdownGracePeriodCriticalPods = duration(time.Second) },
-		"cgroupDriver":                               func(k *config) { k.CgroupDriver = "" },
-		"cgroupRoot":                                 func(k *config) { k.CgroupRoot = "/a/../../b" },
-		"cpuCFSQuotaPeriod":                          func(k *config) { k.CPUCFSQuotaPeriod = ptr.To(duration(time.Minute)) },
-		"oomScoreAdj":                                func(k *config) { k.OOMScoreAdj = ptr.To[int32](1001) },
-		"systemReserved[memory]":                     func(k *config) { k.SystemReserved = map[string]string{"memory": "64 megs"} },
-		"kubeReserved[mem]":                          func(k *config) { k.KubeReserved = map[string]string{"mem": "64Mi"} },
-		"enforceNodeAllocatable[0]":                  func(k *config) { k.EnforceNodeAllocatable = []string{"all"} },
-		"enforceNodeAllocatable":                     func(k *config) { k.EnforceNodeAllocatable = []string{"none", "pods"} },
-		"memoryThrottlingFactor":                     func(k *config) { k.MemoryThrottlingFactor = ptr.To(1.1) },
-		"cpuManagerPolicy":                           func(k *config) { k.CPUManagerPolicy = "dynamic" },
-		"memoryManagerPolicy":                        func(k *config) { k.MemoryManagerPolicy = "none" },
-		"topologyManagerPolicy":                      func(k *config) { k.TopologyManagerPolicy = "best" },
-		"topologyManagerScope":                       func(k *config) { k.TopologyManagerScope = "node" },
-		"memorySwap.swapBehavior":                    func(k *config) { k.MemorySwap.SwapBehavior = "UnlimitedSwap" },
-		"evictionHard[memory.available]":             func(k *config) { k.EvictionHard = map[string]string{"memory.available": "101%"} },
-		"evictionHard[memory.avail]":                 func(k *config) { k.EvictionHard = map[string]string{"memory.avail": "1%"} },
-		"evictionSoft[memory.available]":             func(k *config) { k.EvictionSoft = map[string]string{"memory.available": "1%"} },
-		"evictionPressureTransitionPeriod":           func(k *config) { k.EvictionPressureTransitionPeriod = duration(-1) },
-		"evictionMaxPodGracePeriod":                  func(k *config) { k.EvictionMaxPodGracePeriod = -1 },
+		"containerLogMonitorInterval":                func(k *config) { k.ContainerLogMonitorInterval = new(duration(time.Second)) },
+		"shutdownGracePeriod":                        func(k *config) { k.ShutdownGracePeriod = duration(time.Millisecond) },
+		"shutdownGracePeriodByPodPriority": func(k *config) {
+			k.ShutdownGracePeriod = duration(time.Minute)
+			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{{Priority: 1, ShutdownGracePeriodSeconds: 1}}
+		},
+		"shutdownGracePeriodByPodPriority[1].priority": func(k *config) {
+			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{{Priority: 1}, {Priority: 1}}
+		},
+		"shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds": func(k *config) {
+			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{{ShutdownGracePeriodSeconds: -1}}
+		},
+		"shutdownGracePeriodCriticalPods":  func(k *config) { k.ShutdownGracePeriodCriticalPods = duration(time.Second) },
+		"cgroupDriver":                     func(k *config) { k.CgroupDriver = "" },
+		"cgroupRoot":                       func(k *config) { k.CgroupRoot = "/a/../../b" },
+		"cpuCFSQuotaPeriod":                func(k *config) { k.CPUCFSQuotaPeriod = ptr.To(duration(time.Minute)) },
+		"oomScoreAdj":                      func(k *config) { k.OOMScoreAdj = ptr.To[int32](1001) },
+		"systemReserved[memory]":           func(k *config) { k.SystemReserved = map[string]string{"memory": "64 megs"} },
+		"kubeReserved[mem]":                func(k *config) { k.KubeReserved = map[string]string{"mem": "64Mi"} },
+		"systemReservedCgroup":             func(k *config) { k.EnforceNodeAllocatable = []string{"system-reserved"} },
+		"kubeReservedCgroup":               func(k *config) { k.EnforceNodeAllocatable = []string{"kube-reserved-compressible"} },
+		"enforceNodeAllocatable[0]":        func(k *config) { k.EnforceNodeAllocatable = []string{"all"} },
+		"enforceNodeAllocatable":           func(k *config) { k.EnforceNodeAllocatable = []string{"none", "pods"} },
+		"memoryThrottlingFactor":           func(k *config) { k.MemoryThrottlingFactor = ptr.To(1.1) },
+		"cpuManagerPolicy":                 func(k *config) { k.CPUManagerPolicy = "dynamic" },
+		"memoryManagerPolicy":              func(k *config) { k.MemoryManagerPolicy = "none" },
+		"topologyManagerPolicy":            func(k *config) { k.TopologyManagerPolicy = "best" },
+		"topologyManagerScope":             func(k *config) { k.TopologyManagerScope = "node" },
+		"memorySwap.swapBehavior":          func(k *config) { k.MemorySwap.SwapBehavior = "UnlimitedSwap" },
+		"evictionHard[memory.available]":   func(k *config) { k.EvictionHard = map[string]string{"memory.available": "101%"} },
+		"evictionHard[memory.avail]":       func(k *config) { k.EvictionHard = map[string]string{"memory.avail": "1%"} },
+		"evictionSoft[memory.available]":   func(k *config) { k.EvictionSoft = map[string]string{"memory.available": "1%"} },
+		"evictionPressureTransitionPeriod": func(k *config) { k.EvictionPressureTransitionPeriod = duration(-1) },
+		"evictionMaxPodGracePeriod":        func(k *config) { k.EvictionMaxPodGracePeriod = -1 },
 		"evictionSoftGracePeriod[memory.available]": func(k *config) {
 			k.EvictionSoft, k.EvictionSoftGracePeriod = map[string]string{"memory.available": "1Gi"}, map[string]string{"memory.available": "30"}
 		},

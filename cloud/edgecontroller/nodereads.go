@@ -1,0 +1,132 @@
+package edgecontroller
+
+import (
+	"context"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What a kubelet reads to run pods and that no pod carries. Edges ask seldom, once for a pod that names one, so nothing
+// of it is cached. All of it is read in the node's name.
+
+// queryRuntimeClass answers with a class that a pod may name; a node may read all.
+func (c *Controller) queryRuntimeClass(ctx context.Context, r *request) result {
+	o, err := c.clients.AsNode.NodeV1().RuntimeClasses().Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+// queryCSIDriver answers with what a CSI driver wants of a node; a node may read all.
+func (c *Controller) queryCSIDriver(ctx context.Context, r *request) result {
+	o, err := c.clients.AsNode.StorageV1().CSIDrivers().Get(ctx, r.key.Name, metav1.GetOptions{})
+	return found(o, err)
+}
+
+// patchClaimStatus takes the size that a node has grown a claim's file system to. The API server lets a node say no more
+// than that, and of claims of its own pods only.
+func (c *Controller) patchClaimStatus(ctx context.Context, r *request) result {
+	if _, err := patchText(r); err != nil {
+		return written(nil, err, false)
+	}
+	o, err := c.clients.AsNode.CoreV1().PersistentVolumeClaims(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType, r.content, metav1.PatchOptions{}, "status")
+	return patched(r, o, err)
+}
+
+func ownCSINode(r *request) error {
+	if r.key.Name != r.node {
+		return forbidden(r.key, "node %s has one CSINode only, %s", r.node, r.node)
+	}
+	return nil
+}
+
+func csiNodeOf(r *request) (*storagev1.CSINode, error) {
+	if err := ownCSINode(r); err != nil {
+		return nil, err
+	}
+	o, err := decode[storagev1.CSINode](r, "CSINode")
+	if err != nil {
+		return nil, err
+	}
+	if o.Name != r.node {
+		return nil, badRequest(r.key, "the content is CSINode %q", o.Name)
+	}
+	return o, nil
+}
+
+func (c *Controller) queryCSINode(ctx context.Context, r *request) result {
+	if err := ownCSINode(r); err != nil {
+		return failed(err)
+	}
+	o, err := c.clients.AsNode.StorageV1().CSINodes().Get(ctx, r.node, metav1.GetOptions{})
+	return found(o, err)
+}
+
+func (c *Controller) createCSINode(ctx context.Context, r *request) result {
+	o, err := csiNodeOf(r)
+	if err != nil {
+		return written(nil, err, false)
+	}
+	o, err = c.clients.AsNode.StorageV1().CSINodes().Create(ctx, o, metav1.CreateOptions{})
+	return written(o, err, false)
+}
+
+func (c *Controller) updateCSINode(ctx context.Context, r *request) result {
+	o, err := csiNodeOf(r)
+	if err != nil {
+		return written(nil, err, false)
+	}
+	o, err = c.clients.AsNode.StorageV1().CSINodes().Update(ctx, o, metav1.UpdateOptions{})
+	return written(o, err, false)
+}
+
+// queryClusterTrustBundle answers with a bundle, or without a name with all of them: a volume may choose by signer and
+// labels. API servers before 1.37 have them as v1beta1, or not at all.
+func (c *Controller) queryClusterTrustBundle(ctx context.Context, r *request) result {
+	if r.key.Name == "" {
+		return c.listClusterTrustBundles(ctx)
+	}
+	o, err := c.clients.AsNode.CertificatesV1().ClusterTrustBundles().Get(ctx, r.key.Name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return found(o, err)
+	}
+	old, oldErr := c.clients.AsNode.CertificatesV1beta1().ClusterTrustBundles().Get(ctx, r.key.Name, metav1.GetOptions{})
+	if oldErr != nil {
+		return failed(err)
+	}
+	return found(bundle(old), nil)
+}
+
+func (c *Controller) listClusterTrustBundles(ctx context.Context) result {
+	list, err := c.clients.AsNode.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{})
+	switch {
+	case err == nil:
+	case apierrors.IsNotFound(err):
+		old, oldErr := c.clients.AsNode.CertificatesV1beta1().ClusterTrustBundles().List(ctx, metav1.ListOptions{})
+		if oldErr != nil {
+			return failed(err)
+		}
+		list = &certificatesv1.ClusterTrustBundleList{}
+		for i := range old.Items {
+			list.Items = append(list.Items, *bundle(&old.Items[i]))
+		}
+	default:
+		return failed(err)
+	}
+	items := make([]any, len(list.Items))
+	for i := range list.Items {
+		if items[i], err = withKind(&list.Items[i]); err != nil {
+			return failed(err)
+		}
+	}
+	return result{content: items}
+}
+
+// bundle is a bundle of the older API in the words of the newer one, which are the same.
+func bundle(old *certificatesv1beta1.ClusterTrustBundle) *certificatesv1.ClusterTrustBundle {
+	return &certificatesv1.ClusterTrustBundle{ObjectMeta: old.ObjectMeta,
+		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: old.Spec.SignerName, TrustBundle: old.Spec.TrustBundle}}
+}

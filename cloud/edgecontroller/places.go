@@ -1,0 +1,33 @@
+package edgecontroller
+
+import (
+	"context"
+	"time"
+)
+
+// How many requests cloudcore has at the API server at the same time for nodes. More are no faster there: beyond what it
+// does beside each other they only wait, time out, and are made again, so that an API server that is slow for a moment
+// never gets out from under them. They wait here instead, before their time begins.
+const (
+	// requestPlaces are for what nodes ask for and report, leasePlaces for the leases: neither waits for the other.
+	requestPlaces = 128
+	leasePlaces   = 32
+)
+
+// placeWait is how long a request may wait for a place: edges of ours wait for a minute for an answer.
+const placeWait = time.Minute
+
+// places are as many as a channel has room.
+type places chan struct{}
+
+// take waits for a place; leave gives it back.
+func (p places) take(ctx context.Context) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, placeWait)
+	defer cancel()
+	select {
+	case p <- struct{}{}:
+		return func() { <-p }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

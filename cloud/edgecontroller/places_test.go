@@ -1,0 +1,45 @@
+package edgecontroller
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestPlaces: never more than there are, each in its turn, and nobody waits whose session ends.
+func TestPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := make(places, 3)
+		var now, most, done atomic.Int64
+		for range 30 {
+			go func() {
+				leave, err := p.take(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer leave()
+				if n := now.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				time.Sleep(time.Second)
+				now.Add(-1)
+				done.Add(1)
+			}()
+		}
+		synctest.Wait()
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if _, err := p.take(ended); !errors.Is(err, context.Canceled) {
+			t.Errorf("a place for an ended session: %v", err)
+		}
+		time.Sleep(10*time.Second + 1)
+		synctest.Wait()
+		if most.Load() != 3 || done.Load() != 30 {
+			t.Errorf("%d at the same time, %d done", most.Load(), done.Load())
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package edgecontroller
+
+import (
+	"context"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// What a node's own port asks about whoever asks it: who a token is, whether a user may, and who signs the certificates of
+// clients. Reviews are made in the node's name, as a kubelet makes them.
+
+// reviewToken asks the API server whose a token is. Neither is kept here, and the answer does not repeat the token.
+func (c *Controller) reviewToken(ctx context.Context, r *request) result {
+	review, err := decode[authenticationv1.TokenReview](r, "TokenReview")
+	if err == nil && r.key.Name != r.node {
+		err = forbidden(r.key, "node %s asks in its own name only", r.node)
+	}
+	if err == nil && review.Spec.Token == "" {
+		err = badRequest(r.key, "the review has no token")
+	}
+	if err != nil {
+		return written(nil, err, false)
+	}
+	got, err := c.clients.AsNode.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: review.Spec}, metav1.CreateOptions{})
+	if err != nil {
+		return written(nil, err, false)
+	}
+	return written(&authenticationv1.TokenReview{Status: got.Status}, nil, false)
+}
+
+// reviewAccess asks the API server whether a user may do something to the node that asks. The API server would tell a node
+// about any user and any object; here it learns no more than it needs.
+func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
+	review, err := decode[authorizationv1.SubjectAccessReview](r, "SubjectAccessReview")
+	if err == nil {
+		err = aboutItself(r, &review.Spec)
+	}
+	if err != nil {
+		return written(nil, err, false)
+	}
+	got, err := c.clients.AsNode.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: review.Spec}, metav1.CreateOptions{})
+	if err != nil {
+		return written(nil, err, false)
+	}
+	return written(&authorizationv1.SubjectAccessReview{Status: got.Status}, nil, false)
+}
+
+// aboutItself checks that a node asks about subresources of its own Node.
+func aboutItself(r *request, spec *authorizationv1.SubjectAccessReviewSpec) error {
+	of := spec.ResourceAttributes
+	if r.key.Name != r.node || spec.NonResourceAttributes != nil || of == nil || of.Group != "" || of.Resource != "nodes" || of.Name != r.node || of.Namespace != "" {
+		return forbidden(r.key, "node %s may ask only who may use its own Node", r.node)
+	}
+	return nil
+}
+
+// Where the API server publishes the CA of its clients' certificates, and its own client's.
+const (
+	clientCANamespace = "kube-system"
+	clientCAConfigMap = "extension-apiserver-authentication"
+	clientCAKey       = "client-ca-file"
+)
+
+// queryClientCA answers with the CA that signs clients' certificates, which includes the API server's own: with it a node
+// knows whoever speaks for the cluster. It is public; a kubelet has it as a file. Of the configmap nothing else is told.
+func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
+	if r.key != (resource.Key{Namespace: clientCANamespace, Type: resource.TypeClientCA, Name: clientCAConfigMap}) {
+		return failed(badRequest(r.key, "there is only %s/%s/%s", clientCANamespace, resource.TypeClientCA, clientCAConfigMap))
+	}
+	have, err := c.clients.Own.CoreV1().ConfigMaps(clientCANamespace).Get(ctx, clientCAConfigMap, metav1.GetOptions{})
+	if err != nil {
+		return failed(err)
+	}
+	return found(&v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: clientCANamespace, Name: clientCAConfigMap, UID: have.UID, ResourceVersion: have.ResourceVersion},
+		Data:       map[string]string{clientCAKey: have.Data[clientCAKey]},
+	}, nil)
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/edged/takeover"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+)
+
+// adoptedStore is where the store is after a takeover, as with the package.
+const adoptedStore = "/var/lib/edgecore/edgecore.db"
+
+// adoptOptions are the flags of adopt.
+type adoptOptions struct {
+	*globalOptions
+	from, store  string
+	root         string // below which units are
+	dryRun, undo bool
+	force        bool
+	wait         time.Duration
+	service      *service // nil is the real one
+}
+
+func newAdoptCommand(opts *globalOptions) *cobra.Command {
+	return (&adoptOptions{globalOptions: opts}).command()
+}
+
+func (o *adoptOptions) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "adopt",
+		Short: "Take this device over from KubeEdge's edgecore, or give it back",
+		Long: `Take this device over from KubeEdge's edgecore (1.12 to 1.23, with a runtime that speaks CRI v1): the same node, with the
+same pods, certificates and keys, and no container is restarted.
+
+It looks first, prints what it will do and what will not be as it was, and refuses what would restart containers. Then it
+writes edgecore's configuration and certificates, stops KubeEdge's service, makes edgecore's store of KubeEdge's, moves
+KubeEdge's unit aside, and has systemd run edgecore. KubeEdge's own files (configuration, certificates, store) are only
+read. Where a step fails it goes back by itself; one that was cut off is taken up by the same command.
+
+--undo goes back to KubeEdge in the same way: its files are the same bytes as before, the pods run on. What the cloud changed
+meanwhile KubeEdge is told again when it connects. Containers that edgecore has started meanwhile carry the mark of
+Kubernetes 1.31 and newer: KubeEdge before 1.21 restarts those.
+
+Both programs are called edgecore, and a shell may find KubeEdge's first: say /usr/bin/edgecore for the package's. After the
+takeover KubeEdge's is renamed to edgecore.kubeedge.`,
+		Example: `  /usr/bin/edgecore adopt --dry-run   # what would be done?
+  /usr/bin/edgecore adopt             # do it
+  edgecore adopt --undo               # go back to KubeEdge`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("config") {
+				o.Config = packagedConfig
+			}
+			return o.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.from, "from", v1alpha2.DefaultConfigFile, "KubeEdge's configuration `file`")
+	f.StringVar(&o.store, "store", adoptedStore, "the `file` of edgecore's store")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan, and change nothing")
+	f.BoolVar(&o.undo, "undo", false, "go back to KubeEdge")
+	f.BoolVar(&o.force, "force", false, "go on although containers would be restarted, or pods ended")
+	f.DurationVar(&o.wait, "wait", 2*time.Minute, "how `long` edgecore may take to show the pods, before it goes back")
+	f.StringVar(&o.root, "root", "/", "the `folder` below which systemd's units are")
+	hide(cmd, "root")
+	return cmd
+}
+
+func (o *adoptOptions) run(ctx context.Context, out io.Writer) error {
+	if o.undo && o.dryRun {
+		return errors.New("--undo and --dry-run: want one of the two")
+	}
+	for _, path := range []*string{&o.Config, &o.from, &o.store, &o.root} {
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	t, err := o.takeover(out)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		p, err := t.Look(ctx)
+		if err != nil {
+			return err
+		}
+		t.Print(out, p)
+		return p.Refused(o.force)
+	}
+	unlock, err := lockFile(filepath.Join(o.root, "run/edgecore-adopt.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if o.undo {
+		if err := t.Undo(ctx); err != nil {
+			return fmt.Errorf("%w\n`edgecore adopt --undo` goes on from here", err)
+		}
+		return nil
+	}
+	switch done, err := t.Resume(ctx); {
+	case errors.Is(err, takeover.ErrDone):
+		fmt.Fprintln(out, err)
+		return nil
+	case err != nil || done:
+		return err
+	}
+	p, err := t.Look(ctx)
+	if err != nil {
+		return err
+	}
+	t.Print(out, p)
+	return t.Do(ctx, p)
+}
+
+func (o *adoptOptions) takeover(out io.Writer) (*takeover.Takeover, error) {
+	s := o.service
+	if s == nil {
+		var err error
+		if s, err = newService(); err != nil {
+			return nil, err
+		}
+		s.root = o.root
+	}
+	return takeover.New(takeover.Options{
+		From: o.from, Config: o.Config, Store: o.store, Force: o.force, Wait: o.wait, Out: out,
+		Service: takeover.Service{Root: s.root, Present: s.present(), Program: s.program, Packaged: s.packaged, Systemctl: s.systemctl},
+	}), nil
+}
+
+// lockFile keeps two commands from doing the same at once.
+func lockFile(path string) (unlock func(), err error) {
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("another `edgecore adopt` is at work (%s): %w", path, err), unix.Close(fd))
+	}
+	return func() { _ = unix.Close(fd) }, nil // closing ends the lock
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+)
+
+// defaultTransition is what an evictionPressureTransitionPeriod of 0 means.
+const defaultTransition = 5 * time.Minute
+
+// shares is how the node is shared out among the pods, the system and the agent.
+type shares struct {
+	eviction    edged.EvictionOptions
+	allocatable v1.ResourceList
+	// pods limits all pods together, reserved the others.
+	pods     cgroups.Resources
+	reserved []cgroups.Reserved
+}
+
+// shareOut works out what pods get of a node, and what happens when it runs short.
+func shareOut(own *v1alpha2.Edged, capacity v1.ResourceList) (s shares, err error) {
+	k := &own.TailoredKubeletConfig
+	enforced := slices.Contains(k.EnforceNodeAllocatable, "pods") && ptr.Deref(k.CgroupsPerQOS, true)
+	hard := k.EvictionHard
+	if ptr.Deref(k.MergeDefaultEvictionSettings, false) {
+		hard = maps.Clone(v1alpha2.Default().Modules.Edged.TailoredKubeletConfig.EvictionHard)
+		maps.Copy(hard, k.EvictionHard)
+	}
+	s.eviction = edged.EvictionOptions{KernelMemcg: k.KernelMemcgNotification, Config: eviction.Config{
+		Transition: k.EvictionPressureTransitionPeriod.Duration, MaxPodGrace: int64(k.EvictionMaxPodGracePeriod),
+	}}
+	if s.eviction.Transition == 0 {
+		s.eviction.Transition = defaultTransition
+	}
+	if s.eviction.Thresholds, err = eviction.Parse(eviction.Settings{
+		Hard: hard, Soft: k.EvictionSoft, SoftGrace: k.EvictionSoftGracePeriod, MinReclaim: k.EvictionMinimumReclaim, PodsLimited: enforced,
+	}); err != nil {
+		return s, err
+	}
+	kept := eviction.Reserved(s.eviction.Thresholds, capacity)
+	if own.ExperimentalNodeAllocatableIgnoreEvictionThreshold {
+		kept = nil
+	}
+	if s.allocatable, err = node.Allocatable(capacity, k.SystemReserved, k.KubeReserved, kept); err != nil {
+		return s, err
+	}
+	if enforced {
+		if s.pods, err = podsLimit(k, capacity); err != nil {
+			return s, err
+		}
+	}
+	s.reserved, err = reservedGroups(k)
+	return s, err
+}
+
+// podsLimit is what all pods together may take: what is not reserved. What the thresholds of evictions keep is theirs to use
+// until they are evicted for it.
+func podsLimit(k *kubeletconfig.KubeletConfiguration, capacity v1.ResourceList) (cgroups.Resources, error) {
+	var r cgroups.Resources
+	for name, total := range map[string]int64{
+		"cpu": capacity.Cpu().MilliValue(), "memory": capacity.Memory().Value(), "pid": cgroups.MaxPIDs(),
+	} {
+		left := total
+		for _, list := range []map[string]string{k.SystemReserved, k.KubeReserved} {
+			taken, err := amountOf(name, list)
+			if err != nil {
+				return r, err
+			}
+			left -= taken
+		}
+		if left <= 0 && total > 0 {
+			return r, fmt.Errorf("systemReserved and kubeReserved leave no %s of the node's to the pods; reserve less, or take pods out of enforceNodeAllocatable", name)
+		}
+		switch name {
+		case "cpu":
+			r.CPUShares = cgroups.Shares(left)
+		case "memory":
+			r.Memory = left
+		case "pid":
+			r.Pids = max(left, 0)
+		}
+	}
+	return r, nil
+}
+
+// amountOf is a reserved amount: thousandths of a core for cpu, else units.
+func amountOf(name string, list map[string]string) (int64, error) {
+	text, ok := list[name]
+	if !ok {
+		return 0, nil
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, fmt.Errorf("reserved %s: %q is not a quantity: %w", name, text, err)
+	}
+	if name == "cpu" {
+		return q.MilliValue(), nil
+	}
+	return q.Value(), nil
+}
+
+// reservedGroups are the limits of the system's and the agent's own cgroups, where they are to be enforced.
+func reservedGroups(k *kubeletconfig.KubeletConfiguration) ([]cgroups.Reserved, error) {
+	var list []cgroups.Reserved
+	for _, g := range []struct {
+		what, cgroup string
+		reserved     map[string]string
+	}{{"system-reserved", k.SystemReservedCgroup, k.SystemReserved}, {"kube-reserved", k.KubeReservedCgroup, k.KubeReserved}} {
+		at := slices.IndexFunc(k.EnforceNodeAllocatable, func(s string) bool { return strings.TrimSuffix(s, "-compressible") == g.what })
+		if at < 0 {
+			continue
+		}
+		cpu, err := amountOf("cpu", g.reserved)
+		if err != nil {
+			return nil, err
+		}
+		r := cgroups.Reserved{Key: "enforceNodeAllocatable: " + k.EnforceNodeAllocatable[at], Cgroup: g.cgroup}
+		if cpu > 0 {
+			r.Resources.CPUShares = cgroups.Shares(cpu)
+		}
+		if k.EnforceNodeAllocatable[at] == g.what {
+			if r.Resources.Memory, err = amountOf("memory", g.reserved); err != nil {
+				return nil, err
+			}
+			if r.Resources.Pids, err = amountOf("pid", g.reserved); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}

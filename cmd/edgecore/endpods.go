@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/gc"
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+const (
+	// endAtOnce is how many pods are ended side by side.
+	endAtOnce = 8
+	// killWithin bounds the second, rough attempt at pods that did not end in time, and unmounting.
+	killWithin = 30 * time.Second
+	// containerLinks are the links to containers' logs that log collectors follow.
+	containerLinks = "/var/log/containers"
+)
+
+// endPodsOptions are the flags of end-pods.
+type endPodsOptions struct {
+	*globalOptions
+	within    time.Duration
+	leftOvers string
+	links     string
+}
+
+func newEndPodsCommand(opts *globalOptions) *cobra.Command {
+	o := &endPodsOptions{globalOptions: opts, links: containerLinks}
+	cmd := &cobra.Command{
+		Use:   "end-pods",
+		Short: "End the pods of this device, when the agent is stopped for good",
+		Long: `End the pods of this device: those that the agent has started, in good order, with their hooks and grace periods,
+until --within is over; what runs then is killed. Containers, sandboxes and their logs are removed, volumes are
+unmounted. Pods that others have started in the same container runtime are left alone.
+
+The agent must be stopped before, or it starts them again. What pods have stored and what the store knows of them stays:
+an agent that is started later runs the same pods again, with their volumes as they are. Removing the Debian package
+does the same; purging it deletes the rest, too.`,
+		Example: `  systemctl stop edgecore && edgecore end-pods`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	cmd.Flags().DurationVar(&o.within, "within", time.Minute, "how `long` pods have to end by themselves")
+	cmd.Flags().StringVar(&o.leftOvers, "left-overs", "", "write to this `file` what is left of pods and agent, a path a line")
+	hide(cmd, "left-overs")
+	return cmd
+}
+
+func (o *endPodsOptions) run(ctx context.Context, out io.Writer) error {
+	cfg, err := configured(o.globalOptions)
+	if err != nil {
+		return err
+	}
+	if store := cfg.Database.DataSource; inUse(store) {
+		return fmt.Errorf("an agent runs with store %s, and would start the pods again: stop it first (systemctl stop edgecore)", store)
+	}
+	errs := []error{o.endAll(ctx, out, cfg)}
+	own := &cfg.Modules.Edged
+	for _, folder := range []string{"pods", "plugins"} {
+		if err := volume.UnmountAll(filepath.Join(own.RootDirectory, folder)); err != nil {
+			errs = append(errs, fmt.Errorf("volumes: %w", err))
+		}
+	}
+	if _, err := gc.RemoveDeadLinks(o.links, own.TailoredKubeletConfig.PodLogsDir); err != nil {
+		errs = append(errs, fmt.Errorf("links to logs: %w", err))
+	}
+	if err := errors.Join(errs...); err != nil || o.leftOvers == "" {
+		return err // what may be mounted still, or in use, is not to be deleted by anybody
+	}
+	return certs.WriteFile(o.leftOvers, []byte(strings.Join(leftOversOf(cfg), "\n")+"\n"))
+}
+
+// endAll ends the pods that the agent has started.
+func (o *endPodsOptions) endAll(ctx context.Context, out io.Writer, cfg *v1alpha2.EdgeCore) error {
+	own := &cfg.Modules.Edged
+	kubelet := &own.TailoredKubeletConfig
+	if folders, err := os.ReadDir(filepath.Join(own.RootDirectory, "pods")); errors.Is(err, fs.ErrNotExist) || err == nil && len(folders) == 0 {
+		fmt.Fprintln(out, "There are no pods of this agent") // nor does it matter whether there is a runtime
+		return nil
+	}
+	client, err := cri.Dial(kubelet.ContainerRuntimeEndpoint, kubelet.ImageServiceEndpoint, kubelet.RuntimeRequestTimeout.Duration)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	r := runtime.New(runtime.Options{
+		Client: client, Recorder: silent{}, RootDir: own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, ContainerLogsDir: o.links,
+	})
+	pods, err := r.ListPods(ctx)
+	if err != nil {
+		return fmt.Errorf("the container runtime at %s does not say which pods there are: %w", kubelet.ContainerRuntimeEndpoint, err)
+	}
+	mine, others := ownPods(pods, own.RootDirectory)
+	ended, err := o.endEach(ctx, r, mine)
+	fmt.Fprintf(out, "Ended %d of %d pods\n", ended, len(mine))
+	for _, p := range others {
+		fmt.Fprintf(out, "Left alone pod %s/%s, which has no folder in %s\n", p.Namespace, p.Name, filepath.Join(own.RootDirectory, "pods"))
+	}
+	if err != nil || len(others) > 0 || strings.Trim(kubelet.CgroupRoot, "/") != "" {
+		return err
+	}
+	groups := cgroups.New(cgroups.Options{Driver: kubelet.CgroupDriver, PerQOS: ptr.Deref(kubelet.CgroupsPerQOS, true)})
+	if err := groups.RemoveAll(); err != nil {
+		return fmt.Errorf("cgroups: %w", err)
+	}
+	return nil
+}
+
+// ownPods parts the pods of a runtime into those of this agent, which have a folder of its, and others.
+func ownPods(pods []*observed.Pod, root string) (mine, others []*observed.Pod) {
+	for _, p := range pods {
+		uid := string(p.UID)
+		info, err := os.Lstat(filepath.Join(root, "pods", uid))
+		if err == nil && info.IsDir() && filepath.IsLocal(uid) && filepath.Base(uid) == uid && uid != "." {
+			mine = append(mine, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	return mine, others
+}
+
+// endEach ends pods side by side, and returns how many have ended.
+func (o *endPodsOptions) endEach(ctx context.Context, r *runtime.Runtime, pods []*observed.Pod) (int, error) {
+	gentle, cancel := context.WithTimeout(ctx, o.within)
+	defer cancel()
+	errs := make(chan error, len(pods))
+	turn := make(chan struct{}, endAtOnce)
+	for _, p := range pods {
+		go func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			err := endPod(gentle, r, p, nil)
+			if err != nil && ctx.Err() == nil {
+				rough, cancel := context.WithTimeout(ctx, killWithin)
+				err = endPod(rough, r, p, ptr.To[int64](0))
+				cancel()
+			}
+			if err != nil {
+				err = fmt.Errorf("end pod %s/%s: %w", p.Namespace, p.Name, err)
+			}
+			errs <- err
+		}()
+	}
+	ended, all := 0, []error(nil)
+	for range pods {
+		if err := <-errs; err != nil {
+			all = append(all, err)
+		} else {
+			ended++
+		}
+	}
+	return ended, errors.Join(all...)
+}
+
+// endPod ends a pod and removes it from the runtime. A grace period of 0 skips its hooks.
+func endPod(ctx context.Context, r *runtime.Runtime, p *observed.Pod, grace *int64) error {
+	now, err := r.GetPod(ctx, p.UID)
+	if err != nil {
+		return err
+	}
+	if err := r.KillPod(ctx, p.UID, nil, now, grace); err != nil {
+		return err
+	}
+	return r.RemovePod(ctx, now)
+}
+
+// silent records no events: nobody reads them any more.
+type silent struct{}
+
+func (silent) Eventf(*v1.Pod, string, string, string, ...any)                         {}
+func (silent) ContainerEventf(*v1.Pod, *v1.Container, string, string, string, ...any) {}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"net"
+
+	"k8s.io/utils/ptr"
+
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/auth"
+	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+)
+
+// apiOptions works out what the configuration says about the authenticated port.
+func apiOptions(kubelet *kubeletconfig.KubeletConfiguration) edged.APIOptions {
+	who, may := &kubelet.Authentication, &kubelet.Authorization
+	o := edged.APIOptions{
+		TLS:      server.TLSOptions{MinVersion: kubelet.TLSMinVersion, CipherSuites: kubelet.TLSCipherSuites},
+		CertFile: kubelet.TLSCertFile, KeyFile: kubelet.TLSPrivateKeyFile, Bootstrap: kubelet.ServerTLSBootstrap,
+		ClientCA: who.X509.ClientCAFile,
+		Auth: auth.Options{
+			Anonymous: ptr.Deref(who.Anonymous.Enabled, false),
+			Tokens:    ptr.Deref(who.Webhook.Enabled, true), TokenAge: who.Webhook.CacheTTL.Duration,
+			AlwaysAllow: may.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
+			AllowedAge:  may.Webhook.CacheAuthorizedTTL.Duration, DeniedAge: may.Webhook.CacheUnauthorizedTTL.Duration,
+		},
+		Debugging: ptr.Deref(kubelet.EnableDebuggingHandlers, true), Profiling: ptr.Deref(kubelet.EnableProfilingHandler, true),
+		Flags: ptr.Deref(kubelet.EnableDebugFlagsHandler, true), SystemLogs: ptr.Deref(kubelet.EnableSystemLogHandler, true),
+	}
+	if ptr.Deref(kubelet.EnableServer, true) {
+		o.Port = kubelet.Port
+		o.Listen = edged.ListenAddress(apiAddress(kubelet.Address), kubelet.Port)
+	}
+	return o
+}
+
+// apiAddress is where the authenticated port listens: at the configured address, and where that is a loopback's, at all. It
+// says where the read-only port is to be kept, and all files of KubeEdge say it; the cluster has to reach the other port, which
+// lets in only whom it knows.
+func apiAddress(address string) string {
+	if ip := net.ParseIP(address); ip != nil && ip.IsLoopback() {
+		return ""
+	}
+	return address
+}
+
+// shownConfig is what /configz shows.
+func shownConfig(cfg *v1alpha2.EdgeCore) func() any {
+	return func() any { return cfg.Redacted().Modules.Edged.TailoredKubeletConfig }
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/streaming/channels"
+)
+
+// terminal is this program's own, which hands on each key as it is until it is restored.
+type terminal struct {
+	fd     int
+	before *unix.Termios
+	sizes  chan channels.Size
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// openTerminal takes over the terminal that the input is.
+func openTerminal(ctx context.Context, in io.Reader) (*terminal, error) {
+	f, ok := in.(*os.File)
+	if !ok {
+		return nil, errors.New("the input is not a terminal; leave out -t")
+	}
+	t := &terminal{fd: int(f.Fd()), sizes: make(chan channels.Size), done: make(chan struct{})}
+	var err error
+	if t.before, err = unix.IoctlGetTermios(t.fd, unix.TCGETS); err != nil {
+		return nil, errors.New("the input is not a terminal; leave out -t")
+	}
+	raw := *t.before
+	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	raw.Oflag &^= unix.OPOST
+	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
+	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(t.fd, unix.TCSETS, &raw); err != nil {
+		return nil, fmt.Errorf("set the terminal: %w", err)
+	}
+	ctx, t.cancel = context.WithCancel(ctx)
+	go t.watch(ctx)
+	return t, nil
+}
+
+// watch tells of the size, and of each change of it.
+func (t *terminal) watch(ctx context.Context) {
+	defer close(t.done)
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, unix.SIGWINCH)
+	defer signal.Stop(changed)
+	for {
+		if size, err := unix.IoctlGetWinsize(t.fd, unix.TIOCGWINSZ); err == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case t.sizes <- channels.Size{Width: size.Col, Height: size.Row}:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (t *terminal) restore() {
+	t.cancel()
+	<-t.done
+	if err := unix.IoctlSetTermios(t.fd, unix.TCSETS, t.before); err != nil {
+		klog.ErrorS(err, "Terminal not set back; `reset` does it")
+	}
+}

@@ -1,0 +1,248 @@
+package edged
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/status"
+)
+
+// This file is what happens between a pod's being wanted and its start. What decides is in package admission. Most
+// pods start at once; one that needs devices, room that others have to leave, or the cloud's word on its labels is
+// made ready in a goroutine of its own, so that no pod waits for another's device plugin.
+
+// labelsWait is how long the cloud may take to say which labels the Node has; without it the scheduler is trusted.
+const labelsWait = 5 * time.Second
+
+// admitAndRun judges a pod that was not judged yet, and hands it to its worker.
+func (e *Edged) admitAndRun(uid types.UID) {
+	e.admitMu.Lock()
+	defer e.admitMu.Unlock()
+	w, ok := e.wanted.get(uid)
+	if !ok || w.leaving {
+		return
+	}
+	if !w.admitted && w.pod.DeletionTimestamp == nil {
+		if e.gate.isShut() {
+			return // it is judged after the boot
+		}
+		verdict, judged := e.judge(w)
+		e.wanted.judge(uid, verdict.Rejected)
+		if verdict.Rejected != nil {
+			e.reject(w, *verdict.Rejected)
+			return
+		}
+		if judged && (verdict.Doubt || len(verdict.Victims) > 0 || e.devices.Wants(w.pod)) {
+			e.wanted.prepare(uid, true)
+			e.preparing.Go(func() { e.makeReady(e.life, w, verdict) })
+			return
+		}
+		if w.rejected != nil {
+			e.statuses.Delete(uid) // the rejection of before is history
+		}
+	} else if w.preparing && w.pod.DeletionTimestamp == nil {
+		return // makeReady does the rest
+	}
+	e.pool.Update(w.pod, e.predecessor(w.pod))
+}
+
+// judge decides on a pod's admission. Pods that were admitted before the agent started, or that run,
+// are not judged again: a restart must not stop what worked.
+func (e *Edged) judge(w want) (verdict admission.Verdict, judged bool) {
+	if w.restored || e.pleg.Get(w.pod.UID).Alive() {
+		return admission.Verdict{}, false
+	}
+	return admission.Admit(e.admissionNode(), w.pod, e.beside(w.pod.UID)), true
+}
+
+// beside are the pods that were admitted and have not ended, nor are made to end, but one.
+func (e *Edged) beside(uid types.UID) []*v1.Pod {
+	var others []*v1.Pod
+	for _, o := range e.wanted.all() {
+		if o.admitted && o.stopped == nil && o.pod.UID != uid && !status.Terminal(e.statuses.Phase(o.pod.UID)) {
+			others = append(others, e.allocated(o.pod))
+		}
+	}
+	return others
+}
+
+// admissionNode is what is known of this node without asking anybody.
+func (e *Edged) admissionNode() admission.Node {
+	_, allocatable := e.devices.Capacity()
+	for name, q := range e.opts.Allocatable {
+		allocatable[name] = q
+	}
+	return admission.Node{
+		Name: e.opts.NodeName, Allocatable: allocatable, Devices: e.devices.Serves,
+		Labels: node.Labels(e.opts.NodeName, e.opts.Labels), Checks: e.admissionChecks(),
+	}
+}
+
+// makeReady does what an admitted pod needs before it starts, and starts it, or rejects it after all.
+func (e *Edged) makeReady(ctx context.Context, w want, verdict admission.Verdict) {
+	uid := w.pod.UID
+	why := e.cloudsWord(ctx, w, verdict)
+	if why == nil {
+		e.makeRoom(ctx, w.pod, verdict.Victims)
+		if err := e.devices.Allocate(ctx, w.pod); err != nil {
+			why = &observed.Reason{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
+		}
+	}
+	if ctx.Err() != nil {
+		e.wanted.unjudge(uid)
+		return
+	}
+	e.admitMu.Lock()
+	defer e.admitMu.Unlock()
+	e.wanted.prepare(uid, false)
+	now, ok := e.wanted.get(uid)
+	switch {
+	case !ok || now.leaving || now.pod.DeletionTimestamp != nil:
+		e.devices.Free(uid) // it was deleted meanwhile, and its worker ends it
+	case why != nil:
+		e.wanted.judge(uid, why)
+		e.reject(w, *why)
+	default:
+		if w.rejected != nil {
+			e.statuses.Delete(uid)
+		}
+		e.pool.Update(now.pod, e.predecessor(now.pod))
+	}
+}
+
+// cloudsWord judges a pod by the labels and taints that the Node has now. Where the cloud cannot be asked the
+// pod stays admitted: a scheduler that knew the Node has bound it.
+func (e *Edged) cloudsWord(ctx context.Context, w want, verdict admission.Verdict) *observed.Reason {
+	if !verdict.Doubt || e.node == nil {
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, labelsWait)
+	defer cancel()
+	obj, err := e.meta.Node(call, e.opts.NodeName)
+	if err != nil {
+		klog.V(2).InfoS("Labels of the Node not known; the scheduler is trusted", "pod", klog.KObj(w.pod), "err", err)
+		return nil
+	}
+	known := e.admissionNode()
+	known.Labels, known.Taints, known.Whole = obj.Labels, obj.Spec.Taints, true
+	return admission.Admit(known, w.pod, e.beside(w.pod.UID)).Rejected
+}
+
+// makeRoom ends pods for one that is critical, and returns when they have ended.
+func (e *Edged) makeRoom(ctx context.Context, pod *v1.Pod, victims []*v1.Pod) {
+	var ended []<-chan struct{}
+	for _, v := range victims {
+		klog.InfoS("Pod makes room for a critical one", "pod", klog.KObj(v), "critical", klog.KObj(pod))
+		ended = append(ended, e.ends.wait(v.UID))
+		e.stopPod(v, status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &v1.PodCondition{
+			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: admission.DisruptionMessage,
+		}})
+	}
+	for _, done := range ended {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// stopPod has a pod end that is still wanted: with its grace, and failed when nothing of it runs.
+func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped) {
+	if !e.wanted.stop(pod.UID, &why) {
+		return
+	}
+	e.recorder.Eventf(pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
+	e.pool.Poke(pod.UID)
+}
+
+// stopped says why the node ends a pod; nil where it does not. A decision of before the agent's restart is known
+// by its condition.
+func (e *Edged) stopped(uid types.UID) *status.Stopped {
+	w, ok := e.wanted.get(uid)
+	if ok && w.stopped != nil {
+		return w.stopped
+	}
+	before, _ := e.statuses.Get(uid)
+	i := slices.IndexFunc(before.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Message == admission.DisruptionMessage
+	})
+	if i < 0 {
+		return evicted(before)
+	}
+	return &status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &before.Conditions[i]}
+}
+
+// ended tells whoever waits that nothing of a pod runs any more.
+func (e *Edged) ended(uid types.UID) {
+	e.ends.tell(uid)
+	poke(e.roomMade)
+}
+
+// ends are those who wait for the end of pods.
+type ends struct {
+	mu      sync.Mutex
+	waiting map[types.UID]chan struct{}
+}
+
+// wait returns a channel that is closed when a pod has ended.
+func (s *ends) wait(uid types.UID) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == nil {
+		s.waiting = map[types.UID]chan struct{}{}
+	}
+	if s.waiting[uid] == nil {
+		s.waiting[uid] = make(chan struct{})
+	}
+	return s.waiting[uid]
+}
+
+func (s *ends) tell(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if done := s.waiting[uid]; done != nil {
+		close(done)
+		delete(s.waiting, uid)
+	}
+}
+
+// reject records that a pod does not fit. A static pod, which nobody replaces, is judged again
+// whenever another pod goes or devices change.
+func (e *Edged) reject(w want, why observed.Reason) {
+	if w.rejected != nil && *w.rejected == why {
+		return
+	}
+	klog.InfoS("Pod rejected", "pod", klog.KObj(w.pod), "reason", why.Reason, "message", why.Message)
+	e.recorder.Eventf(w.pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
+	in := e.statusInputs(w.pod, nil)
+	in.Rejected = &why
+	e.statuses.Set(w.pod, status.Generate(in))
+}
+
+// retryRejected judges the rejected static pods again.
+func (e *Edged) retryRejected() {
+	for _, w := range e.wanted.all() {
+		if w.static && w.rejected != nil && !w.leaving {
+			e.admitAndRun(w.pod.UID)
+		}
+	}
+}
+
+// devicesChanged is told when devices come, go, or change their health.
+func (e *Edged) devicesChanged() {
+	e.wakeNode()
+	poke(e.roomMade)
+	for _, uid := range e.devices.Pods() {
+		e.pool.Poke(uid)
+	}
+}

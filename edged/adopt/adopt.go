@@ -1,0 +1,109 @@
+// Package adopt takes over the pods of another node agent on this device, KubeEdge's edgecore with a kubelet of
+// Kubernetes 1.22 to 1.32 inside, so that no container is restarted. It decides and translates, and touches nothing:
+//
+//   - Translate turns that agent's configuration into one of this agent, and names all that it leaves out.
+//   - Rows turns that agent's store into rows of this one.
+//   - Match finds out which of the running containers belong to the pods that are wanted, and what this agent has to
+//     remember so that it knows them for its own: the Record.
+//   - State is the journal of a takeover, by which one that was cut off goes on or is undone.
+//
+// What has to be remembered are two things. The hash by which a container's spec is told from a changed one was made
+// of the whole spec before Kubernetes 1.31, and is made of name and image today: the Record says, for each container
+// that was taken over, which hash of today stands for the one that it carries. A change of the image after that is a
+// change. And the UID of a static pod was a hash of Kubernetes' own types, which no other program can make again: the
+// Record says which UID a manifest had, as long as the manifest says the same.
+package adopt
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// RecordKey is where the store keeps the Record, as a note of the agent about itself.
+const RecordKey = "adopted"
+
+// recordVersion is that of the Record's form.
+const recordVersion = 1
+
+// Record is what the agent remembers of a takeover. The zero value, and nil, know of none.
+type Record struct {
+	Version int `json:"version"`
+	// At is when it was.
+	At time.Time `json:"at"`
+	// Containers are those that were taken over, by their ids in the runtime.
+	Containers map[string]Container `json:"containers,omitempty"`
+	// Static has the UIDs of static pods: the one that was given to a manifest, by the one that this agent makes of it.
+	Static map[types.UID]types.UID `json:"static,omitempty"`
+}
+
+// Container is one that was taken over.
+type Container struct {
+	// Carries is the hash in its annotation, Means the one of today that stands for it; both in hex.
+	Carries string `json:"carries"`
+	Means   string `json:"means"`
+}
+
+// ParseRecord reads what Text wrote.
+func ParseRecord(text string) (*Record, error) {
+	r := &Record{}
+	if err := json.Unmarshal([]byte(text), r); err != nil {
+		return nil, fmt.Errorf("note of the takeover: %w", err)
+	}
+	if r.Version != recordVersion {
+		return nil, fmt.Errorf("note of the takeover: it has version %d, and this edgecore knows %d", r.Version, recordVersion)
+	}
+	for id, c := range r.Containers {
+		if _, err := parseHash(c.Carries); err != nil {
+			return nil, fmt.Errorf("note of the takeover: container %s: %w", id, err)
+		}
+		if _, err := parseHash(c.Means); err != nil {
+			return nil, fmt.Errorf("note of the takeover: container %s: %w", id, err)
+		}
+	}
+	return r, nil
+}
+
+// Text is the form for the store.
+func (r *Record) Text() (string, error) {
+	data, err := json.Marshal(r)
+	return string(data), err
+}
+
+// Hash returns the hash by which a container is to be judged, given its id and the one in its annotation.
+func (r *Record) Hash(id string, carries uint64) uint64 {
+	if r == nil {
+		return carries
+	}
+	c, ok := r.Containers[id]
+	if !ok || c.Carries != formatHash(carries) {
+		return carries
+	}
+	means, err := parseHash(c.Means)
+	if err != nil {
+		return carries // ParseRecord lets none through
+	}
+	return means
+}
+
+// StaticPods gives pods of manifests the UIDs that they had. The pods are changed in place: they are new, and nobody
+// has them yet. annotation is the one in which a static pod carries its UID.
+func (r *Record) StaticPods(pods []*v1.Pod, annotation string) {
+	if r == nil {
+		return
+	}
+	for _, pod := range pods {
+		if uid, ok := r.Static[pod.UID]; ok {
+			pod.UID = uid
+			pod.Annotations[annotation] = string(uid)
+		}
+	}
+}
+
+func formatHash(h uint64) string { return strconv.FormatUint(h, 16) }
+
+func parseHash(text string) (uint64, error) { return strconv.ParseUint(text, 16, 64) }

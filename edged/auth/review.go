@@ -1,0 +1,149 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/klog/v2"
+)
+
+// access is what the authorizer said.
+type access struct {
+	allowed bool
+	reason  string
+}
+
+var (
+	errNoCloud = errors.New("this device has joined no cloud that could be asked")
+	errTooMany = errors.New("too many questions wait for the cloud; ask again in a moment")
+)
+
+// ask puts a question to the cloud, within the pace and the time that it may take.
+func (a *Authority) ask(ctx context.Context, pace *rate.Limiter, question func(context.Context) error) error {
+	if a.opts.Cloud == nil {
+		return errNoCloud
+	}
+	if !pace.Allow() {
+		return errTooMany
+	}
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+	return question(ctx)
+}
+
+// byToken is who a token is, as the cluster says.
+func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
+	if len(token) > maxToken {
+		return nil, refuse(http.StatusUnauthorized, "Unauthorized: the token has more than %d bytes", maxToken)
+	}
+	k := key(sha256.Sum256([]byte(token)))
+	user, age, known := a.tokens.get(k)
+	if known && age < a.opts.TokenAge {
+		return user, nil
+	}
+	if _, age, refused := a.strangers.get(k); refused && age < strangerAge {
+		return nil, errStranger
+	}
+	var answer *authenticationv1.TokenReview
+	err := a.ask(ctx, a.tokenPace, func(ctx context.Context) (err error) {
+		answer, err = a.opts.Cloud.ReviewToken(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})
+		return err
+	})
+	switch {
+	case err != nil && known && grace(err, age, a.opts.TokenAge):
+		klog.V(2).InfoS("Token taken by what the cloud said before", "user", user.Name, "age", age.Round(time.Second), "err", err)
+		return user, nil
+	case err != nil:
+		return nil, refuse(http.StatusServiceUnavailable, "the cluster cannot be asked whose this token is: %v (a client certificate of the cluster is known without asking)", err)
+	case !answer.Status.Authenticated || answer.Status.User.Username == "":
+		a.tokens.drop(k)
+		a.strangers.put(k, struct{}{})
+		return nil, errStranger
+	}
+	is := &answer.Status.User
+	user = &User{Name: is.Username, UID: is.UID, Groups: is.Groups[:min(len(is.Groups), maxGroups)], Extra: is.Extra}
+	a.tokens.put(k, user)
+	return user, nil
+}
+
+var errStranger = refuse(http.StatusUnauthorized, "Unauthorized: the cluster does not know this token, or it has expired")
+
+// grace tells whether a yes of an age is still good though its time is over, since there was no answer.
+func grace(err error, age, lives time.Duration) bool {
+	return !errors.Is(err, errTooMany) && age < max(offlineAge, lives)
+}
+
+// may asks the authorizer about one subresource after another; one yes is enough.
+func (a *Authority) may(ctx context.Context, user *User, verb string, subresources []string) error {
+	var unanswered error
+	var reasons []string
+	for _, sub := range subresources {
+		got, err := a.mayUse(ctx, user, verb, sub)
+		switch {
+		case err != nil:
+			unanswered = err
+		case got.allowed:
+			return nil
+		case got.reason != "":
+			reasons = append(reasons, got.reason)
+		}
+	}
+	if unanswered != nil {
+		return refuse(http.StatusServiceUnavailable, "the cluster cannot be asked whether user %q may %s nodes/%s of %s: %v", user.Name, verb, subresources[0], a.opts.Node, unanswered)
+	}
+	text := ""
+	if len(reasons) > 0 {
+		text = ": " + strings.Join(reasons, "; ")
+	}
+	return refuse(http.StatusForbidden, "Forbidden (user=%s, verb=%s, resource=nodes, subresource=%s)%s", user.Name, verb, strings.Join(subresources, " or "), text)
+}
+
+func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource string) (access, error) {
+	spec := authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: a.opts.Node},
+		User:               user.Name, UID: user.UID, Groups: user.Groups, Extra: extra(user),
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return access{}, err
+	}
+	k := key(sha256.Sum256(text))
+	got, age, known := a.access.get(k)
+	if known && (got.allowed && age < a.opts.AllowedAge || !got.allowed && age < a.opts.DeniedAge) {
+		return got, nil
+	}
+	var answer *authorizationv1.SubjectAccessReview
+	err = a.ask(ctx, a.accessPace, func(ctx context.Context) (err error) {
+		answer, err = a.opts.Cloud.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})
+		return err
+	})
+	if err != nil {
+		if known && got.allowed && grace(err, age, a.opts.AllowedAge) {
+			klog.V(2).InfoS("Access given by what the cloud said before", "user", user.Name, "verb", verb, "subresource", subresource, "age", age.Round(time.Second), "err", err)
+			return got, nil
+		}
+		return access{}, err
+	}
+	got = access{allowed: answer.Status.Allowed && !answer.Status.Denied, reason: answer.Status.Reason}
+	a.access.put(k, got)
+	return got, nil
+}
+
+func extra(user *User) map[string]authorizationv1.ExtraValue {
+	if len(user.Extra) == 0 {
+		return nil
+	}
+	out := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
+	for name, values := range user.Extra {
+		out[name] = authorizationv1.ExtraValue(values)
+	}
+	return out
+}

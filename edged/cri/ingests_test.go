@@ -1,0 +1,46 @@
+package cri
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+func aStatus(ref string, offset, total uint64) []byte {
+	var b []byte
+	b = protowire.AppendTag(b, 1, protowire.BytesType)
+	b = protowire.AppendBytes(b, []byte{8, 1})
+	b = protowire.AppendTag(b, 3, protowire.BytesType)
+	b = protowire.AppendString(b, ref)
+	b = protowire.AppendTag(b, 4, protowire.VarintType)
+	b = protowire.AppendVarint(b, offset)
+	b = protowire.AppendTag(b, 5, protowire.VarintType)
+	b = protowire.AppendVarint(b, total)
+	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), b)
+}
+
+func TestDecodeIngests(t *testing.T) {
+	got, err := decodeIngests(append(aStatus("layer-sha256:a", 17, 100), aStatus("config-sha256:b", 0, 0)...))
+	want := []Ingest{{"layer-sha256:a", 17, 100}, {"config-sha256:b", 0, 0}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+	if got, err := decodeIngests(nil); len(got) > 0 || err != nil {
+		t.Error(got, err)
+	}
+	if _, err := decodeIngests(aStatus("x", 1, 2)[:5]); err == nil {
+		t.Error("half a message was taken")
+	}
+}
+
+func FuzzDecodeIngests(f *testing.F) {
+	f.Add(aStatus("layer-sha256:a", 17, 100))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		list, err := decodeIngests(data)
+		if err == nil && len(list) > len(data) {
+			t.Errorf("%d blobs in %d bytes", len(list), len(data))
+		}
+	})
+}

@@ -1,0 +1,80 @@
+package cri
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// field wraps a message as a field of another.
+func field(number protowire.Number, message []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), message)
+}
+
+func number(field protowire.Number, value uint64) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(nil, field, protowire.VarintType), value)
+}
+
+func aMount(kind, source string, options ...string) []byte {
+	m := text(text(nil, 1, kind), 2, source)
+	for _, o := range options {
+		m = text(m, 4, o)
+	}
+	return field(1, m)
+}
+
+func TestDecodeTarget(t *testing.T) {
+	target := text(text(nil, 1, "application/vnd.oci.image.index.v1+json"), 2, "sha256:a")
+	image := append(text(nil, 1, "name"), field(3, target)...)
+	if got, err := decodeTarget(field(1, image)); got != "sha256:a" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := decodeTarget(nil); got != "" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := decodeTarget(field(1, image)[:9]); err == nil {
+		t.Error("half a message was taken")
+	}
+}
+
+func TestDecodeBlobs(t *testing.T) {
+	one := append(text(nil, 1, "sha256:a"), number(2, 17)...)
+	got, err := decodeBlobs(append(field(1, one), field(1, text(nil, 1, "sha256:b"))...))
+	if diff := cmp.Diff([]Blob{{"sha256:a", 17}, {"sha256:b", 0}}, got); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
+}
+
+func TestDecodeLayers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		data []byte
+		want []string
+		fail bool
+	}{
+		"one layer":    {aMount("bind", "/s/1/fs", "ro", "rbind"), []string{"/s/1/fs"}, false},
+		"three layers": {aMount("overlay", "overlay", "index=off", "lowerdir=/s/3/fs:/s/2/fs:/s/1/fs"), []string{"/s/3/fs", "/s/2/fs", "/s/1/fs"}, false},
+		"no overlay":   {aMount("zfs", "pool"), nil, true},
+		"two mounts":   {append(aMount("bind", "/a"), aMount("bind", "/b")...), []string{"/a", "/b"}, true},
+		"none":         {nil, nil, true},
+	} {
+		got, err := decodeLayers(tc.data)
+		if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != tc.fail {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}
+
+func FuzzDecodeNative(f *testing.F) {
+	f.Add(aMount("overlay", "overlay", "lowerdir=/a:/b"))
+	f.Add(field(1, text(nil, 1, "sha256:b")))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		blobs, _ := decodeBlobs(data)
+		layers, _ := decodeLayers(data)
+		content, _ := decodeData(data)
+		target, _ := decodeTarget(data)
+		if n := len(data) + 1; len(blobs) > n || len(layers) > n || len(content) > n || len(target) > n {
+			t.Errorf("more came out of %d bytes than is in them", len(data))
+		}
+	})
+}

@@ -1,0 +1,102 @@
+package crilog
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// followCheck is how often a followed log is looked at where no file events come.
+	followCheck = time.Second
+	// lastWords is how long a runtime may take to write what a container said before it ended.
+	lastWords = 100 * time.Millisecond
+)
+
+// follow prints what is there and what is written later: to this file, to the one that takes its place, to the next
+// attempt.
+func (p *printer) follow(ctx context.Context, f **os.File, c course) error {
+	watch, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	defer watch.Close()
+	dir := filepath.Dir((*f).Name())
+	if err := watch.Add(dir); err != nil {
+		return err
+	}
+	check := time.NewTicker(followCheck)
+	defer check.Stop()
+	ending := false
+	for {
+		if err := p.copy(*f); err != nil || ctx.Err() != nil {
+			return err
+		}
+		next, err := p.successor(*f, c)
+		if errors.Is(err, ErrNoLog) {
+			return nil // the pod and its logs were removed
+		}
+		if err != nil {
+			return err
+		}
+		if next != nil {
+			if err := p.copy(*f); err != nil { // what came since
+				return err
+			}
+			(*f).Close()
+			*f = next
+			p.rest = p.rest[:0]
+			continue
+		}
+		if ending {
+			return nil
+		}
+		var last <-chan time.Time
+		if !c.alive() {
+			ending, last = true, time.After(lastWords)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-last:
+		case <-pick(last == nil, watch.Events):
+		case <-pick(last == nil, watch.Errors):
+		case <-check.C:
+		}
+	}
+}
+
+// pick returns a channel, or none.
+func pick[T any](wanted bool, ch chan T) chan T {
+	if wanted {
+		return ch
+	}
+	return nil
+}
+
+// successor opens the file that comes after the open one, nil when that is the newest.
+func (p *printer) successor(f *os.File, c course) (*os.File, error) {
+	newest, err := c.newest()
+	if err != nil || newest == "" {
+		return nil, err
+	}
+	now, err := os.Stat(newest)
+	if err != nil {
+		if _, err := os.Stat(filepath.Dir(newest)); errors.Is(err, os.ErrNotExist) {
+			return nil, ErrNoLog
+		}
+		return nil, nil // between two attempts, or within a rotation
+	}
+	have, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if os.SameFile(now, have) {
+		return nil, nil
+	}
+	return os.Open(newest)
+}

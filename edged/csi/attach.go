@@ -1,0 +1,115 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// manners asks how a driver wants its volumes handled. known is false where nobody here can tell.
+func (m *Manager) manners(ctx context.Context, r *request) (how manners, known bool, err error) {
+	obj, err := m.opts.Objects.CSIDriver(ctx, r.driver)
+	if ctx.Err() != nil {
+		return manners{}, false, ctx.Err()
+	}
+	known = err == nil || apierrors.IsNotFound(err)
+	if err != nil {
+		obj = nil
+	}
+	how, err = mannersOf(r.driver, obj, known, r.mode)
+	return how, known, err
+}
+
+// attached makes sure that a volume is attached to this node, and returns what that gave. Where nobody can say whether
+// it has to be, it has if somebody attaches it.
+func (m *Manager) attached(ctx context.Context, r *request, rec *record, how manners, known bool) (map[string]string, error) {
+	if !how.attach {
+		return nil, nil
+	}
+	name := attachmentOf(r.handle, r.driver, m.opts.NodeName)
+	a, err := m.opts.Objects.VolumeAttachment(ctx, name)
+	if err != nil && !known && ctx.Err() == nil {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("volume %s is not attached to the node yet: VolumeAttachment %s: %w", r.handle, name, err)
+	}
+	rec.Attachment = name
+	return attachmentState(a)
+}
+
+// attachmentState returns what an attachment gives for the mounting of its volume, or why the volume is not there.
+func attachmentState(a *storagev1.VolumeAttachment) (map[string]string, error) {
+	switch {
+	case a.DeletionTimestamp != nil:
+		return nil, fmt.Errorf("VolumeAttachment %s is being deleted", a.Name)
+	case a.Status.AttachError != nil:
+		return nil, fmt.Errorf("VolumeAttachment %s: %s", a.Name, a.Status.AttachError.Message)
+	case !a.Status.Attached:
+		return nil, fmt.Errorf("volume attachment %s is not ready: its driver has not attached it yet", a.Name)
+	}
+	return a.Status.AttachmentMetadata, nil
+}
+
+// noteInUse notes that a pod uses a volume that was attached, or will be.
+func (m *Manager) noteInUse(dir string, rec record) {
+	if rec.Attachment == "" {
+		return
+	}
+	m.mu.Lock()
+	v := m.volumes[dir]
+	fresh := v == nil || v.record.Attachment == ""
+	if v == nil {
+		v = &mounted{record: rec}
+		m.volumes[dir] = v
+	}
+	v.record.Attachment = rec.Attachment
+	m.mu.Unlock()
+	if fresh && m.opts.InUse != nil {
+		m.opts.InUse()
+	}
+}
+
+// recall notes the volumes that pods had in use when the agent ended.
+func (m *Manager) recall() error {
+	var errs []error
+	for _, parent := range []string{"volumes", "volumeDevices"} {
+		paths, err := filepath.Glob(filepath.Join(escape(m.opts.Root), "pods", "*", parent, "kubernetes.io~csi", "*", recordFile))
+		if err != nil {
+			return err
+		}
+		for _, path := range paths {
+			rec, err := readRecord(filepath.Dir(path))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			m.noteInUse(filepath.Dir(path), rec)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// VolumesInUse are the volumes that the cluster must not detach, as the Node's status names them.
+func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []v1.UniqueVolumeName
+	for _, v := range m.volumes {
+		if v.record.Attachment != "" {
+			names = append(names, v1.UniqueVolumeName("kubernetes.io/csi/"+v.record.Driver+"^"+v.record.Handle))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

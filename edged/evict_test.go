@@ -1,0 +1,69 @@
+package edged
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/stats"
+)
+
+func TestObservations(t *testing.T) {
+	use := stats.NodeUsage{
+		Memory: stats.Memory{CapacityBytes: 1000, AvailableBytes: 400}, PodsKnown: true, PodsWorkingSet: 150, MaxPIDs: 100, RunningPIDs: 30,
+		NodeFS:  stats.FS{Known: true, CapacityBytes: 500, AvailableBytes: 50, Inodes: 60, InodesFree: 6},
+		ImageFS: stats.FS{Known: true, CapacityBytes: 700, AvailableBytes: 70}, // a file system that counts no inodes
+	}
+	want := eviction.Observations{
+		eviction.Memory: {Available: 400, Capacity: 1000}, eviction.AllocatableMemory: {Available: 50, Capacity: 200}, eviction.PIDs: {Available: 70, Capacity: 100},
+		eviction.NodeFS: {Available: 50, Capacity: 500}, eviction.NodeFSInodes: {Available: 6, Capacity: 60}, eviction.ImageFS: {Available: 70, Capacity: 700},
+	}
+	if diff := cmp.Diff(want, observations(use, 200)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	delete(want, eviction.AllocatableMemory)
+	if diff := cmp.Diff(want, observations(use, 0)); diff != "" {
+		t.Errorf("without a limit of pods (-want +got):\n%s", diff)
+	}
+	if got := observations(stats.NodeUsage{}, 200); len(got) > 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
+func TestLayout(t *testing.T) {
+	fs := func(device uint64) stats.FS { return stats.FS{Known: device > 0, Device: device} }
+	for _, c := range []struct {
+		node, image, container uint64
+		want                   eviction.Layout
+	}{
+		{1, 1, 1, eviction.Layout{}}, {1, 0, 0, eviction.Layout{}},
+		{1, 2, 2, eviction.Layout{Images: true, Layers: true}}, {1, 2, 0, eviction.Layout{Images: true, Layers: true}},
+		{1, 2, 1, eviction.Layout{Images: true}},
+	} {
+		got := layoutOf(stats.NodeUsage{NodeFS: fs(c.node), ImageFS: fs(c.image), ContainerFS: fs(c.container)})
+		if got != c.want {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
+
+// TestEvictedBefore: an agent that was restarted knows from a pod's condition that it is to end for want of resources.
+func TestEvictedBefore(t *testing.T) {
+	const message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
+	with := func(c v1.PodCondition) v1.PodStatus { return v1.PodStatus{Conditions: []v1.PodCondition{c}} }
+	why := evicted(with(v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message}))
+	if why == nil || why.Reason != "Evicted" || why.Message != message || why.Condition == nil {
+		t.Errorf("%+v", why)
+	}
+	for name, c := range map[string]v1.PodCondition{
+		"of others":     {Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: message},
+		"over":          {Type: v1.DisruptionTarget, Status: v1.ConditionFalse, Reason: v1.PodReasonTerminationByKubelet, Message: message},
+		"another cause": {Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: "Pod was terminated in response to imminent node shutdown."},
+	} {
+		if why := evicted(with(c)); why != nil {
+			t.Errorf("%s: %+v", name, why)
+		}
+	}
+}

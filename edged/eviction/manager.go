@@ -1,0 +1,289 @@
+package eviction
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+const (
+	// immediate is the grace, in seconds, of pods that go for a hard threshold: as the kubelet's.
+	immediate = 1
+	// endWait is how long the end of one pod is waited for before the next one is chosen.
+	endWait = 30 * time.Second
+	// settle is the time after an end, or after garbage is removed, in which a look may still show what was before.
+	settle = 1500 * time.Millisecond
+	// maxVain is the longest time between two tries to make room on the disk.
+	maxVain = 2 * time.Minute
+)
+
+// Options are what a Manager needs of the node.
+type Options struct {
+	Config
+	// Node reads how much there is of everything.
+	Node func(ctx context.Context) (Observations, error)
+	// Pods measures, as far as a signal needs it, the pods that run and that nobody ends yet.
+	Pods func(ctx context.Context, s Signal) ([]PodUsage, Layout, error)
+	// Evict has a pod end within a grace period in seconds. The channel is closed when nothing of it runs.
+	Evict func(pod *v1.Pod, message string, grace int64) <-chan struct{}
+	// FreeDisk removes what nobody uses from the file system of a signal, until there is enough. nil: there is nothing to remove.
+	FreeDisk func(ctx context.Context, s Signal, enough func(context.Context) bool) error
+	// Changed is told of the conditions that the node is in, at the beginning and when they change, with what was seen.
+	Changed func(conditions []v1.NodeConditionType, met []Threshold, seen Observations)
+	// Acting is told that a resource is being reclaimed.
+	Acting func(resource v1.ResourceName)
+	// Memory is told how much more memory may be used before a hard threshold is met, by its signal. It may be nil.
+	Memory func(headroom map[Signal]int64)
+	// After waits; nil is time.After. For tests.
+	After func(time.Duration) <-chan time.Time
+}
+
+// Manager watches the node. Make it with New.
+type Manager struct {
+	opts    Options
+	poked   chan struct{}
+	evicted *prometheus.CounterVec
+
+	mu         sync.Mutex
+	config     Config
+	conditions []v1.NodeConditionType
+
+	// What follows is Run's own.
+
+	state State
+	told  bool
+	// short is the threshold of which was said that it is being acted upon.
+	short key
+	// vain is how often in a row nothing could be done, idle until when nothing is tried because of that.
+	vain int
+	idle time.Time
+	// warned: the node could not be read, and that was said.
+	warned bool
+}
+
+// New makes a manager; Run watches.
+func New(opts Options) *Manager {
+	if opts.After == nil {
+		opts.After = time.After
+	}
+	return &Manager{opts: opts, config: opts.Config, poked: make(chan struct{}, 1), evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kubelet_evictions", Help: "Pods that ended because the node was short of something, by eviction signal.",
+	}, []string{"eviction_signal"})}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Manager) Describe(ch chan<- *prometheus.Desc) { m.evicted.Describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (m *Manager) Collect(ch chan<- prometheus.Metric) { m.evicted.Collect(ch) }
+
+// Poke asks for a look now. It may be called from any goroutine.
+func (m *Manager) Poke() {
+	select {
+	case m.poked <- struct{}{}:
+	default:
+	}
+}
+
+// Configure changes what is watched for. What was seen before stays known.
+func (m *Manager) Configure(c Config) {
+	m.mu.Lock()
+	m.config = c
+	m.mu.Unlock()
+	m.Poke()
+}
+
+// Conditions are those that the node is in.
+func (m *Manager) Conditions() []v1.NodeConditionType {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.conditions)
+}
+
+// Admit tells why the node does not take a pod now; nil that it does.
+func (m *Manager) Admit(pod *v1.Pod) *observed.Reason { return Admit(m.Conditions(), pod) }
+
+// Run watches until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	poked := false
+	for {
+		wait := m.look(ctx)
+		if poked {
+			wait = min(wait, settle) // what was seen may be from just before the news
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.poked:
+			poked = true
+		case <-m.opts.After(wait):
+			poked = false
+		}
+	}
+}
+
+// look looks at the node, does what follows, and returns when to look again.
+func (m *Manager) look(ctx context.Context) time.Duration {
+	verdict, seen, err := m.see(ctx)
+	if err != nil {
+		return Period
+	}
+	if len(verdict.Acts) == 0 {
+		m.short, m.vain, m.idle = key{}, 0, time.Time{}
+		return verdict.Again
+	}
+	if left := time.Until(m.idle); left > 0 && m.short == verdict.Acts[0].key() {
+		return min(left, Period)
+	}
+	m.say(&verdict.Acts[0], seen)
+	if verdict, seen, err = m.freeDisk(ctx, verdict, seen); err != nil || len(verdict.Acts) == 0 {
+		return Soon
+	}
+	if m.evictOne(ctx, verdict.Acts, seen) {
+		m.short, m.vain = key{}, 0
+		m.pause(ctx, settle)
+		return 0
+	}
+	m.vain++
+	wait := inVain(&verdict.Acts[0], m.vain)
+	m.idle = time.Now().Add(wait)
+	return min(wait, Period)
+}
+
+// inVain is when to try again to reclaim something after nothing could be done for so many times. To measure the disk and to
+// look for garbage costs more than to look for pods.
+func inVain(t *Threshold, times int) time.Duration {
+	if t.Signal.Condition() == v1.NodeDiskPressure {
+		return min(Period<<min(times-1, 8), maxVain)
+	}
+	return min(Soon<<min(times-1, 8), Period)
+}
+
+// say says once that something is being reclaimed.
+func (m *Manager) say(t *Threshold, seen Observations) {
+	if m.short == t.key() {
+		return
+	}
+	m.short = t.key()
+	if m.opts.Acting != nil {
+		m.opts.Acting(t.Signal.Resource())
+	}
+	klog.InfoS("Node is short of a resource", "resource", t.Signal.Resource(), "signal", t.Signal, "available", amount(t.Signal, seen[t.Signal].Available),
+		"threshold", amount(t.Signal, t.Value.Of(seen[t.Signal].Capacity)), "soft", t.Soft)
+}
+
+// see looks at the node and tells what has changed.
+func (m *Manager) see(ctx context.Context) (Verdict, Observations, error) {
+	seen, err := m.opts.Node(ctx)
+	if err != nil {
+		if ctx.Err() == nil && !m.warned {
+			klog.ErrorS(err, "Node not measured: nothing is ended for want of memory or disk until it is; trying again")
+		}
+		m.warned = true
+		return Verdict{}, nil, err
+	}
+	m.warned = false
+	m.mu.Lock()
+	config := m.config
+	m.mu.Unlock()
+	var verdict Verdict
+	m.state, verdict = Step(config, m.state, seen, time.Now())
+	m.mu.Lock()
+	changed := !m.told || !slices.Equal(m.conditions, verdict.Conditions)
+	m.conditions, m.told = verdict.Conditions, true
+	m.mu.Unlock()
+	if changed {
+		m.opts.Changed(verdict.Conditions, verdict.Met, seen)
+	}
+	if m.opts.Memory != nil {
+		left := map[Signal]int64{}
+		for _, s := range []Signal{Memory, AllocatableMemory} {
+			if bytes, ok := headroom(config, seen, s); ok {
+				left[s] = bytes
+			}
+		}
+		m.opts.Memory(left)
+	}
+	return verdict, seen, nil
+}
+
+// freeDisk removes what nobody uses where the disk is short, and looks again.
+func (m *Manager) freeDisk(ctx context.Context, verdict Verdict, seen Observations) (Verdict, Observations, error) {
+	t := verdict.Acts[0]
+	if t.Signal.Condition() != v1.NodeDiskPressure || m.opts.FreeDisk == nil {
+		return verdict, seen, nil
+	}
+	enough := func(ctx context.Context) bool {
+		seen, err := m.opts.Node(ctx)
+		return err == nil && !met(&t, seen, true)
+	}
+	if err := m.opts.FreeDisk(ctx, t.Signal, enough); err != nil && ctx.Err() == nil {
+		klog.ErrorS(err, "Garbage not removed to make room on the disk", "signal", t.Signal)
+	}
+	m.pause(ctx, settle)
+	if ctx.Err() != nil {
+		return verdict, seen, ctx.Err()
+	}
+	return m.see(ctx)
+}
+
+// evictOne ends the pod that goes first for the first threshold for which one may go, and waits until it has ended. It
+// returns false where there is none.
+func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observations) bool {
+	for _, t := range acts {
+		pods, layout, err := m.opts.Pods(ctx, t.Signal)
+		if err != nil {
+			if ctx.Err() == nil {
+				klog.ErrorS(err, "Pods not measured: none is ended for want of a resource until they are; trying again", "signal", t.Signal)
+			}
+			return false
+		}
+		ranked := Rank(t.Signal, layout, pods)
+		if len(ranked) == 0 {
+			continue
+		}
+		m.evict(ctx, t, seen, ranked[0])
+		return true
+	}
+	if m.vain == 0 {
+		klog.InfoS("Nothing may be ended for what the node is short of: only critical pods run", "signal", acts[0].Signal)
+	}
+	return false
+}
+
+// evict ends a pod, and returns when it has ended, or takes too long to.
+func (m *Manager) evict(ctx context.Context, t Threshold, seen Observations, u PodUsage) {
+	var grace int64 = immediate
+	if t.Soft {
+		m.mu.Lock()
+		grace = m.config.MaxPodGrace
+		m.mu.Unlock()
+		if own := u.Pod.Spec.TerminationGracePeriodSeconds; own != nil {
+			grace = min(grace, *own)
+		}
+	}
+	message := Message(t, seen, u)
+	klog.InfoS("Pod ended: the node is short of a resource", "pod", klog.KObj(u.Pod), "signal", t.Signal, "grace", grace, "message", message)
+	m.evicted.WithLabelValues(string(t.Signal)).Inc()
+	ended := m.opts.Evict(u.Pod, message, grace)
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	case <-m.opts.After(endWait + time.Duration(grace)*time.Second):
+		klog.InfoS("Pod takes long to end", "pod", klog.KObj(u.Pod))
+	}
+}
+
+func (m *Manager) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-m.opts.After(d):
+	}
+}

@@ -1,0 +1,23 @@
+package images
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Pull brings an image onto the node for nobody in particular, and returns its complete name and how the pull went. slow is
+// told now and then how far it is.
+func (p *Puller) Pull(ctx context.Context, image string, secrets []v1.Secret, slow func(Progress)) (string, Progress, error) {
+	name, err := Normalize(image)
+	if err != nil {
+		return "", Progress{}, err
+	}
+	creds, err := credentials(secrets, name)
+	if err != nil {
+		return "", Progress{}, err
+	}
+	_, _, done, err := p.share(ctx, request{spec: &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: image}, creds: creds, slow: slow})
+	return name, done, err
+}

@@ -1,0 +1,27 @@
+package edged
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestLeftStatuses(t *testing.T) {
+	pod := func(namespace, name, uid string) *v1.Pod {
+		return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
+	}
+	wanted := []want{{pod: pod("default", "here", "1")}, {pod: pod("default", "again", "3")}, {pod: pod("default", "leaving", "4"), leaving: true}}
+	got := leftStatuses([]*v1.Pod{
+		pod("default", "here", "1"), pod("default", "gone", "2"), pod("default", "again", "earlier"), pod("other", "here", "5"), pod("default", "leaving", "4"), pod("default", "unreadable", ""),
+	}, wanted)
+	want := []*v1.Pod{pod("default", "gone", "2"), pod("other", "here", "5"), pod("default", "unreadable", "")}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if left := leftStatuses(nil, wanted); left != nil {
+		t.Errorf("%v", left)
+	}
+}

@@ -1,0 +1,143 @@
+package edged
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/volume"
+)
+
+const (
+	// limitsPeriod is how often the disk is measured that pods with limits of it use: as the kubelet does.
+	limitsPeriod = 10 * time.Second
+	// limitsShare bounds what measuring costs: a round that took long is followed by a pause of so many times that.
+	limitsShare = 100
+	// reasonEvicted is the reason of a pod that took more of the disk than it may.
+	reasonEvicted = "Evicted"
+	// evictionGrace is how long, in seconds, the containers of such a pod have.
+	evictionGrace = 1
+)
+
+// diskLimits ends pods that take more of the disk than they may. It measures only pods that have a limit, and sleeps while
+// there is none.
+type diskLimits struct {
+	// begun wakes it: a pod with a limit has come.
+	begun   chan struct{}
+	watched atomic.Bool
+}
+
+func newDiskLimits() *diskLimits { return &diskLimits{begun: make(chan struct{}, 1)} }
+
+// saw is told of each pod that is made ready.
+func (l *diskLimits) saw(pod *v1.Pod) {
+	if diskLimited(pod) && !l.watched.Load() {
+		poke(l.begun)
+	}
+}
+
+// diskLimited tells whether a pod may take only so much of the disk. Critical pods are not ended for it.
+func diskLimited(pod *v1.Pod) bool {
+	return (volume.LimitedVolumes(pod) || volume.LimitedStorage(pod)) && !admission.Critical(pod)
+}
+
+// keepDiskLimits is the goroutine of diskLimits.
+func (e *Edged) keepDiskLimits(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.limits.begun:
+		case <-timer.C:
+		}
+		began := time.Now()
+		e.limits.watched.Store(true)
+		if e.checkDiskLimits(ctx) == 0 {
+			// From here on saw wakes us; a pod that came just before is in the second look.
+			e.limits.watched.Store(false)
+			if e.checkDiskLimits(ctx) == 0 {
+				timer.Stop()
+				continue
+			}
+			e.limits.watched.Store(true)
+		}
+		timer.Reset(max(limitsPeriod, limitsShare*time.Since(began)))
+	}
+}
+
+// checkDiskLimits measures the pods that have limits, ends those that exceed theirs, and returns how many there are.
+func (e *Edged) checkDiskLimits(ctx context.Context) int {
+	limited := 0
+	for _, w := range e.wanted.all() {
+		if !w.admitted || w.leaving || w.stopped != nil || !diskLimited(w.pod) || status.Terminal(e.statuses.Phase(w.pod.UID)) {
+			continue
+		}
+		limited++
+		use, err := e.diskUse(ctx, w.pod)
+		if err != nil {
+			if ctx.Err() == nil {
+				klog.V(2).InfoS("Disk use of a pod not measured; trying again", "pod", klog.KObj(w.pod), "err", err)
+			}
+			continue
+		}
+		if why := volume.Exceeds(w.pod, use); why != "" {
+			klog.InfoS("Pod ended: it took more of the disk than it may", "pod", klog.KObj(w.pod), "message", why)
+			e.stopPod(w.pod, status.Stopped{Reason: reasonEvicted, Message: why, Grace: ptr.To[int64](evictionGrace)})
+		}
+	}
+	return limited
+}
+
+// diskUse measures what a pod takes of the disk: all of it where its containers are limited, else its volumes only.
+func (e *Edged) diskUse(ctx context.Context, pod *v1.Pod) (use volume.DiskUse, err error) {
+	if use.Volumes, err = e.volumes.Usage(ctx, pod); err != nil || !volume.LimitedStorage(pod) {
+		return use, err
+	}
+	if use.Other, err = volume.DiskUsage(ctx, filepath.Join(e.podDir(pod.UID), "etc-hosts")); err != nil {
+		return use, err
+	}
+	if use.Containers, err = e.writtenLayers(ctx, pod.UID); err != nil {
+		return use, err
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		logs, err := volume.DiskUsage(ctx, filepath.Join(e.runtime.LogDir(pod), c.Name))
+		if err != nil {
+			return use, err
+		}
+		use.Containers[c.Name] += logs
+	}
+	return use, nil
+}
+
+// writtenLayers returns what the containers of a pod wrote into their root file systems, by name, as the runtime last
+// measured it.
+func (e *Edged) writtenLayers(ctx context.Context, uid types.UID) (map[string]int64, error) {
+	list, err := e.client.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{
+		LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(uid)},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("container stats: %w", err)
+	}
+	if list == nil {
+		return nil, errors.New("container stats: the runtime answered nothing")
+	}
+	bytes := map[string]int64{}
+	for _, s := range list.Stats {
+		bytes[s.GetAttributes().GetMetadata().GetName()] += int64(s.GetWritableLayer().GetUsedBytes().GetValue())
+	}
+	return bytes, nil
+}

@@ -1,0 +1,318 @@
+// Package logrotate bounds what the logs of running containers take of the disk. A log that has reached its size is
+// renamed, the runtime opens a new one (CRI ReopenContainerLog), and what was renamed is compressed and, oldest first,
+// removed.
+//
+// It promises:
+//
+//   - A container that writes nothing costs nothing: its log is watched by the kernel, and nobody looks at it.
+//   - A log that grows is looked at the sooner the nearer it is to its size at the pace of its last growth: within 2 s
+//     at the most, and within a quarter of a second while it floods.
+//   - A log has no more than maxFiles files, and the rotated ones together no more than maxFiles times maxSize bytes but
+//     for a moment. Rotation and removal wait for no compression: where a flood is faster than that, the oldest parts go
+//     uncompressed.
+//   - A line is lost only with the oldest part. A runtime that does not open a new log goes on with the old one, which
+//     gets its name back.
+//   - Names of parts rise, <log>.<date>-<time>, also when the clock is set back.
+package logrotate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// Log is the log of a container that runs.
+type Log struct {
+	// ID is the runtime's id of the container.
+	ID string
+	// Path is the log's file.
+	Path string
+	// Name says whose it is: <namespace>/<pod>/<container>.
+	Name string
+}
+
+// Options configure a Rotator.
+type Options struct {
+	// MaxSize is the size, in bytes, at which a log is rotated; 0 or less rotates none.
+	MaxSize int64
+	// MaxFiles is how many files a log may have, the one that is written among them.
+	MaxFiles int
+	// Workers is how many logs are rotated at once.
+	Workers int
+	// Interval is how often logs are looked at that the kernel does not watch, and the most between two looks.
+	Interval time.Duration
+	// Logs lists the logs of the containers that run.
+	Logs func() []Log
+	// Reopen has the runtime open a container's log anew.
+	Reopen func(ctx context.Context, id string) error
+}
+
+// Rotator rotates logs. Changed may be called from any goroutine.
+type Rotator struct {
+	opts   Options
+	limits atomic.Pointer[limits]
+	// changed wakes the loop: containers came or went.
+	changed chan struct{}
+	// tidier wakes the one who compresses.
+	tidier chan struct{}
+	slots  chan struct{}
+	ended  chan outcome
+
+	// logs are those that are kept an eye on, by container; the loop's own.
+	logs  map[string]*watched
+	watch *watch
+
+	mu sync.Mutex
+	// untidy are the logs of which parts may be to compress.
+	untidy map[string]bool
+}
+
+// watched is what is known of a log.
+type watched struct {
+	Log
+	last sighting
+	// due is when it is looked at next; zero while the kernel watches it.
+	due time.Time
+	// busy: it is being rotated.
+	busy bool
+}
+
+// outcome is how the rotation of a log went.
+type outcome struct {
+	id  string
+	err error
+}
+
+// New makes a rotator; Run starts it.
+func New(opts Options) *Rotator {
+	opts.MaxFiles, opts.Workers = max(opts.MaxFiles, 2), max(opts.Workers, 1)
+	if opts.Interval <= 0 {
+		opts.Interval = defaultInterval
+	}
+	r := &Rotator{
+		opts: opts, changed: make(chan struct{}, 1), tidier: make(chan struct{}, 1), slots: make(chan struct{}, opts.Workers),
+		ended: make(chan outcome), logs: map[string]*watched{}, untidy: map[string]bool{},
+	}
+	r.SetLimits(opts.MaxSize, opts.MaxFiles)
+	return r
+}
+
+// Changed says that containers came or went. A nil rotator has nothing to learn from it.
+func (r *Rotator) Changed() {
+	if r != nil {
+		poke(r.changed)
+	}
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run rotates logs until ctx ends.
+func (r *Rotator) Run(ctx context.Context) error {
+	if !r.awaitLimits(ctx) {
+		return nil
+	}
+	r.Changed() // what came and went before there was a limit is not known
+	if r.watch == nil {
+		w, err := newWatch()
+		if err != nil {
+			klog.V(2).InfoS("Logs cannot be watched; they are looked at from time to time", "interval", r.opts.Interval, "err", err)
+		}
+		r.watch = w
+	}
+	w := r.watch
+	defer func() { r.watch = nil }()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer w.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { r.tidyUp(ctx) })
+	wg.Go(func() { w.run(ctx) })
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.changed:
+			r.refresh(time.Now())
+		case id := <-w.written():
+			if f := r.logs[id]; f != nil && !f.busy {
+				f.due = time.Now().Add(soonest)
+			}
+		case out := <-r.ended:
+			r.rotated(out, time.Now())
+		case <-timer.C:
+			r.look(ctx, &wg, time.Now())
+		}
+		if wait, any := r.untilDue(time.Now()); any {
+			timer.Reset(wait)
+		} else {
+			timer.Stop()
+		}
+	}
+}
+
+// refresh takes over which logs there are.
+func (r *Rotator) refresh(now time.Time) {
+	there := map[string]bool{}
+	for _, l := range r.opts.Logs() {
+		there[l.ID] = true
+		if r.logs[l.ID] == nil {
+			r.logs[l.ID] = &watched{Log: l, due: now}
+			r.untidyAt(l.Path) // what an agent of before left
+		}
+	}
+	for id, f := range r.logs {
+		if !there[id] {
+			r.watch.forget(id)
+			if !f.busy {
+				delete(r.logs, id)
+			}
+		}
+	}
+}
+
+// untilDue is how long until a log is to be looked at; any is false while none is.
+func (r *Rotator) untilDue(now time.Time) (wait time.Duration, any bool) {
+	for _, f := range r.logs {
+		if f.busy || f.due.IsZero() {
+			continue
+		}
+		if d := max(f.due.Sub(now), 0); !any || d < wait {
+			wait, any = d, true
+		}
+	}
+	return wait, any
+}
+
+// look looks at the logs whose time has come, and at those whose time is near, so that one waking does for many.
+func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
+	var full []*watched
+	for _, f := range r.logs {
+		if f.busy || f.due.IsZero() || f.due.Sub(now) > together {
+			continue
+		}
+		if r.lookAt(f, now) {
+			full = append(full, f)
+		}
+	}
+	slices.SortFunc(full, func(a, b *watched) int { return cmp.Compare(b.last.size, a.last.size) })
+	for _, f := range full {
+		f.busy = true
+		wg.Go(func() {
+			select {
+			case r.slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			err := r.rotate(ctx, f.Log)
+			<-r.slots
+			select {
+			case r.ended <- outcome{f.ID, err}:
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+// lookAt looks at one log, and returns whether it is full.
+func (r *Rotator) lookAt(f *watched, now time.Time) bool {
+	size, err := sizeOf(f.Path)
+	if err != nil {
+		// A container that has just been made has none yet, and one that has gone has none any more. One whose log
+		// somebody took away goes on writing into nothing: that is not ours to mend.
+		klog.V(4).InfoS("Log not looked at", "log", f.Path, "err", err)
+		f.last, f.due = sighting{at: now}, now.Add(r.opts.Interval)
+		poke(r.changed)
+		return false
+	}
+	seen := sighting{size, now}
+	step := plan(r.limits.Load().size, r.opts.Interval, f.last, seen)
+	f.last = seen
+	if step.rotate {
+		return true
+	}
+	f.due = now.Add(step.wait)
+	if !step.quiet {
+		return false
+	}
+	if err := r.watch.arm(f.ID, f.Path); err != nil {
+		f.due = now.Add(r.opts.Interval)
+		return false
+	}
+	f.due = time.Time{}
+	if again, err := sizeOf(f.Path); err != nil || again != size {
+		f.due = now.Add(soonest) // it was written before it was watched
+	}
+	return false
+}
+
+// rotated takes over how a rotation went.
+func (r *Rotator) rotated(out outcome, now time.Time) {
+	f := r.logs[out.id]
+	if f == nil {
+		return
+	}
+	f.busy, f.due, f.last = false, now.Add(soonest), sighting{at: now}
+	if out.err != nil {
+		klog.ErrorS(out.err, "Log not rotated; trying again", "container", f.Name, "log", f.Path, "in", r.opts.Interval)
+		f.due = now.Add(r.opts.Interval)
+	}
+	poke(r.changed) // the container may have gone meanwhile
+}
+
+// rotate renames a log, has a new one opened, and removes the parts that are too many.
+func (r *Rotator) rotate(ctx context.Context, l Log) error {
+	parts, err := partsOf(l.Path)
+	if err != nil {
+		return err
+	}
+	// Room is made first: on a full disk a runtime could not open a new log.
+	removeParts(surplus(parts, r.limits.Load().files-2, r.budget()))
+	part := l.Path + "." + nextStamp(parts, time.Now())
+	if err := os.Rename(l.Path, part); err != nil {
+		return fmt.Errorf("rotate log of container %s: %w", l.Name, err)
+	}
+	if err := r.opts.Reopen(ctx, l.ID); err != nil {
+		err = fmt.Errorf("rotate log of container %s: the runtime opens no new one: %w", l.Name, err)
+		return errors.Join(err, nameBack(part, l.Path))
+	}
+	klog.V(2).InfoS("Log rotated", "container", l.Name, "log", l.Path)
+	r.untidyAt(l.Path)
+	return nil
+}
+
+// nameBack gives a part its old name, unless there is a new file of that name.
+func nameBack(part, path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Rename(part, path)
+}
+
+// sizeOf is the size of a regular file; a link is not followed.
+func sizeOf(path string) (int64, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s is no regular file", path)
+	}
+	return info.Size(), nil
+}

@@ -1,0 +1,427 @@
+package logrotate
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPlan(t *testing.T) {
+	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(size int64, after time.Duration) sighting { return sighting{size, t0.Add(after)} }
+	for name, c := range map[string]struct {
+		before, now sighting
+		interval    time.Duration
+		want        step
+	}{
+		"first look":            {sighting{}, at(10, 0), 10 * time.Second, step{wait: soonest}},
+		"first look, full":      {sighting{}, at(100, 0), 10 * time.Second, step{rotate: true}},
+		"nothing was written":   {at(10, 0), at(10, time.Second), 10 * time.Second, step{quiet: true}},
+		"full":                  {at(10, 0), at(100, time.Second), 10 * time.Second, step{rotate: true}},
+		"trickles":              {at(10, 0), at(11, time.Second), 10 * time.Second, step{wait: growing}},
+		"trickles, often asked": {at(10, 0), at(11, time.Second), time.Second, step{wait: time.Second}},
+		"full in 2 s":           {at(10, 0), at(40, time.Second), 10 * time.Second, step{wait: time.Second}},
+		"floods":                {at(10, 0), at(90, time.Second), 10 * time.Second, step{wait: soonest}},
+		"cut short":             {at(50, 0), at(10, time.Second), 10 * time.Second, step{wait: growing}},
+		"the clock stood still": {at(10, 0), at(20, 0), 10 * time.Second, step{wait: growing}},
+		"asked without a pause": {at(10, 0), at(11, time.Second), time.Millisecond, step{wait: soonest}},
+	} {
+		if diff := cmp.Diff(c.want, plan(100, c.interval, c.before, c.now), cmp.AllowUnexported(step{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestSurplus(t *testing.T) {
+	parts := func(sizes ...int64) []part {
+		var list []part
+		for i, s := range sizes {
+			list = append(list, part{path: fmt.Sprint(i), size: s})
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		parts []part
+		count int
+		bytes int64
+		gone  int
+	}{
+		"none":           {nil, 3, 100, 0},
+		"all fit":        {parts(10, 10, 10), 3, 100, 0},
+		"too many":       {parts(10, 10, 10), 1, 100, 2},
+		"too large":      {parts(60, 60, 30), 3, 100, 1},
+		"one too large":  {parts(10, 101), 3, 100, 2},
+		"none is wanted": {parts(1, 1), 0, 100, 2},
+	} {
+		if got := surplus(c.parts, c.count, c.bytes); len(got) != c.gone || len(got) > 0 && got[0].path != "0" {
+			t.Errorf("%s: %v, want the first %d", name, got, c.gone)
+		}
+	}
+}
+
+// TestStampsRise: also when the clock is set back, and when there is more than one a second.
+func TestStampsRise(t *testing.T) {
+	now := time.Date(2026, 5, 4, 3, 2, 1, 5, time.UTC)
+	if got := nextStamp(nil, now); got != "20260504-030201" {
+		t.Error(got)
+	}
+	same, ok := parsePart("0.log", "0.log.20260504-030201.gz")
+	if !ok || !same.gz {
+		t.Fatal(same, ok)
+	}
+	for name, now := range map[string]time.Time{"same second": now, "1970": time.Unix(7, 0)} {
+		if got := nextStamp([]part{same}, now); got != "20260504-030202" {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for _, name := range []string{"0.log", "0.log.gz", "0.log.20260504-030201.gz.tmp", "0.log.20260504", "10.log.20260504-030201", "0.log.20269999-000000"} {
+		if _, ok := parsePart("0.log", name); ok {
+			t.Errorf("%s is taken for a part", name)
+		}
+	}
+}
+
+func FuzzParsePart(f *testing.F) {
+	f.Add("0.log.20260504-030201.gz")
+	f.Add("0.log.")
+	f.Fuzz(func(t *testing.T, name string) {
+		p, ok := parsePart("0.log", name)
+		if !ok {
+			return
+		}
+		want := "0.log." + p.stamp.Format(stampForm)
+		if p.gz {
+			want += gzSuffix
+		}
+		if want != name {
+			t.Errorf("%q is taken for %q", name, want)
+		}
+	})
+}
+
+// writer writes a log as a runtime does: into the file that it opened, until it is told to open another.
+type writer struct {
+	mu       sync.Mutex
+	path     string
+	f        *os.File
+	n        int
+	refuse   bool
+	reopened int
+}
+
+func newWriter(t *testing.T, path string) *writer {
+	w := &writer{path: path}
+	if err := w.reopen(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.f.Close() })
+	return w
+}
+
+func (w *writer) reopen(context.Context, string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refuse {
+		return errors.New("not now")
+	}
+	f, err := os.OpenFile(w.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	if err != nil {
+		return err
+	}
+	if w.f != nil {
+		w.f.Close()
+		w.reopened++
+	}
+	w.f = f
+	return nil
+}
+
+// lines writes n numbered lines of 100 bytes.
+func (w *writer) lines(t *testing.T, n int) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var b bytes.Buffer
+	for range n {
+		fmt.Fprintf(&b, "%-99d\n", w.n)
+		w.n++
+	}
+	if _, err := w.f.Write(b.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func start(t *testing.T, opts Options) *Rotator {
+	t.Helper()
+	r := New(opts)
+	var err error
+	if r.watch, err = newWatch(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	r.Changed()
+	return r
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// content is all that is kept of a log, the oldest first, and how many files and bytes that takes.
+func content(t *testing.T, log string) (text string, files int, bytes int64) {
+	t.Helper()
+	parts, err := partsOf(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, p := range append(parts, part{path: log}) {
+		f, err := os.Open(p.path)
+		if err != nil {
+			continue
+		}
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r io.Reader = f
+		if p.gz {
+			if r, err = gzip.NewReader(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := io.Copy(&b, r); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		files, bytes = files+1, bytes+info.Size()
+	}
+	return b.String(), files, bytes
+}
+
+// TestRotates: a log that grows is rotated without losing a line that is younger than the oldest part; a quiet one is
+// watched by the kernel, and noticed when it is written again.
+func TestRotates(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "0.log")
+	w := newWriter(t, log)
+	w.lines(t, 50)
+	r := start(t, Options{MaxSize: 10_000, MaxFiles: 3, Interval: time.Hour, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
+	kernel := r.watch
+	for round := 1; round <= 5; round++ {
+		eventually(t, func() error { // nobody looks at it any more: only the kernel says when it is written
+			kernel.mu.Lock()
+			defer kernel.mu.Unlock()
+			if kernel.descriptors["c"] == 0 {
+				return errors.New("the log is not watched")
+			}
+			return nil
+		})
+		w.lines(t, 120)
+		eventually(t, func() error {
+			if w.mu.Lock(); w.reopened < round {
+				defer w.mu.Unlock()
+				return fmt.Errorf("rotated %d times, want %d", w.reopened, round)
+			}
+			w.mu.Unlock()
+			return nil
+		})
+	}
+	eventually(t, func() error {
+		parts, err := partsOf(log)
+		if err != nil || len(parts) != 2 || !parts[0].gz || parts[1].gz {
+			return fmt.Errorf("parts %+v, %v: want two, the older compressed", parts, err)
+		}
+		return nil
+	})
+	text, files, _ := content(t, log)
+	lines := strings.Fields(text)
+	if files != 3 || len(lines) < 240 || lines[len(lines)-1] != fmt.Sprint(w.n-1) {
+		t.Fatalf("%d files, %d lines, the last %s", files, len(lines), lines[len(lines)-1])
+	}
+	for i, l := range lines {
+		if want := fmt.Sprint(w.n - len(lines) + i); l != want {
+			t.Fatalf("line %d is %s, want %s", i, l, want)
+		}
+	}
+}
+
+// TestLimitComesLater: a log that has no limit at first is rotated once there is one.
+func TestLimitComesLater(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "0.log")
+	w := newWriter(t, log)
+	w.lines(t, 50)
+	r := start(t, Options{MaxSize: 0, MaxFiles: 3, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
+	eventually(t, func() error {
+		if len(r.changed) > 0 {
+			return errors.New("it has not noticed that there is a log")
+		}
+		return nil
+	})
+	r.SetLimits(1000, 3)
+	eventually(t, func() error {
+		if parts, err := partsOf(log); err != nil || len(parts) != 1 {
+			return fmt.Errorf("parts %v, %v", parts, err)
+		}
+		return nil
+	})
+}
+
+// TestFlood: what a log takes stays bounded while it is written as fast as it can be.
+func TestFlood(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "0.log")
+	w := newWriter(t, log)
+	const size, files = 1 << 20, 4
+	start(t, Options{MaxSize: size, MaxFiles: files, Interval: 10 * time.Second, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
+	var most int64
+	for began := time.Now(); time.Since(began) < 4*time.Second; time.Sleep(10 * time.Millisecond) {
+		w.lines(t, 2000) // up to 20 MB a second
+		var sum int64
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil {
+				sum += info.Size()
+			}
+		}
+		most = max(most, sum)
+	}
+	wrote := int64(w.n) * 100
+	if w.reopened < 3 || most > wrote*3/4 {
+		t.Errorf("%d rotations; %d of %d bytes were on the disk at once", w.reopened, most, wrote)
+	}
+	eventually(t, func() error {
+		_, n, bytes := content(t, log)
+		if n > files || bytes > size*(files+1) {
+			return fmt.Errorf("after the flood: %d files of %d bytes", n, bytes)
+		}
+		return nil
+	})
+}
+
+// TestRuntimeRefuses: the log keeps its name, and is rotated when the runtime does it.
+func TestRuntimeRefuses(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "0.log")
+	w := newWriter(t, log)
+	w.refuse = true
+	w.lines(t, 20)
+	r := New(Options{MaxSize: 1000, MaxFiles: 3, Reopen: w.reopen})
+	err := r.rotate(t.Context(), Log{"c", log, "n/p/c"})
+	if err == nil || !strings.Contains(err.Error(), "n/p/c") || !strings.Contains(err.Error(), "not now") {
+		t.Errorf("err = %v", err)
+	}
+	if parts, err := partsOf(log); err != nil || len(parts) != 0 {
+		t.Errorf("parts %v, %v: want the old name back", parts, err)
+	}
+	w.refuse = false
+	if err := r.rotate(t.Context(), Log{"c", log, "n/p/c"}); err != nil {
+		t.Fatal(err)
+	}
+	if parts, err := partsOf(log); err != nil || len(parts) != 1 || parts[0].size != 2000 {
+		t.Errorf("parts %v, %v", parts, err)
+	}
+}
+
+// TestLeftOvers: what a killed agent left is removed, and compressed once.
+func TestLeftOvers(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "0.log")
+	for name, text := range map[string]string{
+		"0.log": "now", "0.log.20260101-000000": "one", "0.log.20260101-000001": "two", "0.log.20260101-000002": "three",
+		"0.log.20260101-000000.gz.tmp": "half", "other.tmp": "kept", "00.log.20260101-000000": "kept",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := New(Options{MaxSize: 1000, MaxFiles: 3})
+	if err := r.tidy(t.Context(), log); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if diff := cmp.Diff([]string{"0.log", "0.log.20260101-000001.gz", "0.log.20260101-000002", "00.log.20260101-000000", "other.tmp"}, names); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if text, _, _ := content(t, log); text != "twothreenow" {
+		t.Errorf("content %q", text)
+	}
+	// A link where a log should be is no log.
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "1.log")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sizeOf(filepath.Join(dir, "1.log")); err == nil {
+		t.Error("a link was followed")
+	}
+	if err := compress(t.Context(), filepath.Join(dir, "1.log")); err == nil {
+		t.Error("a link was compressed")
+	}
+}
+
+// TestRotatedWhileTidied: a part that comes while others are looked after is not removed for its size before it was compressed.
+func TestRotatedWhileTidied(t *testing.T) {
+	r := New(Options{MaxSize: 1000, MaxFiles: 3})
+	text := bytes.Repeat([]byte("the same line again and again\n"), 200)
+	for i := range 600 {
+		dir := t.TempDir()
+		log := filepath.Join(dir, "0.log")
+		if err := os.WriteFile(log, text, 0o640); err != nil {
+			t.Fatal(err)
+		}
+		tidied := make(chan error, 1)
+		go func() { tidied <- r.tidy(t.Context(), log) }()
+		for began := time.Now(); time.Since(began) < time.Duration(i)*200*time.Nanosecond; { // a sleep is never as short
+		}
+		if err := os.Rename(log, log+"."+nextStamp(nil, time.Now())); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(<-tidied, r.tidy(t.Context(), log)); err != nil {
+			t.Fatal(err)
+		}
+		if parts, err := partsOf(log); err != nil || len(parts) != 1 || !parts[0].gz {
+			t.Fatalf("try %d: parts %+v, %v", i, parts, err)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package logrotate
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/readdir"
+)
+
+const (
+	// stampForm is the kubelet's: log collectors know it.
+	stampForm = "20060102-150405"
+	gzSuffix  = ".gz"
+	tmpSuffix = ".tmp"
+)
+
+// part is a rotated part of a log.
+type part struct {
+	path  string
+	stamp time.Time
+	size  int64
+	gz    bool
+}
+
+// partsOf returns the rotated parts of a log, the oldest first.
+func partsOf(log string) ([]part, error) {
+	entries, err := readdir.Quiet(filepath.Dir(log))
+	if err != nil {
+		return nil, err
+	}
+	var parts []part
+	for _, e := range entries {
+		p, ok := parsePart(filepath.Base(log), e.Name())
+		if !ok || !e.Type().IsRegular() {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		p.path, p.size = filepath.Join(filepath.Dir(log), e.Name()), info.Size()
+		parts = append(parts, p)
+	}
+	slices.SortFunc(parts, func(a, b part) int { return a.stamp.Compare(b.stamp) })
+	return parts, nil
+}
+
+// parsePart reads a file's name.
+func parsePart(log, name string) (part, bool) {
+	text, ok := strings.CutPrefix(name, log+".")
+	if !ok {
+		return part{}, false
+	}
+	text, gz := strings.CutSuffix(text, gzSuffix)
+	stamp, err := time.Parse(stampForm, text)
+	return part{stamp: stamp, gz: gz}, err == nil && stamp.Format(stampForm) == text // Parse takes more than it was asked for
+}
+
+// nextStamp names the next part: by the time, but after all that there are.
+func nextStamp(parts []part, now time.Time) string {
+	now = now.UTC().Truncate(time.Second)
+	if len(parts) > 0 {
+		if after := parts[len(parts)-1].stamp.Add(time.Second); after.After(now) {
+			now = after
+		}
+	}
+	return now.Format(stampForm)
+}
+
+// surplus are the parts that are too many: all but the newest count, of which together no more is kept than so many
+// bytes. It is pure.
+func surplus(parts []part, count int, bytes int64) []part {
+	keep := len(parts)
+	for keep > 0 && len(parts)-keep < count {
+		p := parts[keep-1]
+		if bytes -= p.size; bytes < 0 {
+			break
+		}
+		keep--
+	}
+	return parts[:keep]
+}
+
+func removeParts(parts []part) {
+	for _, p := range parts {
+		if err := os.Remove(p.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			klog.ErrorS(err, "Part of a log not removed", "path", p.path)
+		}
+	}
+}

@@ -1,0 +1,328 @@
+// Package mirror shows the static pods of this device in the cloud: each by a mirror pod, which the API server takes
+// from a node for nothing but that. Deleting a mirror pod ends nothing: it comes again, as the manifest is still there.
+//
+// # What is done
+//
+// For each name there is a static pod, or none, and a mirror pod that the cloud has told of, or none:
+//
+//	static pod   mirror pod                            then
+//	none         there                                 its end is reported
+//	there        none                                  one is made, when there is a link
+//	there        being deleted, or of another manifest its end is reported, and when it is gone one is made
+//	there        of this manifest                      it is told the static pod's status
+//
+// # Promises
+//
+//   - The static pods run on whatever becomes of their mirrors, and nothing here waits for a link but the making of a
+//     mirror. Ends and statuses are kept in the store until the cloud has them.
+//   - Nothing is ended before both are known: the manifests and the stored pods. See Loaded.
+//   - A status is told when it is another than the one that was told last, and once after a restart of the agent.
+//   - A mirror that the cloud does not take is tried again at growing intervals, at once over a new link or when its
+//     manifest changes. Why is logged when it is another reason than before.
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+const (
+	retryMin = time.Second
+	retryMax = 5 * time.Minute
+)
+
+// Cloud is what is asked of the cloud, and told to it; see metaclient.
+type Cloud interface {
+	// Node returns the Node.
+	Node(ctx context.Context, name string) (*v1.Node, error)
+	// CreatePod makes a pod; it fails where there is no link.
+	CreatePod(ctx context.Context, pod *v1.Pod) (*v1.Pod, error)
+	// ReportDeleted queues that nothing is left of a pod.
+	ReportDeleted(ctx context.Context, pod *v1.Pod) error
+	// ReportMirrorStatus queues the status of a mirror pod.
+	ReportMirrorStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error
+}
+
+// Options configure a Manager.
+type Options struct {
+	Cloud    Cloud
+	NodeName string
+	// Status returns the newest status of a static pod.
+	Status func(types.UID) (v1.PodStatus, bool)
+}
+
+// Manager keeps the mirror pods. Its methods may be called from any goroutine, and do not wait; those of a nil manager,
+// on a device without a cloud, do nothing.
+type Manager struct {
+	opts Options
+	wake chan struct{}
+
+	mu     sync.Mutex
+	loaded bool
+	linked bool
+	pods   map[types.NamespacedName]*pair
+}
+
+// pair is what there is of one name.
+type pair struct {
+	static, mirror *v1.Pod
+	// ended is the mirror whose end was reported.
+	ended types.UID
+	// told is the status that was told of the mirror; nil before the first.
+	told *v1.PodStatus
+	// Of what failed: when it is tried again, after how long, and why.
+	retryAt time.Time
+	delay   time.Duration
+	reason  string
+}
+
+// New makes a manager; Run starts it.
+func New(opts Options) *Manager {
+	return &Manager{opts: opts, wake: make(chan struct{}, 1), pods: map[types.NamespacedName]*pair{}}
+}
+
+// Wake has everything looked at again: a status has changed.
+func (m *Manager) Wake() {
+	if m == nil {
+		return
+	}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// change changes what is known, and has it looked at.
+func (m *Manager) change(f func()) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	f()
+	m.mu.Unlock()
+	m.Wake()
+}
+
+// at returns the pair of a name, which it makes where there is none; m.mu is held.
+func (m *Manager) at(pod *v1.Pod) *pair {
+	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	p := m.pods[name]
+	if p == nil {
+		p = &pair{}
+		m.pods[name] = p
+	}
+	return p
+}
+
+// SetStatic replaces all static pods.
+func (m *Manager) SetStatic(pods []*v1.Pod) {
+	m.change(func() {
+		before := map[*pair]*v1.Pod{}
+		for _, p := range m.pods {
+			before[p], p.static = p.static, nil
+		}
+		for _, pod := range pods {
+			p := m.at(pod)
+			if p.static = pod; before[p] == nil || before[p].UID != pod.UID {
+				p.again()
+			}
+		}
+	})
+}
+
+// Seen is told of each mirror pod that the store has.
+func (m *Manager) Seen(pod *v1.Pod) {
+	m.change(func() {
+		p := m.at(pod)
+		if p.mirror == nil || p.mirror.UID != pod.UID {
+			p.told = nil
+		}
+		p.mirror = pod
+	})
+}
+
+// Gone is told of each pod that the store has no more.
+func (m *Manager) Gone(uid types.UID) {
+	m.change(func() {
+		for _, p := range m.pods {
+			if p.mirror != nil && p.mirror.UID == uid {
+				p.mirror, p.told = nil, nil
+				p.again()
+			}
+		}
+	})
+}
+
+// Loaded says that manifests and stored pods were read.
+func (m *Manager) Loaded() { m.change(func() { m.loaded = true }) }
+
+// Link says whether there is a link.
+func (m *Manager) Link(connected bool) {
+	m.change(func() {
+		m.linked = connected
+		if !connected {
+			return
+		}
+		for _, p := range m.pods {
+			p.ended = "" // what the cloud did not take then it may take now
+			p.again()
+		}
+	})
+}
+
+// again forgets that something failed.
+func (p *pair) again() { p.retryAt, p.delay = time.Time{}, 0 }
+
+// Run keeps the mirror pods until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		case <-timer.C:
+		}
+		next := m.step(ctx)
+		if next.IsZero() {
+			timer.Stop()
+			continue
+		}
+		timer.Reset(max(time.Until(next), 0))
+	}
+}
+
+// task is what is to be done about one name.
+type task struct {
+	pair
+	name types.NamespacedName
+	do   action
+}
+
+// step does what is to be done now, and returns when to look again; zero when something has to happen first.
+func (m *Manager) step(ctx context.Context) (next time.Time) {
+	for _, t := range m.tasks(time.Now()) {
+		if ctx.Err() != nil {
+			return time.Time{}
+		}
+		err := m.carryOut(ctx, t)
+		m.note(t, err, time.Now())
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.pods {
+		if !p.retryAt.IsZero() && (next.IsZero() || p.retryAt.Before(next)) {
+			next = p.retryAt
+		}
+	}
+	return next
+}
+
+// tasks lists what is to be done now.
+func (m *Manager) tasks(now time.Time) []task {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.loaded {
+		return nil
+	}
+	var list []task
+	for name, p := range m.pods {
+		if p.static == nil && p.mirror == nil {
+			delete(m.pods, name)
+			continue
+		}
+		if now.Before(p.retryAt) {
+			continue
+		}
+		p.retryAt = time.Time{}
+		if do := decide(p, m.linked); do != nothing {
+			list = append(list, task{*p, name, do})
+		}
+	}
+	return list
+}
+
+// carryOut does one thing.
+func (m *Manager) carryOut(ctx context.Context, t task) error {
+	switch t.do {
+	case remove:
+		return m.opts.Cloud.ReportDeleted(ctx, t.mirror)
+	case create:
+		return m.create(ctx, t)
+	case tell:
+		return m.tell(ctx, t)
+	}
+	return nil
+}
+
+// create makes a mirror pod.
+func (m *Manager) create(ctx context.Context, t task) error {
+	node, err := m.opts.Cloud.Node(ctx, m.opts.NodeName)
+	if err != nil {
+		return fmt.Errorf("read the Node, whose the mirror pod is to be: %w", err)
+	}
+	made, err := m.opts.Cloud.CreatePod(ctx, Of(t.static, node))
+	if apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("the cloud has another pod of this name; delete that, or rename the static pod: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	klog.InfoS("Mirror pod made", "pod", t.name, "podUID", made.UID, "static", t.static.UID)
+	m.change(func() {
+		if p := m.pods[t.name]; p != nil && p.mirror == nil {
+			p.mirror, p.told = made, nil
+		}
+	})
+	return nil
+}
+
+// tell tells a mirror pod's status, if it is news.
+func (m *Manager) tell(ctx context.Context, t task) error {
+	status, ok := m.opts.Status(t.static.UID)
+	if !ok || t.told != nil && equality.Semantic.DeepEqual(*t.told, status) {
+		return nil
+	}
+	if err := m.opts.Cloud.ReportMirrorStatus(ctx, t.mirror, status); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.pods[t.name]; p != nil && p.mirror != nil && p.mirror.UID == t.mirror.UID {
+		p.told = &status
+	}
+	return nil
+}
+
+// note keeps how something went.
+func (m *Manager) note(t task, err error, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[t.name]
+	if p == nil {
+		return
+	}
+	if err == nil {
+		if t.do == remove {
+			p.ended = t.mirror.UID
+		}
+		p.reason = ""
+		p.again()
+		return
+	}
+	p.delay = min(max(2*p.delay, retryMin), retryMax)
+	p.retryAt = now.Add(p.delay)
+	if text := err.Error(); m.linked && text != p.reason {
+		p.reason = text
+		klog.InfoS("Static pod is not shown in the cloud as it is; trying again", "pod", t.name, "what", t.do, "in", p.delay, "err", err)
+	}
+}

@@ -1,0 +1,261 @@
+// Package plugins finds the plugins of the node: programs that put a socket into the folder of plugin
+// registrations, <root>/plugins_registry, and answer on it in the kubelet's registration protocol
+// (k8s.io/kubelet/pkg/apis/pluginregistration/v1). What a plugin of some type then does is up to the Handler of
+// that type.
+//
+// Each socket is looked after on its own: a plugin that hangs, crashes, lies about its type or comes back under
+// the same name holds up no other. A socket that is replaced is registered anew, one that refuses is tried again
+// with growing delays, and every plugin is told how its registration went. Of two sockets with one type and name
+// the newer wins; when the older vanishes, the name stays. Nothing is kept on disk: after a restart of the agent
+// the sockets that lie there are registered again.
+package plugins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"k8s.io/klog/v2"
+)
+
+// The types of plugins, as they name themselves.
+const (
+	TypeCSI    = "CSIPlugin"
+	TypeDevice = "DevicePlugin"
+)
+
+// Handler takes the plugins of one type. Its methods may be called for different plugins at once, never for
+// one socket at once.
+type Handler interface {
+	// Validate tells whether a plugin may register; the error is sent to the plugin.
+	Validate(name, endpoint string, versions []string) error
+	// Register takes a plugin, or takes it anew: under another endpoint, or after its restart.
+	Register(ctx context.Context, name, endpoint string, versions []string) error
+	// Deregister forgets a plugin whose socket is gone.
+	Deregister(name, endpoint string)
+}
+
+const (
+	// rescan is the safety net for events that did not come; it costs a readdir.
+	rescan = 30 * time.Second
+	// depth is how many folders below the registry are looked into.
+	depth = 2
+)
+
+// Watcher watches the folder of registrations.
+type Watcher struct {
+	dir      string
+	handlers map[string]Handler
+
+	sockets map[string]*socket // by path; of Run's goroutine only
+
+	mu sync.Mutex
+	// holders are the sockets that hold each plugin, the newest last.
+	holders map[plugin][]holder
+}
+
+// plugin is what is registered.
+type plugin struct{ kind, name string }
+
+// holder is a socket that has registered a plugin.
+type holder struct{ path, endpoint string }
+
+// socket is a socket that was seen.
+type socket struct {
+	stamp stamp
+	end   context.CancelFunc
+	done  chan struct{}
+}
+
+// stamp tells one socket from another of the same path.
+type stamp struct {
+	inode   uint64
+	changed syscall.Timespec
+}
+
+// New makes a watcher of dir, which is made when it is missing. handlers are by type.
+func New(dir string, handlers map[string]Handler) *Watcher {
+	return &Watcher{dir: dir, handlers: handlers, sockets: map[string]*socket{}, holders: map[plugin][]holder{}}
+}
+
+// Run looks after the plugins until the context ends.
+func (w *Watcher) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		for _, s := range w.sockets {
+			<-s.done
+		}
+	}()
+	events, err := fsnotify.NewWatcher()
+	if err != nil {
+		klog.ErrorS(err, "No file events for plugins; their folder is read from time to time", "folder", w.dir, "every", rescan)
+		return w.poll(ctx, nil)
+	}
+	defer events.Close()
+	return w.poll(ctx, events)
+}
+
+// poll scans the folder whenever something happens in it, and from time to time.
+func (w *Watcher) poll(ctx context.Context, events *fsnotify.Watcher) error {
+	tick := time.NewTicker(rescan)
+	defer tick.Stop()
+	var happened chan fsnotify.Event
+	var lost chan error
+	if events != nil {
+		happened, lost = events.Events, events.Errors
+	}
+	for {
+		w.scan(ctx, events)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-happened:
+		case <-lost:
+		case <-tick.C:
+		}
+	}
+}
+
+// scan compares the sockets that are there with those that were.
+func (w *Watcher) scan(ctx context.Context, events *fsnotify.Watcher) {
+	if err := os.MkdirAll(w.dir, 0o750); err != nil {
+		klog.ErrorS(err, "Folder of plugins not made", "folder", w.dir)
+		return
+	}
+	found, err := w.find(events)
+	if err != nil {
+		klog.ErrorS(err, "Folder of plugins not read", "folder", w.dir)
+		return
+	}
+	for path, s := range w.sockets {
+		if now, ok := found[path]; !ok || now != s.stamp {
+			s.end()
+			if !ok {
+				delete(w.sockets, path)
+				<-s.done
+				w.forget(path)
+			}
+		}
+	}
+	for path, now := range found {
+		before := w.sockets[path]
+		if before != nil && before.stamp == now {
+			continue
+		}
+		own, end := context.WithCancel(ctx)
+		s := &socket{stamp: now, end: end, done: make(chan struct{})}
+		w.sockets[path] = s
+		go func() {
+			defer close(s.done)
+			defer end()
+			if before != nil {
+				<-before.done
+			}
+			w.keep(own, path)
+		}()
+	}
+}
+
+// find returns the sockets below the folder, and watches the folders that it finds.
+func (w *Watcher) find(events *fsnotify.Watcher) (map[string]stamp, error) {
+	found := map[string]stamp{}
+	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // gone meanwhile
+		case err != nil:
+			return err
+		case path != w.dir && strings.HasPrefix(d.Name(), "."):
+			return skip(d)
+		case d.IsDir():
+			if strings.Count(strings.TrimPrefix(path, w.dir), "/") > depth {
+				return fs.SkipDir
+			}
+			if events != nil {
+				if err := events.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("watch %s: %w", path, err)
+				}
+			}
+			return nil
+		case d.Type()&fs.ModeSocket == 0:
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil // gone meanwhile
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			found[path] = stamp{inode: st.Ino, changed: syscall.Timespec(st.Ctim)}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// skip passes a hidden file or folder over.
+func skip(d fs.DirEntry) error {
+	if d.IsDir() {
+		return fs.SkipDir
+	}
+	return nil
+}
+
+// took notes that a socket has registered a plugin, and forgets what the same path was before.
+func (w *Watcher) took(p plugin, h holder) {
+	w.mu.Lock()
+	gone := w.drop(h.path, p)
+	w.holders[p] = append(w.holders[p], h)
+	w.mu.Unlock()
+	w.deregister(gone)
+}
+
+// forget forgets all that a socket has registered.
+func (w *Watcher) forget(path string) {
+	w.mu.Lock()
+	gone := w.drop(path, plugin{})
+	w.mu.Unlock()
+	w.deregister(gone)
+}
+
+// drop removes a path from the holders, and returns the plugins that nobody holds any more; keep is not one
+// of them.
+func (w *Watcher) drop(path string, keep plugin) map[plugin]holder {
+	gone := map[plugin]holder{}
+	for p, list := range w.holders {
+		var rest []holder
+		var was holder
+		for _, h := range list {
+			if h.path == path {
+				was = h
+			} else {
+				rest = append(rest, h)
+			}
+		}
+		switch {
+		case len(rest) > 0:
+			w.holders[p] = rest
+		default:
+			delete(w.holders, p)
+			if p != keep {
+				gone[p] = was
+			}
+		}
+	}
+	return gone
+}
+
+func (w *Watcher) deregister(gone map[plugin]holder) {
+	for p, h := range gone {
+		klog.InfoS("Plugin gone", "type", p.kind, "name", p.name, "socket", h.path)
+		w.handlers[p.kind].Deregister(p.name, h.endpoint)
+	}
+}

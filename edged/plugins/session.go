@@ -1,0 +1,122 @@
+package plugins
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/klog/v2"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+const (
+	// callTimeout bounds one call of a plugin's registration service.
+	callTimeout = 10 * time.Second
+	// registerTimeout bounds what a handler does to take a plugin.
+	registerTimeout = 2 * time.Minute
+	// The delays between attempts. A socket is there a moment before anybody listens on it.
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = time.Minute
+	// maxAnswer bounds what a plugin may say of itself.
+	maxAnswer = 64 << 10
+)
+
+// keep registers the plugin of a socket, and tries again until that works or the context ends.
+func (w *Watcher) keep(ctx context.Context, path string) {
+	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
+		err := w.register(ctx, path)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if delay > 10*firstRetry { // one that has just started is no news
+			klog.ErrorS(err, "Plugin not registered; trying again", "socket", path, "in", delay)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay):
+		}
+	}
+}
+
+// register asks a plugin what it is, hands it to its handler, and tells it the result.
+func (w *Watcher) register(ctx context.Context, path string) error {
+	conn, err := dial(path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	client := registration.NewRegistrationClient(conn)
+	info, err := getInfo(ctx, client)
+	if err != nil {
+		return fmt.Errorf("ask plugin %s what it is: %w", path, err)
+	}
+	p := plugin{info.Type, info.Name}
+	endpoint := cmp.Or(info.Endpoint, path)
+	result := w.hand(ctx, p, endpoint, info.SupportedVersions)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if result == nil {
+		w.took(p, holder{path, endpoint})
+		klog.InfoS("Plugin registered", "type", p.kind, "name", p.name, "endpoint", endpoint)
+	}
+	status := &registration.RegistrationStatus{PluginRegistered: result == nil}
+	if result != nil {
+		status.Error = result.Error()
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := client.NotifyRegistrationStatus(ctx, status); err != nil && result == nil {
+		// It is registered, and works: only its author's log lacks a line.
+		klog.ErrorS(err, "Plugin not told that it is registered", "type", p.kind, "name", p.name)
+	}
+	return result
+}
+
+func getInfo(ctx context.Context, client registration.RegistrationClient) (*registration.PluginInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return client.GetInfo(ctx, &registration.InfoRequest{})
+}
+
+// hand gives a plugin to the handler of its type.
+func (w *Watcher) hand(ctx context.Context, p plugin, endpoint string, versions []string) error {
+	handler, ok := w.handlers[p.kind]
+	if !ok {
+		return fmt.Errorf("plugin type %q is not known to this node; it takes %s", p.kind, strings.Join(slices.Sorted(maps.Keys(w.handlers)), ", "))
+	}
+	if p.name == "" {
+		return fmt.Errorf("plugin of type %s has no name", p.kind)
+	}
+	if !filepath.IsAbs(endpoint) {
+		return fmt.Errorf("plugin %s: endpoint %q must be an absolute path", p.name, endpoint)
+	}
+	if err := handler.Validate(p.name, endpoint, versions); err != nil {
+		return fmt.Errorf("plugin %s refused: %w", p.name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	if err := handler.Register(ctx, p.name, endpoint, versions); err != nil {
+		return fmt.Errorf("register plugin %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// dial makes a connection to a socket; it connects with the first call.
+func dial(path string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///plugin",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+}

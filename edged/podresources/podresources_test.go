@@ -1,0 +1,124 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	api "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged/devices"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// held is what a container of the tests has.
+type held map[string][]devices.Held
+
+func (h held) Held(uid types.UID, container string) []devices.Held {
+	return h[string(uid)+"/"+container]
+}
+func (h held) All() []devices.Held { return h["all"] }
+
+// client serves the API in a folder that is not there yet, and dials it.
+func client(t *testing.T, opts Options) (api.PodResourcesListerClient, string) {
+	t.Helper()
+	opts.Dir = filepath.Join(t.TempDir(), "pod-resources")
+	socket := filepath.Join(opts.Dir, "kubelet.sock")
+	// Another agent has left its socket.
+	if err := errors.Join(os.Mkdir(opts.Dir, 0o750), os.WriteFile(socket, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- New(opts).Run(ctx) }()
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return api.NewPodResourcesListerClient(conn), socket
+}
+
+func TestAPI(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u"}, Spec: v1.PodSpec{
+		InitContainers: []v1.Container{{Name: "init"}, {Name: "sidecar", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}},
+		Containers:     []v1.Container{{Name: "main"}, {Name: "plain"}},
+	}}
+	one := devices.Held{Resource: "example.com/x", IDs: []string{"1", "2"}, NUMA: []int64{0, 1}}
+	two := devices.Held{Resource: "example.com/y", IDs: []string{"3"}}
+	c, socket := client(t, Options{
+		Pods: func() []*v1.Pod { return []*v1.Pod{pod} }, Devices: held{"u/main": {one, two}, "u/sidecar": {two}, "u/init": {one}, "all": {one}},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	first := &api.ContainerDevices{ResourceName: "example.com/x", DeviceIds: []string{"1", "2"}, Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 0}, {ID: 1}}}}
+	second := &api.ContainerDevices{ResourceName: "example.com/y", DeviceIds: []string{"3"}}
+	want := &api.PodResources{Name: "a", Namespace: "ns", Containers: []*api.ContainerResources{
+		{Name: "sidecar", Devices: []*api.ContainerDevices{second}}, {Name: "main", Devices: []*api.ContainerDevices{first, second}}, {Name: "plain"},
+	}}
+	list, err := c.List(ctx, &api.ListPodResourcesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&api.ListPodResourcesResponse{PodResources: []*api.PodResources{want}}, list, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+	got, err := c.Get(ctx, &api.GetPodResourcesRequest{PodName: "a", PodNamespace: "ns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got.PodResources, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := c.Get(ctx, &api.GetPodResourcesRequest{PodName: "a", PodNamespace: "other"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a pod that is not there: %v", err)
+	}
+	all, err := c.GetAllocatableResources(ctx, &api.AllocatableResourcesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&api.AllocatableResourcesResponse{Devices: []*api.ContainerDevices{first}}, all, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v: want a socket for its owner alone", info.Mode(), err)
+	}
+}
+
+func TestRate(t *testing.T) {
+	c, _ := client(t, Options{Pods: func() []*v1.Pod { return nil }, Devices: held{}})
+	refused := 0
+	for range 300 {
+		if _, err := c.List(t.Context(), &api.ListPodResourcesRequest{}); status.Code(err) == codes.ResourceExhausted {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if refused == 0 {
+		t.Error("300 calls in a row, and none too many")
+	}
+}

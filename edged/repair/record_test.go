@@ -1,0 +1,90 @@
+package repair
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestNextRecord(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before *record
+		want   record
+	}{
+		"a new device":                  {nil, record{Boot: "2"}},
+		"a reboot in order":             {&record{Boot: "1", Clean: true, Good: []string{"a"}}, record{Boot: "2"}},
+		"a power cut":                   {&record{Boot: "1", Good: []string{"a"}}, record{Boot: "2", Unclean: true}},
+		"a damage that is known":        {&record{Boot: "1", Clean: true, Good: []string{"a"}, Damaged: []string{"b"}}, record{Boot: "2", Damaged: []string{"b"}}},
+		"a file that the cut left torn": {&record{}, record{Boot: "2", Unclean: true}},
+		"the agent restarts":            {&record{Boot: "2", Clean: true, Unclean: true, Good: []string{"a"}}, record{Boot: "2", Unclean: true, Good: []string{"a"}}},
+		"the agent was killed":          {&record{Boot: "2", Replaced: []string{"a"}}, record{Boot: "2", Replaced: []string{"a"}}},
+	} {
+		if diff := cmp.Diff(tc.want, nextRecord(tc.before, "2")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestRecordOverBoots: what is known holds over restarts of the agent and ends with the boot.
+func TestRecordOverBoots(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "root")
+	open := func(boot string) *Record {
+		t.Helper()
+		r, err := OpenRecord(dir, boot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := open("1")
+	if err := r.SetGood("image"); err != nil || r.Unclean() {
+		t.Fatal(err, r.Unclean())
+	}
+	if err := r.SetReplaced("other"); err != nil {
+		t.Fatal(err)
+	}
+	r = open("1") // kill -9
+	if !r.Good("image") || !r.Replaced("other") || r.Good("other") || r.Unclean() {
+		t.Errorf("after a restart: %+v", r.doc)
+	}
+	r = open("2")
+	if r.Good("image") || !r.Unclean() {
+		t.Errorf("after a power cut: %+v", r.doc)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r = open("3"); r.Unclean() {
+		t.Errorf("after a reboot: %+v", r.doc)
+	}
+	if err := os.WriteFile(filepath.Join(dir, recordName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r = open("3"); !r.Unclean() {
+		t.Errorf("an empty file is no proof of a power cut: %+v", r.doc)
+	}
+}
+
+// TestRecordOnNoDisk: a disk that cannot be written is told of, and the record holds as long as the agent.
+func TestRecordOnNoDisk(t *testing.T) {
+	r, err := OpenRecord("/proc/nowhere", "1")
+	if err == nil {
+		t.Error("it was written")
+	}
+	if err := r.SetGood("image"); err == nil || !r.Good("image") {
+		t.Errorf("%v; known: %v", err, r.Good("image"))
+	}
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	f.Add([]byte(`{"boot":"1","clean":true,"good":["a"]}`))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		next := nextRecord(decodeRecord(data), "\x00 no boot")
+		if len(next.Good) > 0 || next.Boot != "\x00 no boot" {
+			t.Errorf("%+v", next)
+		}
+	})
+}

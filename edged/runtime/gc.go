@@ -1,0 +1,23 @@
+package runtime
+
+import (
+	"context"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// RemoveContainer removes a container that does not run, with its log and its link. Removing an absent one is no error.
+func (r *Runtime) RemoveContainer(ctx context.Context, obs *observed.Pod, c *observed.Container) error {
+	return r.removeContainer(ctx, obs, c)
+}
+
+// RemoveSandbox stops and removes a sandbox. Removing an absent one is no error.
+func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
+	return r.removeSandbox(ctx, id)
+}
+
+// LogDirs returns the folder of the links that log collectors follow, and that of pod logs.
+func (r *Runtime) LogDirs() (links, logs string) { return r.opts.ContainerLogsDir, r.opts.PodLogsDir }
+
+// SetDeadAttempts changes Options.DeadAttempts.
+func (r *Runtime) SetDeadAttempts(n int) { r.deadAttempts.Store(int64(max(n, 1))) }

@@ -1,0 +1,401 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// withHooks gives every container of a pod hooks that run a command of its name.
+func withHooks(pod *v1.Pod, kinds ...string) {
+	hook := func(kind, name string) *v1.LifecycleHandler {
+		if !slices.Contains(kinds, kind) {
+			return nil
+		}
+		return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{kind, name}}}
+	}
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			list[i].Lifecycle = &v1.Lifecycle{PostStart: hook("postStart", list[i].Name), PreStop: hook("preStop", list[i].Name)}
+		}
+	}
+}
+
+// hooksRun returns the commands that were run in containers, in order.
+func (g *rig) hooksRun() []string {
+	var out []string
+	for _, c := range g.fake.Calls("ExecSync") {
+		out = append(out, strings.Join(c.Request.(*runtimeapi.ExecSyncRequest).Cmd, " "))
+	}
+	return out
+}
+
+// stops returns the names of the containers that were stopped, and the seconds that each was given, in order.
+func (g *rig) stops(obs *observed.Pod) (names []string, seconds []int64) {
+	for _, c := range g.fake.Calls("StopContainer") {
+		req := c.Request.(*runtimeapi.StopContainerRequest)
+		names, seconds = append(names, find(obs, req.ContainerId).Name), append(seconds, req.Timeout)
+	}
+	return names, seconds
+}
+
+// sidecarPod has two sidecars and two containers.
+func sidecarPod() *v1.Pod {
+	pod := testPod(v1.RestartPolicyAlways, 2, 2)
+	for i := range pod.Spec.InitContainers {
+		pod.Spec.InitContainers[i].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
+	}
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
+	return pod
+}
+
+// TestSidecarsEndLast: in reverse order after the containers, also those that are slow to end.
+func TestSidecarsEndLast(t *testing.T) {
+	g := newRig(t)
+	pod := sidecarPod()
+	withHooks(pod, "preStop")
+	obs := g.settle(pod)
+	g.fake.SetExec(func(_ context.Context, req *runtimeapi.ExecSyncRequest) (int32, error) {
+		if req.Cmd[1] == "c0" {
+			time.Sleep(300 * time.Millisecond) // it is the container's own time; the sidecars wait
+		}
+		return 0, nil
+	})
+	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
+		t.Fatal(err)
+	}
+	names, _ := g.stops(obs)
+	if diff := cmp.Diff([]string{"c1", "c0", "i1", "i0"}, names); diff != "" {
+		t.Errorf("order (-want +got)\n%s", diff)
+	}
+	hooks := g.hooksRun()
+	slices.Sort(hooks)
+	if diff := cmp.Diff([]string{"preStop c0", "preStop c1", "preStop i0", "preStop i1"}, hooks); diff != "" {
+		t.Errorf("hooks (-want +got)\n%s", diff)
+	}
+}
+
+// TestSidecarsShareTheGrace: what a container uses up is missing to the sidecars, but for a little that each gets.
+func TestSidecarsShareTheGrace(t *testing.T) {
+	var took time.Duration
+	for range 3 { // one of which the machine has time for
+		g := newRig(t)
+		pod := sidecarPod()
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
+		obs := g.settle(pod)
+		for _, c := range obs.Containers {
+			g.fake.SetDeaf(c.ID)
+		}
+		began := time.Now()
+		if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
+			t.Fatal(err)
+		}
+		// 1 s for the containers; both sidecars end at once 2 s later.
+		if took = time.Since(began); took < 3*time.Second {
+			t.Fatalf("it took %v, want 3 s", took)
+		}
+		if took < 4500*time.Millisecond {
+			return
+		}
+	}
+	t.Errorf("it took %v, want 3 s", took)
+}
+
+// TestContainerThatCannotBeStopped: its sidecars live on, and serve it, until it can.
+func TestContainerThatCannotBeStopped(t *testing.T) {
+	g := newRig(t)
+	pod := sidecarPod()
+	obs := g.settle(pod)
+	g.fake.Fail("StopContainer", 1, status.Error(codes.Unknown, "stuck"))
+	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err == nil {
+		t.Fatal("nothing failed")
+	}
+	obs = g.observe(pod)
+	if !obs.Container("i0").Running() || !obs.Container("i1").Running() {
+		t.Error("sidecars were stopped before a container")
+	}
+	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
+		t.Fatal(err)
+	}
+	if g.observe(pod).ContainersAlive() {
+		t.Error("the second try left something")
+	}
+}
+
+// TestPreStopIsCutShort: by a shorter grace period, after which it is not run again; and it is not run at all when
+// nobody waits, or for an orphan that has none.
+func TestPreStopIsCutShort(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	withHooks(pod, "preStop")
+	obs := g.settle(pod)
+	running := make(chan struct{}, 1)
+	g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
+		running <- struct{}{}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- g.KillPod(ctx, pod.UID, pod, obs, ptr.To[int64](600)) }()
+	<-running
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("cut short: %v", err)
+	}
+	if !g.observe(pod).Container("c0").Running() {
+		t.Error("the container was stopped by a call that was cut short in its hook")
+	}
+	if err := g.KillPod(t.Context(), pod.UID, pod, obs, ptr.To[int64](5)); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.hooksRun(); len(got) != 1 {
+		t.Errorf("hooks %q, want one", got)
+	}
+	if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{5}) {
+		t.Errorf("it had %v s, want the shorter grace", seconds)
+	}
+	if err := g.RemovePod(t.Context(), g.observe(pod)); err != nil || len(g.hooked.done) > 0 {
+		t.Errorf("remembered after its removal: %v, %v", g.hooked.done, err)
+	}
+}
+
+func TestForcedEndRunsNoHook(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	withHooks(pod, "preStop")
+	if err := g.KillPod(t.Context(), pod.UID, pod, g.settle(pod), ptr.To[int64](0)); err != nil {
+		t.Fatal(err)
+	}
+	if got := g.hooksRun(); len(got) > 0 {
+		t.Errorf("hooks %q", got)
+	}
+}
+
+// TestPreStopTooLong: when the grace period is over the hook is ended, told, and the container has 2 s.
+func TestPreStopTooLong(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	withHooks(pod, "preStop")
+	obs := g.settle(pod)
+	g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	})
+	if err := g.KillPod(t.Context(), pod.UID, pod, obs, ptr.To[int64](1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{2}) {
+		t.Errorf("it had %v s, want 2", seconds)
+	}
+	if !slices.Contains(g.events.list, "FailedPreStopHook PreStopHook failed: not completed within the grace period") {
+		t.Errorf("events %q", g.events.list)
+	}
+}
+
+// TestOrphanHasItsHook: a pod that nobody knows any more carries its hook and its grace with it.
+func TestOrphanHasItsHook(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](7)
+	withHooks(pod, "preStop")
+	obs := g.settle(pod)
+	if err := g.KillPod(t.Context(), pod.UID, nil, obs, nil); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"preStop c0"}, g.hooksRun()); diff != "" {
+		t.Error(diff)
+	}
+	if _, seconds := g.stops(obs); len(seconds) != 1 || seconds[0] < 7 || seconds[0] > 8 {
+		t.Errorf("it had %v s, want 7", seconds)
+	}
+}
+
+// TestPostStart: a hook that fails stops its container, which is restarted; one that is cut short stops nothing.
+func TestPostStart(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 2)
+	withHooks(pod, "postStart")
+	g.fake.SetExec(func(_ context.Context, req *runtimeapi.ExecSyncRequest) (int32, error) {
+		if req.Cmd[1] == "c0" {
+			return 9, nil
+		}
+		return 0, nil
+	})
+	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
+	obs := g.observe(pod)
+	if got := res.Reasons["c0"]; got.Reason != "PostStartHookError" || !strings.Contains(got.Message, "command exited with 9") || res.Err == nil {
+		t.Errorf("%+v, %v", got, res.Err)
+	}
+	if obs.Container("c0").Running() || !obs.Container("c1").Running() {
+		t.Errorf("%+v", obs.Containers)
+	}
+	if !g.events.has(eventPostStartFailed) || !slices.Contains(g.events.list, "Killing FailedPostStartHook") || g.events.has(eventFailed) {
+		t.Errorf("events %q", g.events.list)
+	}
+	g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if res := g.SyncPod(ctx, Wish{Pod: pod, Observed: obs}); res.Err == nil {
+		t.Error("no error, though the hook did not end")
+	}
+	if !g.observe(pod).Container("c0").Running() {
+		t.Error("a container was stopped though its hook did not fail")
+	}
+}
+
+// TestStartOver: a rule for the pod stops and removes all containers but ephemeral ones; counts, a log and the
+// backoff of the cause go on.
+func TestStartOver(t *testing.T) {
+	g := newRig(t)
+	pod := sidecarPod()
+	withHooks(pod, "preStop")
+	pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{ruleFor(v1.ContainerRestartRuleActionRestartAllContainers, 88)}
+	pod.Spec.Containers[0].RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever)
+	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", Image: "img"}}}
+	obs := g.settle(pod)
+	box, debug := obs.Sandbox().ID, obs.Container("e").ID
+	for round := range 2 {
+		obs = g.observe(pod)
+		for _, name := range []string{"c0", "c1"} { // the runtime of the test writes no logs
+			if err := os.WriteFile(obs.Container(name).LogPath, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := g.fake.Exit(obs.Container("c0").ID, 88); err != nil {
+			t.Fatal(err)
+		}
+		res := g.sync(pod)
+		if res.Err != nil || !res.More || !res.Changed {
+			t.Fatalf("round %d: %+v", round, res)
+		}
+		if left := g.observe(pod); len(left.Containers) != 1 || left.Containers[0].ID != debug || !left.Containers[0].Running() || left.Sandbox().ID != box {
+			t.Errorf("round %d: left %+v", round, left.Containers)
+		}
+		res = g.sync(pod)
+		now := g.observe(pod)
+		if c := now.Container("c1"); !c.Running() || c.RestartCount != int32(round+1) {
+			t.Errorf("round %d: %+v", round, c)
+		}
+		if logs, err := filepath.Glob(filepath.Join(filepath.Dir(obs.Container("c1").LogPath), "*.log")); err != nil || len(logs) > 2 {
+			t.Errorf("round %d: logs %q, %v", round, logs, err)
+		}
+		if round == 1 { // the second crash of the cause waits
+			if c := now.Container("c0"); c != nil || res.Reasons["c0"].Reason != reasonCrashLoop {
+				t.Errorf("%+v: %+v", c, res.Reasons)
+			}
+		}
+	}
+	if got := g.hooksRun(); len(got) > 0 {
+		t.Errorf("hooks %q", got)
+	}
+}
+
+// child runs a script as a process in a "container" whose id is in every cgroup file.
+func child(t *testing.T, script string) (*exec.Cmd, *observed.Container) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil { // it has set its traps
+		t.Fatal(err)
+	}
+	return cmd, &observed.Container{ID: ":/", Name: "c0", State: isRunning, PID: cmd.Process.Pid}
+}
+
+// TestStopSignalIsSent: where the runtime does not know of stop signals the agent sends them, and waits for the end.
+func TestStopSignalIsSent(t *testing.T) {
+	r := New(Options{})
+	spec := &v1.Container{Name: "c0", Lifecycle: &v1.Lifecycle{StopSignal: ptr.To(v1.SIGUSR1)}}
+	cmd, c := child(t, "trap 'exit 7' USR1; trap 'exit 8' TERM; echo; while true; do sleep 0.05; done")
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+			t.Errorf("it ended with %v, want 7", err)
+		}
+	})
+	if !r.signalled(t.Context(), kill{spec: spec, container: c}) {
+		t.Error("not sent")
+	}
+	wg.Wait()
+	if !r.signalled(t.Context(), kill{spec: spec, container: c}) {
+		t.Error("the runtime is asked to signal a process that has ended")
+	}
+	known := *c
+	known.StopSignal = "SIGUSR1"
+	if r.signalled(t.Context(), kill{spec: spec, container: &known}) || r.signalled(t.Context(), kill{spec: &v1.Container{}, container: c}) {
+		t.Error("the runtime's work was done for it")
+	}
+}
+
+// TestProcess: the end of a process is waited for, as long as somebody wants to.
+func TestProcess(t *testing.T) {
+	cmd, c := child(t, "echo; exec sleep 1000")
+	p, err := openProcess(c.PID, c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := p.wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("wait: %v", err)
+	}
+	if _, err := openProcess(c.PID, "another"); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("a process of another container: %v", err)
+	}
+	if err := p.signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.wait(t.Context()); err != nil {
+		t.Errorf("wait for a process that was killed: %v", err)
+	}
+	_ = cmd.Wait() // it was killed
+	if err := p.signal(unix.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("signal to nobody: %v", err)
+	}
+}
+
+// TestSignals: every signal of the API has a form for the CRI and, on this machine, a number.
+func TestSignals(t *testing.T) {
+	for s, number := range map[v1.Signal]unix.Signal{
+		v1.SIGTERM: unix.SIGTERM, v1.SIGUSR1: unix.SIGUSR1, v1.SIGCLD: unix.SIGCHLD, v1.SIGPOLL: unix.SIGIO,
+		v1.SIGRTMIN: 34, v1.SIGRTMINPLUS3: 37, v1.SIGRTMAXMINUS14: 50, v1.SIGRTMAX: 64, "SIGRTMIN+99": 0, "nonsense": 0,
+	} {
+		if got := unixSignal(s); got != number {
+			t.Errorf("%s: %d, want %d", s, got, number)
+		}
+	}
+	for number, name := range runtimeapi.Signal_name {
+		s := runtimeapi.Signal(number)
+		if text := signalName(s); criSignal(v1.Signal(text)) != s || (text == "") != (number == 0) {
+			t.Errorf("%s becomes %q and then %s", name, text, criSignal(v1.Signal(text)))
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"k8s.io/klog/v2"
+)
+
+func newServer(handler http.Handler) *http.Server {
+	return &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader}
+}
+
+// Serve serves a handler at an address until ctx ends.
+func Serve(ctx context.Context, address string, handler http.Handler) error {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return serveUntil(ctx, newServer(handler), l)
+}
+
+// serveUntil serves until ctx ends. Answers under way have a moment to end; streams end with ctx.
+func serveUntil(ctx context.Context, srv *http.Server, l net.Listener) error {
+	srv.BaseContext = func(net.Listener) context.Context { return ctx }
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if err := srv.Shutdown(ctx); err != nil {
+			_ = srv.Close()
+		}
+	})
+	err := srv.Serve(l)
+	if !stop() {
+		<-ended
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// quiet is where net/http tells of handshakes that failed: any port scan makes some.
+func quiet() *log.Logger { return log.New(quietWriter{}, "", 0) }
+
+type quietWriter struct{}
+
+func (quietWriter) Write(text []byte) (int, error) {
+	klog.V(4).InfoS("Authenticated server", "says", strings.TrimSpace(string(text)))
+	return len(text), nil
+}
+
+// bounded is a listener with no more than some connections open; others wait in the kernel's queue.
+type bounded struct {
+	net.Listener
+	free   chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newBounded(l net.Listener, size int) *bounded {
+	return &bounded{Listener: l, free: make(chan struct{}, size), closed: make(chan struct{})}
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	select {
+	case b.free <- struct{}{}:
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := b.Listener.Accept()
+	if err != nil {
+		<-b.free
+		return nil, err
+	}
+	return &boundedConn{Conn: c, free: b.free}, nil
+}
+
+// Close implements net.Listener.
+func (b *bounded) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return b.Listener.Close()
+}
+
+type boundedConn struct {
+	net.Conn
+	free <-chan struct{}
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(func() { <-c.free })
+	return err
+}

@@ -1,0 +1,92 @@
+package server
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Route is one thing that the node's ports serve. Both ports are made of one list of them.
+type Route struct {
+	// Pattern is one of http.ServeMux, without a method and a host: "/stats/summary", "/exec/{namespace}/{pod}/{container}". The
+	// longer form of a path ends in "/" or in "{rest...}".
+	Pattern string
+	Handler http.Handler
+	// Methods are those that the authenticated port takes; none are GET and HEAD. The read-only port takes no other.
+	Methods []string
+	// ReadOnly: the read-only port has it, too. Without LocalOnly the authenticated one has all routes.
+	ReadOnly bool
+	// LocalOnly: the authenticated port does not have it.
+	LocalOnly bool
+	// Resource is the subresource of nodes that the authorizer is asked about: "log", "stats", "metrics", "pods", "healthz",
+	// "configz", "checkpoint" ...; "" is "proxy", which stands for all that have no name of their own.
+	Resource string
+	// OrProxy: who may use nodes/proxy may use it, too, as before Resource had a name of its own.
+	OrProxy bool
+	// Verb is what the authorizer is asked about; "" goes by the method: get, create, update, patch or delete. What acts in a
+	// container is "create", though WebSocket clients ask for it with GET.
+	Verb string
+	// Stream: answers may take as long as they take, and connections may be upgraded. Others have 30 s for an answer.
+	Stream bool
+	// Debugging: it is served only where enableDebuggingHandlers is set.
+	Debugging bool
+}
+
+// methods are those that a route takes.
+func (r *Route) methods() []string {
+	if len(r.Methods) > 0 {
+		return r.Methods
+	}
+	return []string{http.MethodGet, http.MethodHead}
+}
+
+// takes tells whether a route takes a method.
+func (r *Route) takes(method string) bool { return slices.Contains(r.methods(), method) }
+
+// verb is what is asked of the authorizer for a request.
+func (r *Route) verb(method string) string {
+	if r.Verb != "" {
+		return r.Verb
+	}
+	switch method {
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return "get"
+}
+
+// resources are the subresources of which the asker has to have one.
+func (r *Route) resources() []string {
+	switch {
+	case r.Resource == "" || r.Resource == proxy:
+		return []string{proxy}
+	case r.OrProxy:
+		return []string{r.Resource, proxy}
+	}
+	return []string{r.Resource}
+}
+
+const proxy = "proxy"
+
+// served is what a route does once a request may have it.
+func (r *Route) served(w http.ResponseWriter, req *http.Request) {
+	if !r.takes(req.Method) {
+		w.Header().Set("Allow", strings.Join(r.methods(), ", "))
+		http.Error(w, "method "+req.Method+" is not one of "+strings.Join(r.methods(), ", "), http.StatusMethodNotAllowed)
+		return
+	}
+	if r.Stream {
+		c := http.NewResponseController(w)
+		_ = c.SetWriteDeadline(time.Time{}) // a writer without deadlines, in a test
+		_ = c.SetReadDeadline(time.Time{})
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	r.Handler.ServeHTTP(w, req)
+}

@@ -1,0 +1,214 @@
+// Package shutdown ends the pods in good order when the device is shut down or rebooted: it has logind wait
+// (systemd-inhibit(1), "delay"), and ends the pods group by group, those of the lowest priority first, each group within
+// its time. Where there is no logind, or its bus is away, it tries again, and says so as a condition.
+//
+// It promises:
+//
+//   - The next group's turn comes when the one before has ended, or its time is over, and the device goes down when the
+//     last one has. Time that a group does not need is not waited out.
+//   - Logind waits as long as all groups may take: where its own limit is shorter that is raised, by a file of ours in
+//     logind.conf.d. Where it cannot be, the groups share what there is.
+//   - A shutdown that is called off lets the pods start again; see Options.Began.
+package shutdown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+)
+
+const (
+	retryMin = time.Second
+	retryMax = time.Minute
+	// reloadWithin is how long logind may take to read its configuration anew.
+	reloadWithin = 5 * time.Second
+	reloadLook   = 100 * time.Millisecond
+	// confName is the name of our file in logind.conf.d.
+	confName = "99-edgecore.conf"
+	// ConfDir is that folder, ConfFile the file where it lies on a device.
+	ConfDir  = "/etc/systemd/logind.conf.d"
+	ConfFile = ConfDir + "/" + confName
+)
+
+// Options configure a Watcher.
+type Options struct {
+	// Groups are the groups of pods, by rising priority.
+	Groups []Group
+	// Address is that of the D-Bus; empty is the system's.
+	Address string
+	// ConfDir is where logind's limit is raised.
+	ConfDir string
+	// Pods lists the pods of which something runs.
+	Pods func() []*v1.Pod
+	// End ends a pod, and returns when nothing of it runs any more or ctx has ended. grace is what its containers have.
+	End func(ctx context.Context, pod *v1.Pod, grace time.Duration)
+	// Began is told that a shutdown has begun, before the first pod ends, and with false that it was called off.
+	Began func(bool)
+	// Failed is told why a shutdown would not be noticed; nil that it would.
+	Failed func(error)
+}
+
+// Watcher waits for shutdowns.
+type Watcher struct{ opts Options }
+
+// New makes a watcher; Run starts it.
+func New(opts Options) *Watcher {
+	if opts.ConfDir == "" {
+		opts.ConfDir = ConfDir
+	}
+	return &Watcher{opts}
+}
+
+// Run waits for shutdowns until ctx ends.
+func (w *Watcher) Run(ctx context.Context) error {
+	if len(w.opts.Groups) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+		began := time.Now()
+		err := w.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		w.opts.Failed(err)
+		if time.Since(began) > retryMax {
+			delay = retryMin
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(delay):
+		}
+	}
+}
+
+// session watches over one connection to the bus, and returns why it ended.
+func (w *Watcher) session(ctx context.Context) error {
+	l, err := connect(ctx, w.opts.Address)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	groups, err := w.groups(ctx, l)
+	if err != nil {
+		return err
+	}
+	signals, err := l.shutdowns()
+	if err != nil {
+		return err
+	}
+	lock, err := l.inhibit()
+	if err != nil {
+		return err
+	}
+	defer func() { lock.release() }()
+	w.opts.Failed(nil)
+	klog.InfoS("A shutdown of the device waits for the pods", "atMost", total(groups))
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case begins, ok := <-signals:
+			switch {
+			case !ok:
+				return errors.New("the connection to the system's D-Bus was lost")
+			case begins:
+				w.shutDown(ctx, groups)
+				lock.release()
+			default:
+				klog.InfoS("The shutdown of the device was called off")
+				lock.release()
+				if lock, err = l.inhibit(); err != nil {
+					return err
+				}
+				w.opts.Began(false)
+			}
+		}
+	}
+}
+
+// groups are the groups with the time that logind gives them.
+func (w *Watcher) groups(ctx context.Context, l *logind) ([]Group, error) {
+	want := total(w.opts.Groups)
+	has, err := l.delay()
+	if err != nil {
+		return nil, err
+	}
+	if has >= want {
+		return w.opts.Groups, nil
+	}
+	if err := w.raise(ctx, l, want); err != nil {
+		klog.ErrorS(err, "Logind waits for less long than the pods may take; they share it", "has", has, "want", want)
+	}
+	if has, err = l.delay(); err != nil {
+		return nil, err
+	}
+	return fit(w.opts.Groups, has), nil
+}
+
+// raise raises logind's limit.
+func (w *Watcher) raise(ctx context.Context, l *logind, want time.Duration) error {
+	seconds := int64((want + time.Second - 1) / time.Second)
+	text := fmt.Sprintf("# Written by edgecore: as long as its shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
+	if err := os.MkdirAll(w.opts.ConfDir, 0o755); err != nil {
+		return err
+	}
+	file := filepath.Join(w.opts.ConfDir, confName)
+	if old, err := os.ReadFile(file); err != nil || string(old) != text {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := l.reload(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reloadWithin)
+	defer cancel()
+	for {
+		if has, err := l.delay(); err != nil || has >= want {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("logind has not taken InhibitDelayMaxSec=%d of %s", seconds, file)
+		case <-time.After(reloadLook):
+		}
+	}
+}
+
+// shutDown ends the pods, group by group.
+func (w *Watcher) shutDown(ctx context.Context, groups []Group) {
+	began := time.Now()
+	w.opts.Began(true)
+	batches := Assign(groups, w.opts.Pods())
+	for i, b := range batches {
+		if len(b.Pods) == 0 {
+			continue
+		}
+		klog.InfoS("The device is shut down; pods end", "pods", len(b.Pods), "priorityFrom", groups[i].Priority, "within", b.Grace)
+		w.endAll(ctx, b)
+	}
+	klog.InfoS("The pods have ended, and the device goes down", "took", time.Since(began).Round(time.Millisecond))
+}
+
+// endAll ends pods side by side, and returns when all have ended or their time is over.
+func (w *Watcher) endAll(ctx context.Context, b Batch) {
+	ctx, cancel := context.WithTimeout(ctx, b.Grace)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, pod := range b.Pods {
+		wg.Go(func() { w.opts.End(ctx, pod, graceOf(pod, b.Grace)) })
+	}
+	wg.Wait()
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		klog.InfoS("The time of a group of pods is over; the device does not wait for them", "pods", len(b.Pods), "had", b.Grace)
+	}
+}

@@ -1,0 +1,192 @@
+package shutdown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged/shutdown/logindtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// record is what a watcher did.
+type record struct {
+	mu    sync.Mutex
+	lines []string
+	err   error
+	ready chan struct{}
+	once  sync.Once
+}
+
+func (r *record) add(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, fmt.Sprintf(format, args...))
+}
+
+func (r *record) all() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.lines, "\n")
+}
+
+func (r *record) failed(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err = err; err == nil {
+		r.once.Do(func() { close(r.ready) })
+	}
+}
+
+func (r *record) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+func watch(t *testing.T, opts Options) *record {
+	t.Helper()
+	r := &record{ready: make(chan struct{})}
+	opts.Began, opts.Failed = func(began bool) { r.add("began %v", began) }, r.failed
+	if opts.Pods == nil {
+		opts.Pods = func() []*v1.Pod {
+			return []*v1.Pod{pod("critical", ptr.To[int32](systemCritical), 30), pod("web", nil, 30), pod("db", nil, 1)}
+		}
+	}
+	if opts.End == nil {
+		opts.End = func(_ context.Context, pod *v1.Pod, grace time.Duration) {
+			r.add("end of %s within %v", pod.Name, grace)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	w := New(opts)
+	go func() { ended <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *record) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case <-r.ready:
+	case <-time.After(time.Minute):
+		t.Fatalf("it does not wait for a shutdown: %v", r.failure())
+	}
+}
+
+func eventually(t *testing.T, what string, check func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !check(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// TestShutdown: over a real bus logind waits while the pods end, the critical ones last, and goes on when they have; a
+// shutdown that is called off is waited for again.
+func TestShutdown(t *testing.T) {
+	l := logindtest.Start(t, 5*time.Second)
+	conf := filepath.Join(t.TempDir(), "logind.conf.d")
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: conf})
+	r.wait(t)
+	if l.Locks() != 1 {
+		t.Errorf("%d locks are held, want 1", l.Locks())
+	}
+	// Logind's own limit was 5 s.
+	text, err := os.ReadFile(filepath.Join(conf, confName))
+	if err != nil || !strings.Contains(string(text), "\nInhibitDelayMaxSec=30\n") || l.Reloads() != 1 {
+		t.Errorf("%q, %v; %d reloads", text, err, l.Reloads())
+	}
+	l.Prepare(t, true)
+	eventually(t, "the lock is not released", func() bool { return l.Locks() == 0 })
+	got := strings.Split(r.all(), "\n")
+	if len(got) != 4 || got[0] != "began true" || got[3] != "end of critical within 10s" {
+		t.Fatalf("%q", got)
+	}
+	if middle := got[1] + got[2]; !strings.Contains(middle, "end of web within 20s") || !strings.Contains(middle, "end of db within 1s") {
+		t.Errorf("%q", got)
+	}
+	l.Prepare(t, false)
+	eventually(t, "no lock is taken again", func() bool { return l.Locks() == 1 && strings.HasSuffix(r.all(), "began false") })
+	l.Prepare(t, true)
+	eventually(t, "the second shutdown is not noticed", func() bool { return l.Locks() == 0 })
+}
+
+// TestSlowPods: a pod that does not end holds up its group for the group's time, and no longer.
+func TestSlowPods(t *testing.T) {
+	l := logindtest.Start(t, time.Hour)
+	r := &record{}
+	w := watch(t, Options{Groups: []Group{{0, 300 * time.Millisecond}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: t.TempDir(),
+		End: func(ctx context.Context, pod *v1.Pod, _ time.Duration) {
+			if pod.Name == "web" {
+				<-ctx.Done()
+				r.add("%s: %v", pod.Name, errors.Is(ctx.Err(), context.DeadlineExceeded))
+				return
+			}
+			r.add("%s", pod.Name)
+		}})
+	w.wait(t)
+	if l.Reloads() != 0 {
+		t.Error("a limit that is long enough was changed")
+	}
+	l.Prepare(t, true)
+	eventually(t, "the lock is not released", func() bool { return l.Locks() == 0 })
+	if got := r.all(); got != "db\nweb: true\ncritical" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestLimitStays: where logind keeps its limit, the groups share it.
+func TestLimitStays(t *testing.T) {
+	l := logindtest.Start(t, 3*time.Second)
+	l.Stubborn()
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: t.TempDir()})
+	r.wait(t)
+	l.Prepare(t, true)
+	eventually(t, "the lock is not released", func() bool { return l.Locks() == 0 })
+	if got := r.all(); !strings.Contains(got, "end of web within 2s") || !strings.Contains(got, "end of critical within 1s") {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestBusGoes: the loss of the bus is told, and its return is noticed.
+func TestBusGoes(t *testing.T) {
+	l := logindtest.Start(t, time.Hour)
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}}, Address: l.Address, ConfDir: t.TempDir()})
+	r.wait(t)
+	l.Stop()
+	eventually(t, "the loss is not told", func() bool { return r.failure() != nil })
+	l.Restart(t)
+	eventually(t, "the return is not noticed", func() bool { return r.failure() == nil && l.Locks() == 1 })
+}
+
+// TestNoGroups: nobody waits for a shutdown unless the configuration says so.
+func TestNoGroups(t *testing.T) {
+	r := watch(t, Options{Address: "unix:path=/nonexistent"})
+	if err := r.failure(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoBus(t *testing.T) {
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}}, Address: "unix:path=" + filepath.Join(t.TempDir(), "none")})
+	eventually(t, "it is not told", func() bool { err := r.failure(); return err != nil && strings.Contains(err.Error(), "D-Bus") })
+}

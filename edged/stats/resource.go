@@ -1,0 +1,68 @@
+package stats
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+)
+
+// The series of /metrics/resource, which metrics-server and with it `kubectl top` and the autoscalers read.
+var (
+	nodeCPU    = counter("node_cpu_usage_seconds_total", "Cumulative cpu time consumed by the node in core-seconds")
+	nodeMemory = gauge("node_memory_working_set_bytes", "Current working set of the node in bytes")
+	nodeSwap   = gauge("node_swap_usage_bytes", "Current swap usage of the node in bytes")
+
+	containerLabels = []string{"container", "namespace", "pod"}
+	containerCPU    = counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds", containerLabels...)
+	containerMemory = gauge("container_memory_working_set_bytes", "Current working set of the container in bytes", containerLabels...)
+	containerSwap   = gauge("container_swap_usage_bytes", "Current amount of the container swap usage in bytes", containerLabels...)
+	containerLimit  = gauge("container_swap_limit_bytes", "Current amount of the container swap limit in bytes", containerLabels...)
+	containerStart  = gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds", containerLabels...)
+
+	podNames  = []string{"namespace", "pod"}
+	podCPU    = counter("pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the pod in core-seconds", podNames...)
+	podMemory = gauge("pod_memory_working_set_bytes", "Current working set of the pod in bytes", podNames...)
+	podSwap   = gauge("pod_swap_usage_bytes", "Current amount of the pod swap usage in bytes", podNames...)
+
+	resourceError = gauge("resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise")
+	scrapeError   = gauge("scrape_error", "1 if there was an error while getting container metrics, 0 otherwise; replaced by resource_scrape_error")
+)
+
+// Resource collects what /metrics/resource tells.
+func (s *Stats) Resource() prometheus.Collector { return &collector{s.collectResource} }
+
+func (s *Stats) collectResource(ctx context.Context, ch chan<- prometheus.Metric) {
+	n, err := s.sampleNode(ctx)
+	var pods []*pod
+	if err == nil {
+		pods, err = s.samplePods(ctx)
+	}
+	failed := 0.0
+	if err != nil {
+		klog.V(2).InfoS("Metrics of resources left out", "err", err)
+		failed = 1
+	}
+	resourceError.now(ch, failed)
+	scrapeError.now(ch, failed)
+	if err != nil {
+		return
+	}
+	nodeCPU.tell(ch, n.at, seconds(n.cpu))
+	nodeMemory.tell(ch, n.at, whole(n.workingSet))
+	nodeSwap.tell(ch, n.at, whole(n.swap))
+	for _, p := range alone(pods) {
+		podCPU.tell(ch, p.at, seconds(p.cpu), p.pod.Namespace, p.pod.Name)
+		podMemory.tell(ch, p.at, whole(p.workingSet), p.pod.Namespace, p.pod.Name)
+		podSwap.tell(ch, p.at, whole(p.swap), p.pod.Namespace, p.pod.Name)
+		for i := range p.containers {
+			c := &p.containers[i]
+			labels := []string{c.name, p.pod.Namespace, p.pod.Name}
+			containerCPU.tell(ch, c.at, seconds(c.cpu), labels...)
+			containerMemory.tell(ch, c.at, whole(c.workingSet), labels...)
+			containerSwap.tell(ch, c.at, whole(c.swap), labels...)
+			containerLimit.tell(ch, c.at, whole(c.swapLimit), labels...)
+			containerStart.now(ch, float64(c.started.UnixNano())/1e9, labels...)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package status
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// TestStopped: a pod that the node ends shows the condition from the decision on, and fails with the reason when nothing
+// of it runs, however its containers ended.
+func TestStopped(t *testing.T) {
+	why := &Stopped{Reason: "Preempting", Message: "Preempted in order to admit critical pod", Condition: &v1.PodCondition{
+		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: "why",
+	}}
+	p := pod(v1.RestartPolicyNever, 0, 1)
+	runs := generate(p, box(runningC("c0")))
+	ends := generate(p, box(runningC("c0")), func(in *Inputs) { in.Stopped, in.Previous = why, runs })
+	if c := condition(ends, v1.DisruptionTarget); ends.Phase != v1.PodRunning || ends.Reason != "" || c.Message != "why" || c.ObservedGeneration != 3 || c.LastTransitionTime.IsZero() {
+		t.Errorf("while it ends: %s %s, %+v", ends.Phase, ends.Reason, c)
+	}
+	later := func(in *Inputs) { in.Stopped, in.Previous, in.Now = why, ends, t0.Add(time.Hour) }
+	for name, got := range map[string]v1.PodStatus{
+		"it ended well":      generate(p, box(exitedC("c0", 0)), later),
+		"it ended badly":     generate(p, box(exitedC("c0", 9)), later, func(in *Inputs) { in.Terminated = true }),
+		"nothing is left":    generate(p, &observed.Pod{UID: "1", Detailed: true}, later, func(in *Inputs) { in.Terminated = true }),
+		"nothing ever lived": generate(p, nil, func(in *Inputs) { in.Stopped, in.Terminated = why, true }),
+	} {
+		if got.Phase != v1.PodFailed || got.Reason != why.Reason || got.Message != why.Message || condition(got, v1.DisruptionTarget).Status != v1.ConditionTrue {
+			t.Errorf("%s: %s %s %s, %+v", name, got.Phase, got.Reason, got.Message, got.Conditions)
+		}
+		again := generate(p, nil, func(in *Inputs) { in.Previous, in.Terminated = got, true })
+		if again.Reason != why.Reason || condition(again, v1.DisruptionTarget) != condition(got, v1.DisruptionTarget) {
+			t.Errorf("%s: forgotten later: %+v", name, again)
+		}
+	}
+}
+
+func TestDeviceHealth(t *testing.T) {
+	sick := []v1.ResourceStatus{{Name: "example.com/x", Resources: []v1.ResourceHealth{{ResourceID: "1", Health: v1.ResourceHealthStatusUnhealthy}}}}
+	devices := func(in *Inputs) { in.Devices = map[string][]v1.ResourceStatus{"c1": sick} }
+	for name, obs := range map[string]*observed.Pod{"runs": box(runningC("c0"), runningC("c1")), "not there": nil} {
+		got := generate(pod(v1.RestartPolicyAlways, 0, 2), obs, devices)
+		if got.ContainerStatuses[0].AllocatedResourcesStatus != nil {
+			t.Errorf("%s: a container without devices has %v", name, got.ContainerStatuses[0].AllocatedResourcesStatus)
+		}
+		if diff := cmp.Diff(sick, got.ContainerStatuses[1].AllocatedResourcesStatus); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}

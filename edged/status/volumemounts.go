@@ -1,0 +1,15 @@
+package status
+
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/edged/volume"
+)
+
+// volumeMounts says how the volumes of a container are mounted. That is settled once the container was made.
+func volumeMounts(in Inputs, c *v1.Container, prev v1.ContainerStatus) []v1.VolumeMountStatus {
+	if prev.ContainerID != "" && len(prev.VolumeMounts) > 0 {
+		return prev.VolumeMounts
+	}
+	return volume.MountStatuses(c.VolumeMounts, func() bool { return in.RecursiveReadOnly })
+}

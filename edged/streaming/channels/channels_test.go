@@ -1,0 +1,86 @@
+package channels
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/gorilla/websocket"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRun talks to a runtime that sends back what it gets, the size of the terminal first, and ends with an outcome.
+func TestRun(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := (&websocket.Upgrader{Subprotocols: []string{protocol}}).Upgrade(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		send := func(channel byte, text string) {
+			if err := conn.WriteMessage(websocket.BinaryMessage, append([]byte{channel}, text...)); err != nil {
+				t.Error(err)
+			}
+		}
+		send(stdout, "")
+		got := map[byte]string{}
+		for got[stdin] == "" || got[resize] == "" {
+			_, data, err := conn.ReadMessage()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got[data[0]] += string(data[1:])
+		}
+		send(stdout, got[resize])
+		send(stderr, got[stdin])
+		send(outcome, `{"status":"Failure","reason":"NonZeroExitCode","message":"m","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}`)
+	}))
+	defer server.Close()
+	sizes := make(chan Size, 1)
+	sizes <- Size{80, 24}
+	var out, errOut bytes.Buffer
+	code, err := Run(t.Context(), server.URL, Streams{In: strings.NewReader("typed"), Out: &out, Err: &errOut, Sizes: sizes})
+	if code != 7 || err != nil || out.String() != `{"Width":80,"Height":24}` || errOut.String() != "typed" {
+		t.Errorf("%d, %v, %q, %q", code, err, out.String(), errOut.String())
+	}
+}
+
+func TestRunRefused(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "token expired", http.StatusNotFound) }))
+	defer server.Close()
+	if _, err := Run(t.Context(), server.URL, Streams{Out: io.Discard}); err == nil || !strings.Contains(err.Error(), "token expired") {
+		t.Errorf("err = %v", err)
+	}
+}
+
+func TestDecode(t *testing.T) {
+	for text, want := range map[string]struct {
+		code int
+		err  string
+	}{
+		`{"status":"Success"}`:                     {},
+		`{"status":"Failure","message":"no such"}`: {0, "no such"},
+		`{"status":"Failure","reason":"NonZeroExitCode","message":"m","details":{"causes":[{"reason":"ExitCode","message":"x"}]}}`: {0, "m"},
+	} {
+		code, err := decode([]byte(text))
+		if code != want.code || (err == nil) != (want.err == "") || err != nil && err.Error() != want.err {
+			t.Errorf("%s: %d, %v", text, code, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"1"}]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if code, err := decode(data); code != 0 && (err != nil || code > 255) {
+			t.Errorf("%q: %d, %v", data, code, err)
+		}
+	})
+}

@@ -1,0 +1,270 @@
+// Package streaming serves what kubectl asks a node for a pod: logs, exec, attach, port-forward and the older run. Who may
+// ask is the business of package server.
+//
+// Logs are read from their files, so they are there while the container runtime is down. For the rest, the runtime
+// opens a stream and says where; the connection of the client is then joined to it, byte for byte, whatever the two
+// speak (SPDY or WebSocket). Credentials of the client stay here. How many streams and logs are open at once is bounded,
+// and a stream on which nothing flows for the idle timeout is ended. All of them end with the context of New.
+package streaming
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// Defaults of Options.
+const (
+	// DefaultIdleTimeout is the kubelet's.
+	DefaultIdleTimeout = 4 * time.Hour
+	// DefaultMaxOpen bounds what a small device spends on those who look at it: some 150 KB for each.
+	DefaultMaxOpen = 32
+)
+
+// Runtime is what is asked of the container runtime.
+type Runtime interface {
+	Exec(ctx context.Context, in *runtimeapi.ExecRequest, opts ...grpc.CallOption) (*runtimeapi.ExecResponse, error)
+	Attach(ctx context.Context, in *runtimeapi.AttachRequest, opts ...grpc.CallOption) (*runtimeapi.AttachResponse, error)
+	PortForward(ctx context.Context, in *runtimeapi.PortForwardRequest, opts ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error)
+	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
+}
+
+// Node is what is asked of the node.
+type Node interface {
+	// Pods returns the pods with their newest status.
+	Pods() []*v1.Pod
+	// Observed returns what is known of a pod's containers, nil when that is nothing; it does not wait.
+	Observed(uid types.UID) *observed.Pod
+	// Refresh asks the runtime for it.
+	Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error)
+	// LogDir is the folder with a folder of logs for each container.
+	LogDir(pod *v1.Pod) string
+}
+
+// Options make a Server.
+type Options struct {
+	Node    Node
+	Runtime Runtime
+	// IdleTimeout is how long a stream may be silent; 0 is DefaultIdleTimeout.
+	IdleTimeout time.Duration
+	// MaxStreams and MaxLogs are how many may be open at once; 0 is DefaultMaxOpen.
+	MaxStreams, MaxLogs int
+}
+
+// Server has the handlers. Each takes the values of its pattern's path: namespace, pod, container and, where the path
+// has it, uid.
+type Server struct {
+	opts          Options
+	life          context.Context
+	streams, logs chan struct{}
+	// mu orders what begins with the wait for the end.
+	mu   sync.Mutex
+	open sync.WaitGroup
+}
+
+// New makes a Server, all of whose streams end with ctx.
+func New(ctx context.Context, opts Options) *Server {
+	opts.IdleTimeout = cmp.Or(opts.IdleTimeout, DefaultIdleTimeout)
+	opts.MaxStreams, opts.MaxLogs = cmp.Or(opts.MaxStreams, DefaultMaxOpen), cmp.Or(opts.MaxLogs, DefaultMaxOpen)
+	return &Server{opts: opts, life: ctx, streams: make(chan struct{}, opts.MaxStreams), logs: make(chan struct{}, opts.MaxLogs)}
+}
+
+// Wait waits until all streams have ended. Where the context of New has, no more begin.
+func (s *Server) Wait() {
+	s.begun()
+	s.open.Wait()
+}
+
+// begun returns when whoever is about to begin has begun.
+func (s *Server) begun() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+}
+
+// begin notes that a stream begins; it returns false when none may any more.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		return false
+	}
+	s.open.Add(1)
+	return true
+}
+
+// Open returns how many streams and logs are open.
+func (s *Server) Open() (streams, logs int) { return len(s.streams), len(s.logs) }
+
+// refusal is an answer other than what was asked for.
+type refusal struct {
+	code int
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(code int, format string, args ...any) error {
+	return &refusal{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+// answer tells the client of an error. The text is all of the body: kubectl shows it.
+func answer(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	if r, ok := err.(*refusal); ok {
+		code = r.code
+	} else if st, ok := status.FromError(err); ok {
+		switch st.Code() {
+		case codes.NotFound:
+			code = http.StatusNotFound
+		case codes.ResourceExhausted:
+			code = http.StatusTooManyRequests
+		case codes.InvalidArgument:
+			code = http.StatusBadRequest
+		case codes.Unavailable, codes.DeadlineExceeded:
+			code = http.StatusServiceUnavailable
+		}
+		err = fmt.Errorf("the container runtime refuses: %s", st.Message())
+	}
+	if code == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(err.Error())) // the client went away
+}
+
+// handler makes a handler that holds one of the places of what may be open at once, and whose request ends with the
+// server.
+func (s *Server) handler(places chan struct{}, what string, serve func(w http.ResponseWriter, r *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		default:
+			answer(w, refuse(http.StatusTooManyRequests, "this node has %d %s open, and takes no more; try again when one has ended", cap(places), what))
+			return
+		}
+		if !s.begin() {
+			answer(w, refuse(http.StatusServiceUnavailable, "the agent of this node is ending; try again when it has started"))
+			return
+		}
+		defer s.open.Done()
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(s.life, cancel)()
+		if err := serve(w, r.WithContext(ctx)); err != nil {
+			answer(w, err)
+		}
+	})
+}
+
+// pod finds the pod of a request: among several of a name the one that stays.
+func (s *Server) pod(r *http.Request) (*v1.Pod, error) {
+	namespace, name, uid := r.PathValue("namespace"), r.PathValue("pod"), types.UID(r.PathValue("uid"))
+	pod := choosePod(s.opts.Node.Pods(), namespace, name, uid)
+	if pod == nil {
+		return nil, refuse(http.StatusNotFound, "pod %q does not exist in namespace %q on this node", name, namespace)
+	}
+	return pod, nil
+}
+
+// choosePod is pure. A static pod has another UID in the cloud, which names this one's in an annotation.
+func choosePod(pods []*v1.Pod, namespace, name string, uid types.UID) *v1.Pod {
+	var found *v1.Pod
+	for _, p := range pods {
+		if p.Namespace != namespace || p.Name != name {
+			continue
+		}
+		if uid != "" && p.UID != uid && p.Annotations["kubernetes.io/config.hash"] != string(uid) {
+			continue
+		}
+		if found == nil || found.DeletionTimestamp != nil && p.DeletionTimestamp == nil {
+			found = p
+		}
+	}
+	return found
+}
+
+// container finds the running container of a request.
+func (s *Server) container(ctx context.Context, pod *v1.Pod, name string) (*observed.Container, error) {
+	if spec(pod, name) == nil {
+		return nil, refuse(http.StatusNotFound, "container not found (%q): pod %s has %s", name, pod.Name, strings.Join(containers(pod), ", "))
+	}
+	if c := s.opts.Node.Observed(pod.UID).Container(name); c.Running() {
+		return c, nil
+	}
+	obs, err := s.opts.Node.Refresh(ctx, pod.UID)
+	if err != nil {
+		return nil, err
+	}
+	c := obs.Container(name)
+	if !c.Running() {
+		return nil, refuse(http.StatusBadRequest, "container %q of pod %q does not run: %s", name, pod.Name, whyNot(pod, name))
+	}
+	return c, nil
+}
+
+// spec is a container of a pod, of any kind, nil when there is none of that name.
+func spec(pod *v1.Pod, name string) *v1.Container {
+	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		if i := slices.IndexFunc(list, func(c v1.Container) bool { return c.Name == name }); i >= 0 {
+			return &list[i]
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		if e := &pod.Spec.EphemeralContainers[i]; e.Name == name {
+			return new(v1.Container(e.EphemeralContainerCommon))
+		}
+	}
+	return nil
+}
+
+func containers(pod *v1.Pod) []string {
+	var names []string
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			names = append(names, list[i].Name)
+		}
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		names = append(names, pod.Spec.EphemeralContainers[i].Name)
+	}
+	return names
+}
+
+// statusOf is the status of a container of any kind; ok is false when there is none yet.
+func statusOf(pod *v1.Pod, name string) (st v1.ContainerStatus, ok bool) {
+	all := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses)
+	if i := slices.IndexFunc(all, func(c v1.ContainerStatus) bool { return c.Name == name }); i >= 0 {
+		return all[i], true
+	}
+	return st, false
+}
+
+// whyNot says in a word why a container does not run.
+func whyNot(pod *v1.Pod, name string) string {
+	st, ok := statusOf(pod, name)
+	switch {
+	case !ok:
+		return "it has not been started yet"
+	case st.State.Waiting != nil:
+		return "it waits (" + cmp.Or(st.State.Waiting.Reason, "no reason given") + ")"
+	case st.State.Terminated != nil:
+		return fmt.Sprintf("it has ended with exit code %d (%s)", st.State.Terminated.ExitCode, st.State.Terminated.Reason)
+	}
+	return "it has just ended"
+}

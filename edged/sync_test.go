@@ -1,0 +1,46 @@
+package edged
+
+import (
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+)
+
+// TestEndedMeanwhile: what ends between the look before a sync and the one after it is not told of by anybody, and has the pod synced again.
+func TestEndedMeanwhile(t *testing.T) {
+	container := func(id, name string, state runtimeapi.ContainerState) *observed.Container {
+		return &observed.Container{ID: id, Name: name, State: state}
+	}
+	const running, exited = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
+	pod := func(sandbox string, ready bool, containers ...*observed.Container) *observed.Pod {
+		p := &observed.Pod{Containers: containers}
+		if sandbox != "" {
+			p.Sandboxes = []*observed.Sandbox{{ID: sandbox, Ready: ready}}
+		}
+		return p
+	}
+	old := container("1", "c", exited)
+	for name, tc := range map[string]struct {
+		before, after *observed.Pod
+		want          bool
+	}{
+		"a container that runs":             {pod("s", true), pod("s", true, container("1", "c", running)), false},
+		"a container that ended at once":    {pod("s", true), pod("s", true, container("1", "c", exited)), true},
+		"its restart that ended at once":    {pod("s", true, old), pod("s", true, container("2", "c", exited), old), true},
+		"its restart that runs":             {pod("s", true, old), pod("s", true, container("2", "c", running), old), false},
+		"one that had ended before":         {pod("s", true, old), pod("s", true, old), false},
+		"one that crashed beside it":        {pod("s", true, container("1", "c", running)), pod("s", true, old), true},
+		"a sandbox that died at once":       {pod("", false), pod("s", false), true},
+		"a sandbox that died meanwhile":     {pod("s", true), pod("s", false), true},
+		"a sandbox that was dead":           {pod("s", false), pod("s", false), false},
+		"another sandbox that died at once": {pod("s", false), pod("t", false), true},
+		"a pod of which nothing is left":    {pod("s", true, old), pod("", false), false},
+		"a pod of which nothing was before": {pod("", false), pod("s", true), false},
+	} {
+		if got := endedMeanwhile(tc.before, tc.after); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package volume
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Measured is a volume of a pod and what it takes.
+type Measured struct {
+	Name string
+	// Dir is where it is.
+	Dir string
+	// Local: it takes of the disk of the node, and goes with the pod. Others lie in memory.
+	Local bool
+	Size
+}
+
+// MeasureVolumes returns those volumes of a pod that this node makes for it alone, with what they take. Claims, host paths
+// and what is on servers are not among them.
+func (m *Manager) MeasureVolumes(ctx context.Context, pod *v1.Pod) ([]Measured, error) {
+	var out []Measured
+	for i := range pod.Spec.Volumes {
+		vol := &pod.Spec.Volumes[i]
+		plugin := ownPlugin(vol)
+		if plugin == "" {
+			continue
+		}
+		dir, err := m.podVolume(pod.UID, plugin, vol.Name)
+		if err != nil {
+			return nil, err
+		}
+		one := Measured{Name: vol.Name, Dir: dir, Local: vol.ConfigMap != nil || vol.EmptyDir != nil && vol.EmptyDir.Medium == v1.StorageMediumDefault}
+		if one.Size, err = Measure(ctx, dir); err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+// ownPlugin is the plugin of a volume that this node makes; "" for all others.
+func ownPlugin(vol *v1.Volume) string {
+	switch {
+	case vol.EmptyDir != nil:
+		return pluginEmptyDir
+	case vol.ConfigMap != nil:
+		return pluginConfigMap
+	case vol.Secret != nil:
+		return pluginSecret
+	case vol.DownwardAPI != nil:
+		return pluginDownwardAPI
+	case vol.Projected != nil:
+		return pluginProjected
+	}
+	return ""
+}

@@ -1,0 +1,372 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+func localSource(path string) v1.PersistentVolumeSource {
+	return v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: path}}
+}
+
+func TestLocalVolume(t *testing.T) {
+	m, c, _ := withClaims(t)
+	host := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o600), os.Mkdir(filepath.Join(host, "sub"), 0o700),
+		os.WriteFile(filepath.Join(host, "sub/precious"), []byte("x"), 0o600))
+	_, pv := c.bound("c", "disk", localSource(host))
+	pod := podWith(claimVolume("c", false))
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](1234)}
+	place := setup(t, m, pod)["v"]
+	if want := filepath.Join(m.opts.Root, "pods", string(uid), "volumes/kubernetes.io~local-volume/disk"); place.Path != want {
+		t.Errorf("at %s, want %s", place.Path, want)
+	}
+	if diff := cmp.Diff(map[string]string{".": "2775 1234", "precious": "0660 1234", "sub": "2770 1234", "sub/precious": "0660 1234"}, owners(t, place.Path)); diff != "" {
+		t.Error(diff)
+	}
+	must(t, os.WriteFile(filepath.Join(host, "new"), nil, 0o600))
+	before := stamps(t, host)
+	if setup(t, m, pod); cmp.Diff(before, stamps(t, host)) != "" {
+		t.Error("the group was set a second time")
+	}
+	// Another pod with another group leaves the volume that is in use as it is.
+	second := podWith(claimVolume("c", true))
+	second.UID, second.Spec.SecurityContext = "second", &v1.PodSecurityContext{FSGroup: ptr.To[int64](99)}
+	ro := setup(t, m, second)["v"]
+	if err := os.WriteFile(filepath.Join(ro.Path, "new"), nil, 0o600); !errors.Is(err, unix.EROFS) || !ro.ReadOnly {
+		t.Errorf("a claim that is read-only was written: %v", err)
+	}
+	third := podWith(claimVolume("c", false))
+	third.UID, third.Spec.SecurityContext = "third", second.Spec.SecurityContext
+	setup(t, m, third)
+	if got := owners(t, host)["precious"]; got != "0660 1234" {
+		t.Errorf("a second pod changed the group: %s", got)
+	}
+	// What the node mounts into the folder later does not reach the pod, nor does what the pod mounts reach the node.
+	must(t, unix.Mount("tmpfs", filepath.Join(host, "sub"), "tmpfs", 0, ""))
+	t.Cleanup(func() { must(t, unmountAll(filepath.Join(host, "sub"))) })
+	if mounted, err := isMountpoint(filepath.Join(place.Path, "sub")); err != nil || mounted {
+		t.Errorf("the node's mount is in the pod: %v", err)
+	}
+	for _, id := range m.pods(t) {
+		must(t, m.Teardown(t.Context(), id), m.RemovePodDir(id))
+	}
+	must(t, unmountAll(filepath.Join(host, "sub")))
+	checkPrecious(t, host)
+	pv.Spec.Local.Path = filepath.Join(host, "missing")
+	for path, want := range map[string]string{"missing": "does not exist", "precious": "only directory and block device are supported", "../x": "must not contain '..'"} {
+		pv.Spec.Local.Path = host + "/" + path
+		if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// loopDevice makes a block device, with a file system or of zeros.
+func loopDevice(t *testing.T, format bool) string {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "image")
+	must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 8<<20))
+	if format {
+		if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", image).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "losetup", "-f", "--show", image).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	device := strings.TrimSpace(string(out))
+	t.Cleanup(func() {
+		must(t, exec.CommandContext(context.WithoutCancel(t.Context()), "losetup", "-d", device).Run())
+	})
+	return device
+}
+
+func TestLocalBlockDevice(t *testing.T) {
+	device := loopDevice(t, true)
+	m, c, _ := withClaims(t)
+	_, pv := c.bound("c", "disk", localSource(device))
+	pod := podWith(claimVolume("c", false))
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](77)}
+	place := setup(t, m, pod)["v"]
+	var fs unix.Statfs_t
+	if err := unix.Statfs(place.Path, &fs); err != nil || fs.Type != unix.EXT4_SUPER_MAGIC {
+		t.Errorf("file system %x, %v", fs.Type, err)
+	}
+	if got := owners(t, place.Path)["."]; got != "2775 77" {
+		t.Errorf("root: %s", got)
+	}
+	must(t, os.WriteFile(filepath.Join(place.Path, "f"), nil, 0o644))
+	setup(t, m, pod)
+	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+	again := setup(t, m, pod)["v"]
+	if _, err := os.Stat(filepath.Join(again.Path, "f")); err != nil {
+		t.Errorf("the volume lost its data: %v", err)
+	}
+	must(t, m.Teardown(t.Context(), uid))
+	pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
+	if diff := cmp.Diff(Place{Path: device, Block: true}, setup(t, m, pod)["v"]); diff != "" {
+		t.Error(diff)
+	}
+	must(t, m.Teardown(t.Context(), uid))
+	pv.Spec.Local.Path = t.TempDir()
+	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "is no block device") {
+		t.Errorf("a folder as a device: %v", err)
+	}
+}
+
+// A device that holds nothing gets a file system; one that holds anything, or is to be read only, does not.
+func TestBlankDeviceIsFormatted(t *testing.T) {
+	device := loopDevice(t, false)
+	m, c, _ := withClaims(t)
+	_, pv := c.bound("c", "disk", localSource(device))
+	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", true))); err == nil {
+		t.Error("a blank device was mounted read-only")
+	}
+	must(t, m.Teardown(t.Context(), uid))
+	pv.Spec.Local.FSType = ptr.To("xfs; reboot")
+	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || !strings.Contains(err.Error(), "is no type of file system") {
+		t.Errorf("%v", err)
+	}
+	pv.Spec.Local.FSType = nil
+	if blank, err := isBlank(device); err != nil || !blank {
+		t.Fatalf("written before it was to be: %v, %v", blank, err)
+	}
+	place := setup(t, m, podWith(claimVolume("c", false)))["v"]
+	must(t, os.WriteFile(filepath.Join(place.Path, "f"), nil, 0o600), m.Teardown(t.Context(), uid))
+	pv.Spec.Local.FSType = ptr.To("ext3") // not what is on it: ext4 has features that it has not
+	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil {
+		must(t, m.Teardown(t.Context(), uid))
+	}
+	pv.Spec.Local.FSType = nil
+	again := setup(t, m, podWith(claimVolume("c", false)))["v"]
+	if _, err := os.Stat(filepath.Join(again.Path, "f")); err != nil {
+		t.Errorf("a device that held something was formatted: %v", err)
+	}
+	must(t, m.Teardown(t.Context(), uid))
+	// What no program knows is somebody's all the same.
+	other := loopDevice(t, false)
+	must(t, os.WriteFile(other, []byte("precious bytes of an unknown kind"), 0o600))
+	if formatted, err := (mountCommand{}).Format(t.Context(), other, "ext4"); formatted || err != nil {
+		t.Errorf("formatted: %v, %v", formatted, err)
+	}
+}
+
+func TestHostPathClaim(t *testing.T) {
+	m, c, _ := withClaims(t)
+	host := t.TempDir()
+	_, pv := c.bound("c", "p", v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host + "/new", Type: ptr.To(v1.HostPathDirectoryOrCreate)}})
+	if diff := cmp.Diff(Place{Path: host + "/new", ReadOnly: true}, setup(t, m, podWith(claimVolume("c", true)))["v"]); diff != "" {
+		t.Error(diff)
+	}
+	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+	if _, err := os.Stat(host + "/new"); err != nil {
+		t.Error("the node's folder went with the pod")
+	}
+	pv.Spec.HostPath.Type = ptr.To(v1.HostPathFile)
+	const want = `MountVolume.SetUp failed for volume "v" : hostPath type check failed: %s/new is not a file`
+	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || err.Error() != fmt.Sprintf(want, host) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestVolumeForOtherNodes(t *testing.T) {
+	m, c, _ := withClaims(t)
+	_, pv := c.bound("c", "p", localSource(t.TempDir()))
+	pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{}}}}
+	m.opts.Selects = func(_ context.Context, s *v1.NodeSelector) (bool, error) {
+		if len(s.NodeSelectorTerms) == 2 {
+			return false, errors.New("labels are not known")
+		}
+		return len(s.NodeSelectorTerms) == 0, nil
+	}
+	for _, want := range []string{"no matching NodeSelectorTerms", "labels are not known"} {
+		want = `MountVolume.NodeAffinity check failed for volume "v" : ` + want
+		if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		pv.Spec.NodeAffinity.Required.NodeSelectorTerms = append(pv.Spec.NodeAffinity.Required.NodeSelectorTerms, v1.NodeSelectorTerm{})
+	}
+	pv.Spec.NodeAffinity.Required.NodeSelectorTerms = nil
+	setup(t, m, podWith(claimVolume("c", false)))
+}
+
+// pods are the UIDs of the pods on the disk.
+func (m *Manager) pods(t *testing.T) []types.UID {
+	t.Helper()
+	uids, err := m.Pods()
+	must(t, err)
+	return uids
+}
+
+func TestReadWriteOncePod(t *testing.T) {
+	m, c, _ := withClaims(t)
+	_, pv := c.bound("c", "p", csiSource())
+	first, second := podWith(claimVolume("c", false)), podWith(claimVolume("c", false))
+	second.UID = "second"
+	setup(t, m, first)
+	setup(t, m, second) // ReadWriteOnce is for a node
+	must(t, m.Teardown(t.Context(), second.UID))
+	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
+	m = New(m.opts) // an agent that knows what is on the disk only
+	const want = `MountVolume.SetUp failed for volume "v" : volume uses the ReadWriteOncePod access mode and is already in use by another pod`
+	for range 2 {
+		if _, err := m.Setup(t.Context(), second); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		setup(t, m, first)
+	}
+	must(t, m.Teardown(t.Context(), first.UID))
+	setup(t, m, second)
+}
+
+func TestPersistentTypesThatAreNotSupported(t *testing.T) {
+	for kind, src := range map[string]v1.PersistentVolumeSource{
+		"iscsi": {ISCSI: &v1.ISCSIPersistentVolumeSource{}}, "fc": {FC: &v1.FCVolumeSource{}}, "cephfs": {CephFS: &v1.CephFSPersistentVolumeSource{}},
+		"awsElasticBlockStore": {AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{}}, "unknown": {},
+	} {
+		m, c, _ := withClaims(t)
+		c.bound("c", "p", src)
+		want := `MountVolume.SetUp failed for volume "v" : PersistentVolume p is of type ` + kind + `, which is not supported by this node; use csi, local, nfs or hostPath`
+		if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// server plays a server: what is mounted of it is a tmpfs. While it hangs, calls wait for the end of their context.
+type server struct {
+	hangs    bool
+	refuses  error
+	mounts   []string
+	unmounts []bool // forced
+}
+
+func (s *server) Mount(ctx context.Context, source, target, fsType string, options []string) error {
+	s.mounts = append(s.mounts, fmt.Sprintf("%s %s %v", fsType, source, options))
+	if s.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if s.refuses != nil {
+		return s.refuses
+	}
+	return unix.Mount("tmpfs", target, "tmpfs", 0, "")
+}
+
+func (s *server) Unmount(ctx context.Context, target string, force bool) error {
+	s.unmounts = append(s.unmounts, force)
+	if s.hangs && !force {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return unix.Unmount(target, unix.MNT_DETACH)
+}
+
+func (s *server) Format(context.Context, string, string) (bool, error) { return false, nil }
+
+func TestNFS(t *testing.T) {
+	m, c, _ := withClaims(t)
+	s := &server{}
+	m.opts.Mounter = s
+	_, pv := c.bound("c", "share", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "fd00::1", Path: "/exports"}})
+	pv.Spec.MountOptions, pv.ObjectMeta = []string{"nfsvers=4.2", "soft"}, metav1.ObjectMeta{Name: "share", Annotations: map[string]string{v1.MountOptionAnnotation: "hard"}}
+	pod := podWith(claimVolume("c", true), vol("n", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "nas", Path: "/a"}}))
+	dir := filepath.Join(m.opts.Root, "pods", string(uid), "volumes/kubernetes.io~nfs")
+	for range 2 {
+		if diff := cmp.Diff(Volumes{"v": {Path: dir + "/share", ReadOnly: true}, "n": {Path: dir + "/n"}}, setup(t, m, pod)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if diff := cmp.Diff([]string{"nfs [fd00::1]:/exports [hard ro]", "nfs nas:/a []"}, s.mounts); diff != "" {
+		t.Error(diff)
+	}
+	pv.Annotations = nil
+	if diff := cmp.Diff([]string{"nfsvers=4.2", "soft"}, mountOptions(pv)); diff != "" {
+		t.Error(diff)
+	}
+	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+	for _, src := range []v1.NFSVolumeSource{{Server: "", Path: "/"}, {Server: "-o", Path: "/"}, {Server: "a b", Path: "/"}, {Server: "nas", Path: "x"}, {Server: "nas", Path: "/../x"}} {
+		if got, err := nfsSource(&src); err == nil {
+			t.Errorf("%+v became %s", src, got)
+		}
+	}
+}
+
+// A server that does not answer is waited for no longer than the pod is wanted, and in no other pod.
+func TestNFSThatHangs(t *testing.T) {
+	m, _, _ := withClaims(t)
+	s := &server{hangs: true}
+	m.opts.Mounter = s
+	pod := podWith(vol("n", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "nas", Path: "/a"}}))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := m.Setup(ctx, pod)
+		ended <- err
+	}()
+	other := podWith(emptyDir("", ""))
+	other.UID = "other"
+	setup(t, m, other)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	s.hangs, s.refuses = false, errors.New("mount.nfs: access denied by server")
+	const want = `MountVolume.SetUp failed for volume "n" : mount.nfs: access denied by server`
+	if _, err := m.Setup(t.Context(), pod); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// What a server holds up is unmounted by force in the end.
+func TestUnmountByForce(t *testing.T) {
+	m, _, _ := withClaims(t)
+	s := &server{}
+	m.opts.Mounter = s
+	dir := t.TempDir()
+	must(t, s.Mount(t.Context(), "nas:/", dir, "nfs", nil))
+	s.hangs = true
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	must(t, m.unmountOne(ctx, dir, 10*time.Millisecond))
+	if !slices.Equal(s.unmounts, []bool{false, true}) {
+		t.Errorf("unmounts by force: %v", s.unmounts)
+	}
+}
+
+// mount(8) that waits for somebody ends with its context, and so does what it started.
+func TestMountCommandEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	err := run(ctx, "sh", "-c", "echo waiting; sleep 60 & wait")
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting") || time.Since(begin) > 10*time.Second {
+		t.Errorf("after %v: %v", time.Since(begin), err)
+	}
+	err = mountCommand{}.Mount(t.Context(), "nas:/x", t.TempDir(), "nfs", []string{"soft"})
+	if err == nil || !strings.Contains(err.Error(), "Mounting arguments: -t nfs -o soft -- nas:/x") {
+		t.Errorf("%v", err)
+	}
+	target := t.TempDir()
+	must(t, unix.Mount("tmpfs", target, "tmpfs", 0, ""), mountCommand{}.Unmount(t.Context(), target, true))
+	if mounted, err := isMountpoint(target); err != nil || mounted {
+		t.Errorf("still mounted: %v", err)
+	}
+}

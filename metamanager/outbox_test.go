@@ -1,0 +1,192 @@
+package metamanager
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// waiting are the keys of the outbox.
+func (e *edge) waiting() []string {
+	keys, _, _ := e.outbox()
+	return keys
+}
+
+// TestOutboxDrains: nothing leaves without a link; with one the newest report on each object does, once.
+func TestOutboxDrains(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	h.answer(always(good))
+	for i := range 5 {
+		e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", fmt.Sprint(i)))))
+	}
+	e.ok(e.edged("patch", "default/podpatch/two", quote(t, patch("u2", "Running"))))
+	e.ok(e.edged("delete", "default/pod/two", `{}`))
+	e.ok(e.edged("insert", "default/event/e1", `{"reason":"Started"}`))
+	if got := h.sent(); got != nil {
+		t.Errorf("sent without a link: %v", got)
+	}
+	e.link(up)
+	eventually(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
+	want := []string{"delete default/pod/two", "insert default/event/e1", "patch default/podpatch/one", "patch default/podpatch/two"}
+	if diff := cmp.Diff(want, h.sent()); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+	eventually(t, "a new report leaves at once", func() bool { return len(e.waiting()) == 0 })
+	e.link(down)
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Failed"))))
+	h.sent()
+	e.link(up)
+	eventually(t, "what came meanwhile leaves over the new link", func() bool { return len(e.waiting()) == 0 })
+	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, h.sent()); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+}
+
+// TestOutboxOrder: the last status of a pod is with the cloud before its end is.
+func TestOutboxOrder(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	for i := range 20 {
+		e.ok(e.edged("patch", fmt.Sprintf("default/podpatch/p%d", i), quote(t, patch("u", "Failed"))))
+		e.ok(e.edged("delete", fmt.Sprintf("default/pod/p%d", i), `{}`))
+	}
+	var mu sync.Mutex
+	patched := map[string]bool{}
+	h.answer(func(m *model.Message) string {
+		mu.Lock()
+		defer mu.Unlock()
+		key, err := resource.Parse(m.Route.Resource)
+		if err != nil {
+			t.Error(err)
+		}
+		if key.Type == resource.TypePodPatch {
+			patched[key.Name] = true
+			return good
+		}
+		if !patched[key.Name] {
+			t.Errorf("%s ended before its status was sent", key.Name)
+		}
+		return `"OK"`
+	})
+	e.link(up)
+	eventually(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
+}
+
+// TestReportRefused: what the cloud will never take goes, what it may take later stays and comes again.
+func TestReportRefused(t *testing.T) {
+	for _, c := range []struct {
+		name, answer string
+		again        bool
+	}{
+		{"the pod is gone", failure(404, "NotFound"), false},
+		{"it is another pod", failure(409, "Conflict"), false},
+		{"it makes no sense", failure(422, "Invalid"), false},
+		{"it may not", failure(403, "Forbidden"), false},
+		{"not at the top", `{"ErrStatus":{"code":404}}`, false},
+		{"too many", failure(429, "TooManyRequests"), true},
+		{"trouble", failure(500, "InternalError"), true},
+		{"no words", `{"Object":null,"Err":{}}`, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e, h := newLinked(t, Options{})
+			h.answer(always(c.answer))
+			e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+			e.link(up)
+			if !c.again {
+				eventually(t, "it is dropped", func() bool { return len(e.waiting()) == 0 })
+				return
+			}
+			eventually(t, "it is tried", func() bool { return len(h.sent()) > 0 })
+			if len(e.waiting()) != 1 {
+				t.Fatal("the report is lost")
+			}
+			h.answer(always(good))
+			eventually(t, "it is tried again", func() bool { return len(e.waiting()) == 0 })
+		})
+	}
+}
+
+// TestForbidden: an API server that does not know yet what cloudcore may do is asked again, about pods that are here.
+func TestForbidden(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
+	h.answer(always(failure(403, "Forbidden")))
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+	e.ok(e.edged("patch", "default/podpatch/gone", quote(t, patch("u2", "Running"))))
+	e.link(up)
+	eventually(t, "that on a pod which is gone is dropped", func() bool { return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"}) })
+	h.answer(always(good))
+	eventually(t, "the other is tried again", func() bool { return len(e.waiting()) == 0 })
+}
+
+// TestNewerReportOvertakes: the answer to a report is none to a newer one.
+func TestNewerReportOvertakes(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	first, release := make(chan struct{}, 1), make(chan struct{})
+	var once sync.Once
+	var mu sync.Mutex
+	var contents []string
+	h.answer(func(m *model.Message) string {
+		mu.Lock()
+		contents = append(contents, string(m.ContentData()))
+		mu.Unlock()
+		once.Do(func() {
+			first <- struct{}{}
+			<-release
+		})
+		return good
+	})
+	e.link(up)
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Pending"))))
+	<-first
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+	close(release)
+	eventually(t, "both are answered", func() bool { return len(e.waiting()) == 0 })
+	if diff := cmp.Diff([]string{patch("u1", "Pending"), patch("u1", "Running")}, contents); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+}
+
+// TestEventsAreBounded: of those that wait the newest are kept.
+func TestEventsAreBounded(t *testing.T) {
+	e, _ := newLinked(t, Options{})
+	for i := range eventsMax + 50 {
+		e.ok(e.edged("insert", fmt.Sprintf("default/event/e%04d", i), fmt.Sprintf(`{"n":%d}`, i)))
+	}
+	keys := e.waiting()
+	if len(keys) > eventsMax || len(keys) < eventsMax*4/5 {
+		t.Errorf("%d events wait, want up to %d", len(keys), eventsMax)
+	}
+	if last := fmt.Sprintf("insert default/event/e%04d", eventsMax+49); keys[len(keys)-1] != last || keys[0] == "insert default/event/e0000" {
+		t.Errorf("from %s to %s, want the newest", keys[0], keys[len(keys)-1])
+	}
+}
+
+// TestBackoff: a lane that fails waits longer each time, and others do not wait for it.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDrain()
+		var waits []time.Duration
+		for range 8 {
+			waits = append(waits, d.backoff("a")/time.Second)
+		}
+		if diff := cmp.Diff([]time.Duration{1, 2, 4, 8, 16, 32, 60, 60}, waits); diff != "" {
+			t.Errorf("waits (-want +got):\n%s", diff)
+		}
+		if d.backoff("b") != retryFirst {
+			t.Error("b waits for a's sake")
+		}
+		d.worked("a")
+		if d.backoff("a") != retryFirst {
+			t.Error("a waits for what is over")
+		}
+	})
+}

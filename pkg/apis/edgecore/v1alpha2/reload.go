@@ -1,0 +1,116 @@
+package v1alpha2
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+)
+
+// reloadable are the keys whose change is taken over while the agent runs; a mapping that is named is so as a whole.
+// A part that learns to take over another one adds it here, and a test of cmd/edgecore fails where nothing comes of it.
+func reloadable() map[string]bool {
+	keys := map[string]bool{"modules.edged.reportEvent": true}
+	for _, k := range []string{"minimumGCAge", "maxPerPodContainerCount", "maxContainerCount"} {
+		keys["modules.edged."+k] = true
+	}
+	for _, k := range []string{"heartbeat", "messageQPS", "messageBurst", "projectID", "websocket", "quic"} {
+		keys["modules.edgeHub."+k] = true
+	}
+	for _, k := range []string{
+		"clusterDomain", "clusterDNS", "resolvConf", "crashLoopBackOff", "eventRecordQPS", "eventBurst",
+		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls", "containerLogMaxSize", "containerLogMaxFiles",
+		"imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
+		"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
+	} {
+		keys["modules.edged.tailoredKubeletConfig."+k] = true
+	}
+	return keys
+}
+
+// ReloadableKeys returns the keys whose change is taken over while the agent runs, in order.
+func ReloadableKeys() []string { return strict.SortedKeys(reloadable()) }
+
+// Change is a key that two configurations give different values.
+type Change struct {
+	Path string
+	// From and To are the values as JSON, "unset" where there is none, and hidden where they are secret.
+	From, To string
+	// Live: the agent takes it over while it runs.
+	Live bool
+}
+
+func (c Change) String() string { return fmt.Sprintf("%s: %s -> %s", c.Path, c.From, c.To) }
+
+// unset is the value of a key that is not there.
+const unset = "unset"
+
+// Changes returns what another configuration changes, by path. Keys that this version does not act on are left out:
+// there is nothing to take over. It is pure.
+func Changes(from, to *EdgeCore) ([]Change, error) {
+	var trees [4]any
+	for i, e := range []*EdgeCore{from, to, from.Redacted(), to.Redacted()} {
+		data, err := json.Marshal(e)
+		if err != nil {
+			return nil, fmt.Errorf("compare configurations: %w", err)
+		}
+		if err := json.Unmarshal(data, &trees[i]); err != nil {
+			return nil, fmt.Errorf("compare configurations: %w", err)
+		}
+	}
+	d := differ{keys: schema().Keys(), live: live(), reloadable: reloadable()}
+	d.walk("", trees[0], trees[1], trees[2], trees[3], false, false)
+	return d.changes, nil
+}
+
+// differ lays two trees beside each other, and beside them what may be shown of each.
+type differ struct {
+	keys             map[string]reflect.Type
+	live, reloadable map[string]bool
+	changes          []Change
+}
+
+func (d *differ) walk(path string, from, to, showFrom, showTo any, used, taken bool) {
+	if reflect.DeepEqual(from, to) {
+		return
+	}
+	used, taken = used || d.live[path], taken || d.reloadable[path]
+	if d.mapping(path) {
+		a, b, shownA, shownB := mapOf(from), mapOf(to), mapOf(showFrom), mapOf(showTo)
+		all := map[string]any{}
+		maps.Copy(all, a)
+		maps.Copy(all, b)
+		for _, k := range slices.Sorted(maps.Keys(all)) {
+			d.walk(strict.Join(path, k), a[k], b[k], shownA[k], shownB[k], used, taken)
+		}
+		return
+	}
+	if used {
+		d.changes = append(d.changes, Change{Path: path, From: text(showFrom), To: text(showTo), Live: taken})
+	}
+}
+
+// mapping tells whether there are keys of ours below a path; a mapping of the user's own keys is one value.
+func (d *differ) mapping(path string) bool {
+	t, known := d.keys[path]
+	return path == "" || known && strict.IsMapping(t)
+}
+
+func mapOf(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	return m
+}
+
+func text(v any) string {
+	if v == nil {
+		return unset
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return unset
+	}
+	return strict.Clip(string(data))
+}

@@ -1,0 +1,133 @@
+package sdnotify
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func env(vars map[string]string) func(string) string { return func(k string) string { return vars[k] } }
+
+func TestFromEnv(t *testing.T) {
+	for name, c := range map[string]struct {
+		vars  map[string]string
+		none  bool
+		limit time.Duration
+		bad   string
+	}{
+		"nobody":          {vars: nil, none: true},
+		"only a watchdog": {vars: map[string]string{"WATCHDOG_USEC": "1000"}, none: true},
+		"told":            {vars: map[string]string{"NOTIFY_SOCKET": "/run/x"}},
+		"watched":         {vars: map[string]string{"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, limit: 3 * time.Second},
+		"another process": {vars: map[string]string{"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}},
+		"no path":         {vars: map[string]string{"NOTIFY_SOCKET": "x"}, bad: `NOTIFY_SOCKET "x"`},
+		"no number":       {vars: map[string]string{"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1s"}, bad: `WATCHDOG_USEC "1s"`},
+		"too large":       {vars: map[string]string{"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": strconv.FormatInt(1<<62, 10)}, bad: "WATCHDOG_USEC"},
+	} {
+		n, err := FromEnv(env(c.vars), 7)
+		switch {
+		case c.bad != "":
+			if err == nil || !strings.Contains(err.Error(), c.bad) {
+				t.Errorf("%s: err = %v", name, err)
+			}
+		case err != nil || (n == nil) != c.none:
+			t.Errorf("%s: %+v, %v", name, n, err)
+		case n != nil && n.limit != c.limit:
+			t.Errorf("%s: limit %v, want %v", name, n.limit, c.limit)
+		}
+	}
+}
+
+// manager is the socket of a service manager.
+func manager(t *testing.T, name string) (*net.UnixConn, string) {
+	t.Helper()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn, name
+}
+
+func hears(t *testing.T, conn *net.UnixConn, patience time.Duration) string {
+	t.Helper()
+	buffer := make([]byte, 4096)
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := conn.Read(buffer)
+	if err != nil {
+		return ""
+	}
+	return string(buffer[:n])
+}
+
+func TestKeep(t *testing.T) {
+	for _, name := range []string{filepath.Join(t.TempDir(), "s"), "@edgecore-test-" + strconv.FormatInt(time.Now().UnixNano(), 36)} {
+		conn, socket := manager(t, name)
+		n, err := FromEnv(env(map[string]string{"NOTIFY_SOCKET": socket, "WATCHDOG_USEC": "30000"}), 1)
+		if err != nil || !n.Watched() {
+			t.Fatal(n, err)
+		}
+		if err := n.Send(Ready); err != nil {
+			t.Fatal(err)
+		}
+		if got := hears(t, conn, time.Minute); got != "READY=1" {
+			t.Fatalf("heard %q", got)
+		}
+		var stuck atomic.Bool
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			n.Keep(ctx, func() error {
+				if stuck.Load() {
+					return errors.New("stuck")
+				}
+				return nil
+			}, func() string { return "all\nwell" })
+		}()
+		if got := hears(t, conn, time.Minute); got != "WATCHDOG=1\nSTATUS=all; well" {
+			t.Errorf("heard %q", got)
+		}
+		for range 3 {
+			if got := hears(t, conn, time.Minute); got != "WATCHDOG=1" {
+				t.Errorf("heard %q", got)
+			}
+		}
+		stuck.Store(true)
+		silent := false
+		for range 100 { // what was said before may still come
+			if silent = hears(t, conn, 100*time.Millisecond) == ""; silent {
+				break
+			}
+		}
+		if !silent {
+			t.Error("a stuck process says that it lives")
+		}
+		cancel()
+		<-ended
+	}
+}
+
+func TestNobody(t *testing.T) {
+	var n *Notifier
+	if err := n.Send(Ready); err != nil || n.Watched() {
+		t.Error(err)
+	}
+	n.Keep(t.Context(), func() error { t.Error("asked"); return nil }, func() string { return "" })
+	gone := &Notifier{socket: filepath.Join(t.TempDir(), "none")}
+	if err := gone.Send(Ready); err == nil {
+		t.Error("nobody heard it, and there is no error")
+	}
+}

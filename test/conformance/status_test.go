@@ -1,0 +1,107 @@
+package conformance
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// statusRows are about what is told of a pod.
+func statusRows() []row {
+	return []row{
+		{
+			name: "status-running",
+			spec: `
+initContainers: [{name: first, command: ["true"]}]
+containers: [{name: main}]
+`,
+			check: func(p *pod) {
+				p.running()
+				var got *v1.Pod
+				p.until("the newest spec is seen", func() error { // cloudcore may have added tolerations
+					if got = p.get(); got.Status.ObservedGeneration != got.Generation {
+						return fmt.Errorf("observed generation %d of %d", got.Status.ObservedGeneration, got.Generation)
+					}
+					return nil
+				})
+				s := &got.Status
+				for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodScheduled} {
+					c := condition(s, kind)
+					if c == nil || c.Status != v1.ConditionTrue || c.Reason != "" || c.Message != "" || c.LastTransitionTime.IsZero() || c.ObservedGeneration != got.Generation {
+						p.Errorf("%s: %+v, generation %d", kind, c, got.Generation)
+					}
+				}
+				if net.ParseIP(s.PodIP) == nil || net.ParseIP(s.HostIP) == nil || len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP || len(s.HostIPs) == 0 || s.HostIPs[0].IP != s.HostIP {
+					p.Errorf("addresses %s %v, host %s %v", s.PodIP, s.PodIPs, s.HostIP, s.HostIPs)
+				}
+				if s.StartTime.IsZero() || s.QOSClass != v1.PodQOSBestEffort || s.ObservedGeneration != got.Generation || s.Reason != "" || s.Message != "" {
+					p.Errorf("%+v", s)
+				}
+				if c := containerStatus(s, "first"); !c.Ready || c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.State.Terminated.FinishedAt.IsZero() {
+					p.Errorf("init container %+v", c)
+				}
+				p.says("main", "hostname -i", s.PodIP)
+			},
+		},
+		{
+			name: "status-succeeded",
+			spec: `
+restartPolicy: Never
+containers: [{name: main, command: ["true"]}]
+`,
+			check: func(p *pod) {
+				s := &p.phase(v1.PodSucceeded).Status
+				for kind, want := range map[v1.PodConditionType]v1.ConditionStatus{v1.PodInitialized: v1.ConditionTrue, v1.ContainersReady: v1.ConditionFalse, v1.PodReady: v1.ConditionFalse} {
+					if c := condition(s, kind); c == nil || c.Status != want || c.Reason != "PodCompleted" {
+						p.Errorf("%s: %+v", kind, c)
+					}
+				}
+				if c := containerStatus(s, "main"); c.Ready || c.State.Terminated.Reason != "Completed" {
+					p.Errorf("%+v", c)
+				}
+			},
+		},
+		{
+			name: "status-failed",
+			spec: `
+restartPolicy: Never
+containers:
+- {name: code, command: [sh, -c, "exit 3"]}
+- {name: oom, command: [tail, /dev/zero], resources: {limits: {memory: 16Mi}}}
+`,
+			check: func(p *pod) {
+				s := &p.phase(v1.PodFailed).Status
+				for name, want := range map[string]struct {
+					code   int32
+					reason string
+				}{"code": {3, "Error"}, "oom": {137, "OOMKilled"}} {
+					if end := containerStatus(s, name).State.Terminated; end == nil || end.ExitCode != want.code || end.Reason != want.reason {
+						p.Errorf("%s: %+v", name, end)
+					}
+				}
+			},
+		},
+		{
+			name: "status-restarts",
+			spec: `
+restartPolicy: OnFailure
+containers: [{name: main, command: [sh, -c, "n=$(cat /dev/termination-log); echo -n gone >/dev/termination-log; test -e /tmp/x && exit 0; exit 5"]}]
+`,
+			check: func(p *pod) {
+				got := p.waits("main", "CrashLoopBackOff", "restarting failed container=main pod=status-restarts_")
+				c := containerStatus(&got.Status, "main")
+				if end := c.LastTerminationState.Terminated; end == nil || end.ExitCode != 5 || end.Reason != "Error" || end.Message != "gone" || !strings.HasPrefix(end.ContainerID, "containerd://") {
+					p.Errorf("last state %+v", end)
+				}
+				p.status("its restarts are counted", func(s *v1.PodStatus) error {
+					if c := containerStatus(s, "main"); c.RestartCount < 1 || c.LastTerminationState.Terminated == nil {
+						return fmt.Errorf("containers %s", states(s))
+					}
+					return nil
+				})
+			},
+		},
+	}
+}

@@ -1,0 +1,223 @@
+package gc
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/images"
+)
+
+// TestClear: dead containers go as the configuration says, and whatever earlier pods left behind goes when the agent starts.
+func TestClear(t *testing.T) {
+	t.Parallel()
+	if binary.err != nil {
+		t.Fatal(binary.err)
+	}
+	ctrd := testenv.StartContainerd(t, testenv.Options{})
+	a := testenv.StartAgent(t, ctrd, agent.Options{
+		Binary: binary.path, Edged: map[string]any{"maxPerPodContainerCount": 0}, Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}},
+	})
+	n := &node{Agent: a, t: t, ctrd: ctrd, cri: testenv.Dial(t, ctrd)}
+	t.Run("dead containers", func(t *testing.T) { n.t = t; deadContainers(t, n) })
+	t.Run("what pods left behind", func(t *testing.T) { n.t = t; leftBehind(t, n) })
+}
+
+const scratch = `    volumeMounts: [{name: scratch, mountPath: /scratch}, {name: memory, mountPath: /memory}]
+  volumes:
+  - {name: scratch, emptyDir: {}}
+  - {name: memory, emptyDir: {medium: Memory, sizeLimit: 1Mi}}`
+
+// containers are those of a pod, dead ones too, by their ids.
+func (n *node) containers(uid string) map[string]runtimeapi.ContainerState {
+	n.t.Helper()
+	list, err := n.cri.ListContainers(n.t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+		LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid},
+	}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	states := map[string]runtimeapi.ContainerState{}
+	for _, c := range list.Containers {
+		states[c.Id] = c.State
+	}
+	return states
+}
+
+// deadContainers: with maxPerPodContainerCount 0 none is kept beside the one that runs, and what happened stays in the status; the
+// newest attempt of a pod that has ended goes, too.
+func deadContainers(t *testing.T, n *node) {
+	n.manifest("crashes", pod("crashes", images.Demo, "echo x >> /scratch/n; [ $(wc -l < /scratch/n) -gt 3 ] || exit 3; "+forever, scratch))
+	n.manifest("ends", strings.Replace(pod("ends", images.Demo, "echo bye; exit 0"), "spec:\n", "spec:\n  restartPolicy: Never\n", 1))
+	var crashed, ended *v1.Pod
+	testenv.Poll(t, patience, func() error {
+		pods, err := n.Pods(t.Context())
+		if err != nil {
+			return err
+		}
+		if crashed = pods["crashes"]; crashed == nil || len(crashed.Status.ContainerStatuses) == 0 || crashed.Status.ContainerStatuses[0].RestartCount < 3 {
+			return fmt.Errorf("pod crashes has not crashed often enough: %+v", crashed)
+		}
+		if ended = pods["ends"]; ended == nil || ended.Status.Phase != v1.PodSucceeded {
+			return fmt.Errorf("pod ends: %+v", ended)
+		}
+		return nil
+	})
+	n.running("crashes")
+	testenv.Poll(t, patience, func() error {
+		for uid, want := range map[string]int{string(crashed.UID): 1, string(ended.UID): 0} {
+			if have := n.containers(uid); len(have) != want {
+				return fmt.Errorf("pod %s has containers %v, want %d", uid, have, want)
+			}
+		}
+		return nil
+	})
+	pods, err := n.Pods(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := pods["crashes"].Status.ContainerStatuses[0]
+	if last := st.LastTerminationState.Terminated; st.RestartCount != 3 || last == nil || last.ExitCode != 3 {
+		t.Errorf("the status forgot what happened: %+v", st)
+	}
+	if st := pods["ends"].Status; st.Phase != v1.PodSucceeded || st.ContainerStatuses[0].State.Terminated == nil {
+		t.Errorf("the status of the pod that ended forgot it: %+v", st)
+	}
+	if logs, err := filepath.Glob(filepath.Join(n.PodLogs(), "default_crashes-*", "main", "*.log")); err != nil || len(logs) != 1 {
+		t.Errorf("logs of dead containers stay: %v, %v", logs, err)
+	}
+	n.remove("ends")
+	n.gone("ends")
+}
+
+// plant makes what a pod would have left behind that nobody remembers: a folder with a mount, logs, a cgroup, a link.
+func plant(t *testing.T, n *node, like, uid string) (link string) {
+	t.Helper()
+	mounted := filepath.Join(n.Dir, "root", "pods", uid, "volumes", "kubernetes.io~empty-dir", "memory")
+	logs := filepath.Join(n.PodLogs(), "default_planted_"+uid, "main")
+	for _, dir := range []string{mounted, logs} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	groups, err := n.ctrd.PodCgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		if strings.Contains(filepath.Base(g), like) {
+			if err := os.Mkdir(filepath.Join(filepath.Dir(g), strings.ReplaceAll(filepath.Base(g), like, uid)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	link = filepath.Join("/var/log/containers", "planted_default_main-"+uid+".log")
+	if err := os.Symlink(filepath.Join(n.PodLogs(), "default_vanished_"+uid, "main", "0.log"), link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(link); err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+	})
+	return link
+}
+
+// leftBehind: pods whose containers somebody took away, and pods that nobody has ever heard of, leave nothing behind; a pod that
+// runs is not touched.
+func leftBehind(t *testing.T, n *node) {
+	n.manifest("goes", pod("goes", images.Demo, forever, scratch))
+	goes := n.running("goes")
+	stays := n.running("crashes")
+	lives := n.containers(string(stays.UID))
+	const planted = "0a1b2c3d-0000-4000-8000-00000000c0de"
+	if err := n.Kill9(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.remove("goes")
+	list, err := n.cri.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(goes.UID)}}})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatal(list, err)
+	}
+	id := list.Items[0].Id
+	if _, err := n.cri.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.cri.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+		t.Fatal(err)
+	}
+	link := plant(t, n, string(stays.UID), planted)
+	for _, uid := range []string{string(goes.UID), planted} {
+		if err := traces(n, uid); err == nil {
+			t.Fatalf("nothing is left of pod %s before the agent starts", uid)
+		}
+	}
+	if err := n.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Poll(t, patience, func() error {
+		for _, uid := range []string{string(goes.UID), planted} {
+			if err := traces(n, uid); err != nil {
+				return err
+			}
+		}
+		if _, err := os.Lstat(link); !os.IsNotExist(err) {
+			return fmt.Errorf("link %s is left: %v", link, err)
+		}
+		return nil
+	})
+	n.running("crashes")
+	for id := range lives {
+		if n.containers(string(stays.UID))[id] != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			t.Errorf("container %s of the pod that stays does not run any more", id)
+		}
+	}
+	if err := traces(n, string(stays.UID)); err == nil {
+		t.Error("what belongs to the pod that stays is gone")
+	}
+}
+
+// traces is an error that says what is left of a pod.
+func traces(n *node, uid string) error {
+	var found []string
+	for _, pattern := range []string{filepath.Join(n.Dir, "root", "pods", uid), filepath.Join(n.PodLogs(), "*_"+uid)} {
+		list, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		found = append(found, list...)
+	}
+	groups, err := n.ctrd.PodCgroups()
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		if strings.Contains(g, uid) || strings.Contains(g, strings.ReplaceAll(uid, "-", "_")) { // the latter where systemd makes them
+			found = append(found, g)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, "/pods/"+uid) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	if len(found) > 0 {
+		return fmt.Errorf("of pod %s is left: %s", uid, strings.Join(found, ", "))
+	}
+	return nil
+}

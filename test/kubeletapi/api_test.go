@@ -1,0 +1,181 @@
+package kubeletapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+// TestKubeletAPI goes through a node's life: what it serves and to whom, its certificate, and the time without a cloud.
+func TestKubeletAPI(t *testing.T) {
+	s := newSite(t)
+	must(t, s.WriteManifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main, image: edgecore.local/demo:1, command: [sleep, inf]}]}\n"))
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"routes", s.testRoutes}, {"rights", s.testRights}, {"certificate", s.testCertificate}, {"too many connections", s.testConnections}, {"offline", s.testOffline},
+	} {
+		t.Run(step.name, step.run)
+	}
+}
+
+// testRoutes asks for all that has no suite of its own.
+func (s *site) testRoutes(t *testing.T) {
+	const admin, web = kube.AdminUser, "web-" + nodeName
+	for _, c := range []struct{ method, path, begin, has string }{
+		{"GET", "/healthz", "200", "ok"},
+		{"GET", "/pods", "200", `"name":"` + web + `"`},
+		{"GET", "/runningpods/", "200", `"name":"` + web + `"`},
+		{"GET", "/configz", "200", `"serverTLSBootstrap":true`},
+		{"GET", "/metrics", "200", "kubelet_running_pods 1"},
+		{"GET", "/logs/", "200", "href="},
+		{"GET", "/logs/../../etc/shadow", "404", ""},
+		{"GET", "/debug/pprof/goroutine?debug=1", "200", "goroutine profile"},
+		{"POST", "/checkpoint/default/" + web + "/none", "404", "does not run on this node"},
+		{"POST", "/checkpoint/default/" + web + "/main", "500", "checkpoint of container main of pod default/" + web}, // containerd 1.6 makes none
+		{"POST", "/pods", "405", ""},
+		{"GET", "/nothing", "404", ""},
+	} {
+		s.answers(t, admin, c.method, c.path, c.begin, c.has)
+		s.answers(t, "", c.method, c.path, "401", "")
+	}
+}
+
+// testRights: subresources of nodes, one by one, for certificates and for tokens.
+func (s *site) testRights(t *testing.T) {
+	for _, user := range []string{"metrics", "logs", "any", "none"} {
+		_, err := s.kube.AddUser(user)
+		must(t, err)
+	}
+	grant := func(user, resource, verb string) {
+		must(t, s.kube.Apply(t.Context(), fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-%[1]s}
+rules: [{apiGroups: [""], resources: [nodes/%[2]s], verbs: [%[3]s]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-%[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-%[1]s}
+subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: %[1]s, namespace: default}]
+`, user, resource, verb)))
+	}
+	grant("metrics", "metrics", "get")
+	grant("logs", "log", "get")
+	grant("any", "proxy", "get")
+	must(t, s.kube.Apply(t.Context(), "{apiVersion: v1, kind: ServiceAccount, metadata: {name: metrics, namespace: default}}"))
+	_, err := s.kube.AddServiceAccount(t.Context(), "default", "metrics")
+	must(t, err)
+	for _, c := range []struct{ who, method, path, begin string }{
+		{"metrics", "GET", "/metrics", "200"}, {"default:metrics", "GET", "/metrics", "200"},
+		{"metrics", "GET", "/pods", "403"}, {"default:metrics", "GET", "/logs/", "403"},
+		{"logs", "GET", "/logs/", "200"}, {"logs", "GET", "/metrics", "403"},
+		{"any", "GET", "/pods", "200"}, {"any", "GET", "/configz", "200"}, {"any", "GET", "/metrics", "403"}, {"any", "GET", "/logs/", "403"},
+		{"any", "PUT", "/debug/flags/v", "403"}, {"any", "POST", "/checkpoint/default/x/y", "403"},
+		{"none", "GET", "/healthz", "403"}, {"none", "GET", "/nothing", "403"},
+	} {
+		s.answers(t, c.who, c.method, c.path, c.begin, "")
+	}
+}
+
+// testCertificate: the cluster signs the port's certificate once somebody approves it, for all that the node is called.
+func (s *site) testCertificate(t *testing.T) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(s.kube.CA()) {
+		t.Fatal("the cluster has no CA")
+	}
+	if err := s.handshake(roots, nodeName); err == nil {
+		t.Fatal("the cluster has signed what nobody approved")
+	}
+	var csr *certificatesv1.CertificateSigningRequest
+	until(t, "the node asks for a certificate", func() error {
+		list, err := s.api.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=kubernetes.io/kubelet-serving"})
+		if err != nil {
+			return err
+		}
+		if len(list.Items) == 0 {
+			return errors.New("there is no request")
+		}
+		csr = &list.Items[0]
+		return nil
+	})
+	if csr.Spec.Username != "system:node:"+nodeName {
+		t.Errorf("asked by %s", csr.Spec.Username)
+	}
+	if out, err := s.kube.Kubectl(t.Context(), "certificate", "approve", csr.Name); err != nil {
+		t.Fatal(out, err)
+	}
+	until(t, "the certificate is served", func() error { return s.handshake(roots, nodeName) })
+	node, err := s.api.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
+	must(t, err)
+	for _, a := range node.Status.Addresses {
+		if a.Type == v1.NodeInternalIP {
+			must(t, s.handshake(roots, a.Address))
+		}
+	}
+}
+
+// handshake checks the node's certificate for a name.
+func (s *site) handshake(roots *x509.CertPool, name string) error {
+	c, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.KubeletPort), &tls.Config{RootCAs: roots, ServerName: name})
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// testConnections: strangers that hold connections hold up nobody for long.
+func (s *site) testConnections(t *testing.T) {
+	for range 400 {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.KubeletPort))
+		must(t, err)
+		defer c.Close()
+	}
+	if out, err := s.Run(t.Context(), "get", "pods"); err != nil || !strings.Contains(out, "web-"+nodeName) {
+		t.Errorf("the device itself: %v %s", err, out)
+	}
+	s.answers(t, kube.AdminUser, "GET", "/healthz", "200", "ok")
+}
+
+// testOffline: who was let in is, who was not is not; and a node that starts without a cloud still knows the cluster's
+// certificates, and serves the one that the cluster signed.
+func (s *site) testOffline(t *testing.T) {
+	_, err := s.kube.AddUser("late", "system:masters")
+	must(t, err)
+	must(t, s.cloud.Stop(context.WithoutCancel(t.Context())))
+	until(t, "the link is down", func() error {
+		out, err := s.Run(t.Context(), "status")
+		if err == nil && !strings.Contains(out, "CloudUnreachable") && !strings.Contains(out, "cannot be reached") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	s.answers(t, kube.AdminUser, "GET", "/pods", "200", "")
+	s.answers(t, "default:metrics", "GET", "/metrics", "200", "")
+	s.answers(t, "metrics", "GET", "/pods", "503", "the cluster cannot be asked")
+	s.answers(t, "late", "GET", "/pods", "503", "the cluster cannot be asked")
+	s.answers(t, "", "GET", "/pods", "401", "")
+
+	must(t, s.Kill9(t.Context()))
+	must(t, s.Start(t.Context()))
+	s.answers(t, kube.AdminUser, "GET", "/pods", "503", `whether user "admin" may get nodes/pods of `+nodeName)
+	s.answers(t, "", "GET", "/pods", "401", "")
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.kube.CA())
+	must(t, s.handshake(roots, nodeName))
+	must(t, s.cloud.Start(t.Context()))
+	s.answers(t, kube.AdminUser, "GET", "/pods", "200", "")
+}

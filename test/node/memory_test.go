@@ -1,0 +1,71 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+)
+
+// withoutMemory runs a program in mounts of its own, in which the memory cgroup is missing: what a Raspberry Pi shows that was
+// booted with its own command line. The mounts of others are not touched.
+const withoutMemory = `#!/bin/sh
+exec unshare --mount --propagation private sh -c '
+set -e
+top=/sys/fs/cgroup
+if [ -e $top/cgroup.controllers ]; then
+  tr " " "\n" < $top/cgroup.controllers | grep -v -x memory | tr "\n" " " > %[1]s/controllers
+  mount --bind %[1]s/controllers $top/cgroup.controllers
+else
+  umount $top/memory
+fi
+exec %[2]s "$@"' edgecore "$@"
+`
+
+// TestWithoutMemoryCgroup: pods with memory limits run, without them; the agent says so, and what to do about it.
+func TestWithoutMemoryCgroup(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "edgecore")
+	if err := os.WriteFile(program, fmt.Appendf(nil, withoutMemory, dir, built.Edge), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, ctrd: testenv.StartContainerd(t, testenv.Options{})}
+	s.cri = testenv.Dial(t, s.ctrd)
+	s.edge = testenv.StartAgent(t, s.ctrd, agent.Options{Binary: program})
+	s.pod("limited", "")
+	s.until("a pod with a memory limit", s.running("limited"))
+	list, err := s.cri.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	s.must(err)
+	if len(list.Containers) != 1 {
+		t.Fatalf("%d containers", len(list.Containers))
+	}
+	st, err := s.cri.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
+	s.must(err)
+	if strings.Contains(st.GetInfo()["info"], `"memory_limit_in_bytes":33554432`) {
+		t.Error("the runtime was asked for a memory limit, which it could not set on such a device")
+	}
+	for command, want := range map[string][]string{
+		"status": {"CgroupControllersMissing", "the kernel offers no memory cgroup", "cgroup_enable=memory"},
+		"preflight": {"[warning] cgroups: cgroup v", "the kernel offers no memory controller: pods run", "cgroup_enable=memory cgroup_memory=1",
+			"[ok]      pod network: the runtime has a network for pods, of " + s.ctrd.CNIConfig()},
+	} {
+		out, err := s.edge.Run(t.Context(), command)
+		for _, text := range want {
+			if !strings.Contains(out, text) {
+				t.Errorf("%s (%v) does not say %q:\n%s", command, err, text, out)
+			}
+		}
+	}
+	// Others have it as before.
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
+		if _, err := os.Stat("/sys/fs/cgroup/memory/cgroup.procs"); err != nil {
+			t.Error(err)
+		}
+	}
+}

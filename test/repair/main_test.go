@@ -1,0 +1,381 @@
+// Package repair shows on a real containerd, of both kinds, whose files are damaged as a power cut damages them, that the pods
+// run again: with a registry, with an archive, and with neither of them. And that a wrong spec has nothing repaired.
+package repair
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	imagev1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/images"
+)
+
+// patience bounds every wait: these machines are shared.
+const patience = 90 * time.Second
+
+var binary struct {
+	path string
+	err  error
+}
+
+// TestMain builds the agent once for all tests.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "edgecore-test-bin-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binary.path, binary.err = agent.Build(context.Background(), dir)
+	code := m.Run()
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// node is a containerd with an edgecore on it, and a registry beside it.
+type node struct {
+	*agent.Agent
+	t     *testing.T
+	ctrd  *containerd.Instance
+	cri   *cri.Client
+	store *store
+}
+
+func newNode(t *testing.T, two bool) *node {
+	t.Helper()
+	if binary.err != nil {
+		t.Fatal(binary.err)
+	}
+	ctrd := testenv.StartContainerd(t, testenv.Options{Containerd2: two})
+	a := testenv.StartAgent(t, ctrd, agent.Options{Binary: binary.path, Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}}})
+	return &node{Agent: a, t: t, ctrd: ctrd, cri: testenv.Dial(t, ctrd), store: newStore(t)}
+}
+
+// pod is a manifest of one container that runs a shell script with the shell at a path.
+func pod(name, image, shell string, more ...string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Pod
+metadata: {name: %s}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: %s
+    imagePullPolicy: IfNotPresent
+    command: [%s, -c, "trap 'exit 0' TERM; while true; do sleep 1 & wait; done"]
+%s
+`, name, image, shell, strings.Join(more, "\n"))
+}
+
+func (n *node) manifest(name, content string) {
+	n.t.Helper()
+	if err := n.WriteManifest(name+".yaml", content); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) remove(names ...string) {
+	n.t.Helper()
+	for _, name := range names {
+		if err := n.RemoveManifest(name + ".yaml"); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	testenv.Poll(n.t, patience, func() error {
+		pods, err := n.Pods(n.t.Context())
+		for _, name := range names {
+			if err == nil && pods[name] != nil {
+				err = fmt.Errorf("pod %s is still there", name)
+			}
+		}
+		return err
+	})
+}
+
+// running waits until pods are ready, and returns the last one.
+func (n *node) running(names ...string) (pod *v1.Pod) {
+	n.t.Helper()
+	testenv.Poll(n.t, patience, func() error {
+		pods, err := n.Pods(n.t.Context())
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if pod = pods[name]; pod == nil || !slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue }) {
+				events, _ := n.Get(n.t.Context(), "/events")
+				return fmt.Errorf("pod %s does not run: %+v\n%s", name, pod, events)
+			}
+		}
+		return nil
+	})
+	return pod
+}
+
+// event waits until there is an event with these words.
+func (n *node) event(words ...string) {
+	n.t.Helper()
+	testenv.Poll(n.t, patience, func() error {
+		events, err := n.Get(n.t.Context(), "/events")
+		if err != nil {
+			return err
+		}
+		for line := range strings.SplitSeq(events, `"kind":"Event"`) {
+			if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("there is no event with %q in\n%s", words, events)
+	})
+}
+
+// conditions are what the agent says of itself.
+func (n *node) conditions() string {
+	n.t.Helper()
+	text, err := n.Get(n.t.Context(), "/status")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return text
+}
+
+// pull brings an image onto the node.
+func (n *node) pull(image string) {
+	n.t.Helper()
+	if out, err := n.Run(n.t.Context(), "images", "pull", image); err != nil {
+		n.t.Fatalf("pull %s: %v: %s", image, err, out)
+	}
+}
+
+// id is what the runtime calls an image; "" when it does not have it.
+func (n *node) id(image string) string {
+	n.t.Helper()
+	resp, err := n.cri.Images.ImageStatus(n.t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return resp.GetImage().GetId()
+}
+
+// sandbox is the newest one of a pod.
+type sandbox struct {
+	id    string
+	ready bool
+	pid   int
+}
+
+func (n *node) sandbox(uid string) (newest sandbox) {
+	n.t.Helper()
+	list, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var attempt uint32
+	for _, box := range list.Items {
+		if newest.id == "" || box.Metadata.Attempt > attempt {
+			newest, attempt = sandbox{id: box.Id, ready: box.State == runtimeapi.PodSandboxState_SANDBOX_READY}, box.Metadata.Attempt
+		}
+	}
+	if newest.id == "" {
+		n.t.Fatalf("pod %s has no sandbox", uid)
+	}
+	st, err := n.cri.PodSandboxStatus(n.t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: newest.id, Verbose: true})
+	if err != nil {
+		return newest
+	}
+	var info struct{ Pid int }
+	if err := json.Unmarshal([]byte(st.Info["info"]), &info); err != nil {
+		n.t.Fatal(err)
+	}
+	newest.pid = info.Pid
+	return newest
+}
+
+// unpacked is the place of a file in the layers, which is in one of them only.
+func (n *node) unpacked(path string) string {
+	n.t.Helper()
+	found, err := filepath.Glob(n.layers(path))
+	if err != nil || len(found) != 1 {
+		n.t.Fatalf("%s is in the layers %v, %v", path, found, err)
+	}
+	return found[0]
+}
+
+// layers are the places that a file may have in the layers, as a pattern.
+func (n *node) layers(path string) string {
+	return filepath.Join(n.ctrd.Root, "containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs", path)
+}
+
+// blob is the place of a blob.
+func (n *node) blob(digest string) string {
+	return filepath.Join(n.ctrd.Root, "containerd/io.containerd.content.v1.content/blobs", strings.ReplaceAll(digest, ":", "/"))
+}
+
+// store is a registry on loopback that can be away.
+type store struct {
+	host string
+	away atomic.Bool
+}
+
+func newStore(t *testing.T) *store {
+	t.Helper()
+	s := &store{}
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.away.Load() {
+			http.Error(w, "no way through", http.StatusServiceUnavailable)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	s.host = strings.TrimPrefix(server.URL, "http://")
+	return s
+}
+
+// image is an image in the registry: all layers of the demo image, and one of its own with a shell at path.
+type image struct {
+	name, path string
+	layer      string // the digest of its own layer
+	program    []byte
+	imagev1.Image
+}
+
+// push makes an image and puts it into the registry.
+func (s *store) push(t *testing.T, repo string) image {
+	t.Helper()
+	base, program := demo(t)
+	path := "opt/" + repo + "/sh"
+	layer := layerOf(t, path, program)
+	full, err := mutate.AppendLayers(base, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(s.host+"/"+repo+":1", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, full); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := layer.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image{ref.String(), path, digest.String(), program, full}
+}
+
+// archive writes an image as docker save does.
+func (i image) archive(t *testing.T, file string) {
+	t.Helper()
+	tag, err := name.NewTag(i.name, name.Insecure)
+	if err == nil {
+		err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), tarball.WriteToFile(file, tag, i.Image))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// base is the demo image and the program in it, read once.
+var base struct {
+	once    sync.Once
+	image   imagev1.Image
+	program []byte
+	err     error
+}
+
+func demo(t *testing.T) (imagev1.Image, []byte) {
+	t.Helper()
+	base.once.Do(func() {
+		var archive string
+		if archive, base.err = images.Archive(context.Background()); base.err != nil {
+			return
+		}
+		var tag name.Tag
+		if tag, base.err = name.NewTag(images.Demo); base.err != nil {
+			return
+		}
+		if base.image, base.err = tarball.ImageFromPath(archive, &tag); base.err == nil {
+			base.program, base.err = busybox(base.image)
+		}
+	})
+	if base.err != nil {
+		t.Fatal(base.err)
+	}
+	return base.image, base.program
+}
+
+// busybox is the program in the demo image.
+func busybox(img imagev1.Image) ([]byte, error) {
+	content := mutate.Extract(img)
+	defer content.Close()
+	for r := tar.NewReader(content); ; {
+		header, err := r.Next()
+		if err != nil {
+			return nil, fmt.Errorf("busybox is not in the demo image: %w", err)
+		}
+		if filepath.Clean(header.Name) == "bin/busybox" {
+			return io.ReadAll(r)
+		}
+	}
+}
+
+// layerOf is a layer with one program, and with a file of the layers below removed.
+func layerOf(t *testing.T, path string, program []byte) imagev1.Layer {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, h := range []tar.Header{
+		{Name: filepath.Dir(path) + "/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: path, Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg},
+		{Name: filepath.Dir(path) + "/link", Typeflag: tar.TypeLink, Linkname: path, Mode: 0o755},
+		{Name: "www/.wh.index.html", Typeflag: tar.TypeReg},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			if _, err := w.Write(program); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil }, tarball.WithCompressionLevel(gzip.BestSpeed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return layer
+}

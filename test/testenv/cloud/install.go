@@ -1,0 +1,82 @@
+package cloud
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+// InstallOptions say which cloudcore.
+type InstallOptions struct {
+	// Binary is cloudcore's.
+	Binary string
+	// Manifests is the folder of its manifests; empty is the project's, from the folder of a suite.
+	Manifests string
+	// Hub are more keys of modules.cloudHub.
+	Hub map[string]any
+}
+
+// Install installs cloudcore in a cluster and runs it until the test ends, with the rights that it has there and no others.
+func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
+	t.Helper()
+	if opts.Manifests == "" {
+		opts.Manifests = filepath.Join("..", "..", "deploy", "cloudcore")
+	}
+	if err := cluster.Apply(t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"); err != nil {
+		t.Fatal(err)
+	}
+	for flag, name := range map[string]string{"-f": "rbac.yaml", "-k": "crds"} {
+		if out, err := cluster.Kubectl(t.Context(), "apply", flag, filepath.Join(opts.Manifests, name)); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	kubeconfig, err := cluster.AddServiceAccount(t.Context(), "kubeedge", "cloudcore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Options{Binary: opts.Binary, Dir: filepath.Join(t.TempDir(), "cloud"), Kubeconfig: kubeconfig, Hub: opts.Hub})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		log, err := os.ReadFile(c.Log())
+		if err != nil {
+			t.Error(err)
+		}
+		for _, bad := range []string{"DATA RACE", "panic", "goroutine 1 ["} {
+			if i := strings.Index(string(log), bad); i >= 0 {
+				t.Errorf("cloudcore's log has %q:\n%.3000s", bad, log[max(0, i-200):])
+			}
+		}
+		if t.Failed() {
+			t.Logf("the end of cloudcore's log:\n%s", daemon.Tail(c.Log(), 30))
+		}
+	})
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// EdgeHub is the edgeHub module of an agent that joins.
+func (c *Cloud) EdgeHub(t *testing.T) map[string]any {
+	t.Helper()
+	token, err := c.Token(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]any{
+		"enable": true, "heartbeat": 5, "token": token,
+		"httpServer": "https://127.0.0.1:" + strconv.Itoa(c.Bootstrap),
+		"websocket":  map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(c.Link)},
+	}
+}
