@@ -20,8 +20,10 @@ type counts struct {
 	failures map[string]int64
 }
 
-// begin says that a link stands.
+// begin says that a link stands: first the conditions, so that who sees the state sees them too.
 func (m *Module) begin(s *session) {
+	m.health.Clear(health.CloudUnreachable, "")
+	m.health.Clear(health.CertificateExpired, "")
 	m.mu.Lock()
 	m.now = s
 	m.count.connects++
@@ -29,8 +31,6 @@ func (m *Module) begin(s *session) {
 		Connected: true, Since: time.Now(), Protocol: s.conn.Protocol(), Server: s.conn.RemoteAddr().String(), Features: s.conn.Features(),
 	}
 	m.mu.Unlock()
-	m.health.Clear(health.CloudUnreachable, "")
-	m.health.Clear(health.CertificateExpired, "")
 	klog.V(1).InfoS("Connected to the cloud", "protocol", s.conn.Protocol(), "server", s.conn.RemoteAddr(), "features", s.conn.Features().String())
 }
 
@@ -44,12 +44,18 @@ func (m *Module) end(s *session) {
 	m.state.Connected, m.state.Since = false, time.Now()
 }
 
-// failed says why there is no link.
+// failed says why there is no link, in the order of begin.
 func (m *Module) failed(err error) {
 	var why *failure
 	text, kind, expired := err.Error(), "lost", false
 	if errors.As(err, &why) {
 		kind, expired = why.kind, why.expired
+	}
+	m.health.Set(health.CloudUnreachable, "", text)
+	if expired {
+		m.health.Set(health.CertificateExpired, "", text)
+	} else {
+		m.health.Clear(health.CertificateExpired, "")
 	}
 	m.mu.Lock()
 	m.state.Reason = text
@@ -61,12 +67,6 @@ func (m *Module) failed(err error) {
 	}
 	m.mu.Unlock()
 	klog.V(2).InfoS("No link to the cloud", "kind", kind, "reason", text)
-	m.health.Set(health.CloudUnreachable, "", text)
-	if expired {
-		m.health.Set(health.CertificateExpired, "", text)
-	} else {
-		m.health.Clear(health.CertificateExpired, "")
-	}
 }
 
 func sum(a, b wire.Stats) wire.Stats {
