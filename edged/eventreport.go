@@ -195,11 +195,13 @@ func (r *eventReporter) tell(ctx context.Context, event *v1.Event, now time.Time
 	if again && !worthTelling(event.Count, now.Sub(last)) {
 		return nil
 	}
-	if !r.allowed(key.uid, now) {
+	undo, ok := r.allowed(key.uid, now)
+	if !ok {
 		klog.V(2).InfoS("Event not told: there are too many", "event", klog.KObj(event), "reason", event.Reason)
 		return nil
 	}
 	if err := r.store.ReportEvent(ctx, event, again); err != nil {
+		undo()
 		return err
 	}
 	if len(r.told) >= eventsTold {
@@ -209,8 +211,8 @@ func (r *eventReporter) tell(ctx context.Context, event *v1.Event, now time.Time
 	return nil
 }
 
-// allowed tells whether one more event may be told, and counts it.
-func (r *eventReporter) allowed(of types.UID, now time.Time) bool {
+// allowed tells whether one more event may be told, and counts it; undo takes that back.
+func (r *eventReporter) allowed(of types.UID, now time.Time) (undo func(), ok bool) {
 	o := r.objects[of]
 	if o == nil {
 		if len(r.objects) >= objectsMax {
@@ -220,7 +222,16 @@ func (r *eventReporter) allowed(of types.UID, now time.Time) bool {
 		r.objects[of] = o
 	}
 	o.last = now
-	return o.limit.AllowN(now, 1) && r.limit.AllowN(now, 1)
+	own, all := o.limit.ReserveN(now, 1), r.limit.ReserveN(now, 1)
+	undo = func() {
+		own.CancelAt(now)
+		all.CancelAt(now)
+	}
+	if own.DelayFrom(now) > 0 || all.DelayFrom(now) > 0 {
+		undo()
+		return nil, false
+	}
+	return undo, true
 }
 
 // forgetOldest deletes what is longest ago.

@@ -28,14 +28,20 @@ func (q *quiet) ContainerEventf(_ *v1.Pod, _ *v1.Container, _, reason, format st
 	q.events = append(q.events, reason+": "+fmt.Sprintf(format, args...))
 }
 
-// try makes one attempt against an address, and returns its result and what the event says of it.
+// try makes one attempt against an address, and returns its result and what the event says of it. It has time enough.
 func try(t *testing.T, h v1.ProbeHandler, c v1.Container, address string) string {
+	t.Helper()
+	return tryWithin(t, 60, h, c, address)
+}
+
+// tryWithin makes one attempt within so many seconds.
+func tryWithin(t *testing.T, seconds int32, h v1.ProbeHandler, c v1.Container, address string) string {
 	t.Helper()
 	q := &quiet{}
 	a := newAttempts(Options{Recorder: q, UserAgent: "kube-probe/1.37"})
 	got := a.make(t.Context(), ask{
 		target: target{pod: podOf(c), container: &c, address: address},
-		kind:   liveness, spec: &v1.Probe{ProbeHandler: h, TimeoutSeconds: 1},
+		kind:   liveness, spec: &v1.Probe{ProbeHandler: h, TimeoutSeconds: seconds},
 	})
 	return strings.TrimSuffix(got.String()+" "+strings.Join(q.events, "\n"), " ")
 }
@@ -124,7 +130,11 @@ func TestHTTP(t *testing.T) {
 			"a path like a URL":      {"http://elsewhere.example/status?code=200", nil, "success"},
 		} {
 			h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: c.path, Port: intstr.FromString("web"), Scheme: server.scheme, HTTPHeaders: c.headers}}
-			got := try(t, h, v1.Container{Name: "a", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}, host)
+			within := int32(60)
+			if c.path == "/hang" {
+				within = 1
+			}
+			got := tryWithin(t, within, h, v1.Container{Name: "a", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}, host)
 			begin, end, open := strings.Cut(c.want, "...")
 			if !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !open && got != begin {
 				t.Errorf("%s, %s: %q, want %q", server.scheme, name, got, c.want)
@@ -151,7 +161,7 @@ func TestHTTP2(t *testing.T) {
 	defer server.Close()
 	host, port := where(t, server.Listener.Addr().String())
 	h := v1.HTTPGetAction{Path: "/status?code=200", Port: intstr.FromInt32(int32(port))}
-	if got := try(t, v1.ProbeHandler{HTTPGet: &h}, v1.Container{Name: "a"}, host); !strings.HasPrefix(got, "failure") {
+	if got := tryWithin(t, 1, v1.ProbeHandler{HTTPGet: &h}, v1.Container{Name: "a"}, host); !strings.HasPrefix(got, "failure") {
 		t.Errorf("HTTP/1.1: %s", got)
 	}
 	h.Protocol = ptr.To(v1.HTTPProtocolHTTP2)
@@ -216,14 +226,7 @@ func TestTCP(t *testing.T) {
 	}
 	defer l.Close()
 	host, port := where(t, l.Addr().String())
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, dead := where(t, closed.Addr().String())
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	const dead = 1 // nobody listens there
 	c := v1.Container{Name: "a", Ports: []v1.ContainerPort{{Name: "db", ContainerPort: int32(port)}}}
 	for name, row := range map[string]struct {
 		port intstr.IntOrString
@@ -232,7 +235,7 @@ func TestTCP(t *testing.T) {
 		"open":           {intstr.FromInt32(int32(port)), "success"},
 		"named":          {intstr.FromString("db"), "success"},
 		"number as text": {intstr.FromString(strconv.Itoa(port)), "success"},
-		"closed":         {intstr.FromInt32(int32(dead)), fmt.Sprintf("failure Unhealthy: Liveness probe failed: dial tcp 127.0.0.1:%d: connect: connection refused", dead)},
+		"closed":         {intstr.FromInt32(dead), fmt.Sprintf("failure Unhealthy: Liveness probe failed: dial tcp 127.0.0.1:%d: connect: connection refused", dead)},
 		"no such name":   {intstr.FromString("nothing"), `unknown Unhealthy: Liveness probe errored and resulted in unknown state: couldn't find a port named "nothing" in container a`},
 		"no port":        {intstr.FromInt32(0), "unknown Unhealthy: Liveness probe errored and resulted in unknown state: invalid port number: 0"},
 		"too large":      {intstr.FromInt32(70000), "unknown Unhealthy: Liveness probe errored and resulted in unknown state: invalid port number: 70000"},
@@ -300,13 +303,17 @@ func TestGRPC(t *testing.T) {
 		"unknown service": {serving, ptr.To("none"), failed + "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"},
 		"no health":       {without, nil, failed + "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health"},
 		"slow":            {slow, nil, failed + "timeout: health rpc did not complete within 1s"},
-		"nobody":          {1, nil, failed + `timeout: failed to connect service "127.0.0.1:1" within 1s: `},
+		"nobody":          {1, nil, failed + `timeout: failed to connect service "127.0.0.1:1" within 1m0s: `},
 	} {
 		action := &v1.GRPCAction{Port: int32(c.port), Service: c.service}
 		if c.port == secret {
 			action.Mode = ptr.To(v1.GRPCProbeModeTLS)
 		}
-		got := try(t, v1.ProbeHandler{GRPC: action}, v1.Container{Name: "a"}, "127.0.0.1")
+		within := int32(60)
+		if name == "slow" {
+			within = 1
+		}
+		got := tryWithin(t, within, v1.ProbeHandler{GRPC: action}, v1.Container{Name: "a"}, "127.0.0.1")
 		if got != c.want && !(name == "nobody" && strings.HasPrefix(got, c.want)) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -225,7 +225,7 @@ func TestCrashLoop(t *testing.T) {
 	if diff := cmp.Diff(want, res.Reasons["c0"]); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if in := time.Until(res.RetryAt); in <= 5*time.Second || in > 10*time.Second || res.Err != nil {
+	if in := time.Until(res.RetryAt); in <= 0 || in > 10*time.Second || res.Err != nil {
 		t.Errorf("retry in %v, %v", in, res.Err)
 	}
 	if !g.events.has(eventBackOff) {

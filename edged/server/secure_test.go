@@ -13,11 +13,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -193,14 +196,11 @@ func TestTLSOptions(t *testing.T) {
 // listening serves a handler over TLS until the test ends, and returns its address.
 func listening(t *testing.T, h http.Handler) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	own := httptest.NewTLSServer(nil) // for its certificate
 	cert := own.TLS.Certificates[0]
 	own.Close()
@@ -285,8 +285,10 @@ func TestServeTLS(t *testing.T) {
 			t.Errorf("%q, %v", data, err)
 		}
 	})
-	if !ended.Load() {
-		t.Error("a stream outlives its server")
+	for until := time.Now().Add(time.Minute); !ended.Load(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("a stream outlives its server")
+		}
 	}
 }
 

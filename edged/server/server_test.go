@@ -8,9 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 
 	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
@@ -88,13 +91,15 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	if err := Serve(t.Context(), address, http.NotFoundHandler()); err == nil {
+	defer l.Close()
+	if err := Serve(t.Context(), l.Addr().String(), http.NotFoundHandler()); err == nil {
 		t.Error("a taken port is no error")
 	}
-	if err := l.Close(); err != nil {
+	port, err := daemon.FreePort()
+	if err != nil {
 		t.Fatal(err)
 	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {

@@ -133,15 +133,19 @@ func TestShutdown(t *testing.T) {
 // TestSlowPods: a pod that does not end holds up its group for the group's time, and no longer.
 func TestSlowPods(t *testing.T) {
 	l := logindtest.Start(t, time.Hour)
-	r := &record{}
+	r, db := &record{}, make(chan struct{})
 	w := watch(t, Options{Groups: []Group{{0, 300 * time.Millisecond}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: t.TempDir(),
 		End: func(ctx context.Context, pod *v1.Pod, _ time.Duration) {
 			if pod.Name == "web" {
 				<-ctx.Done()
+				<-db
 				r.add("%s: %v", pod.Name, errors.Is(ctx.Err(), context.DeadlineExceeded))
 				return
 			}
 			r.add("%s", pod.Name)
+			if pod.Name == "db" {
+				close(db)
+			}
 		}})
 	w.wait(t)
 	if l.Reloads() != 0 {

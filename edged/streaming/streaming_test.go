@@ -235,7 +235,7 @@ func TestEnds(t *testing.T) {
 		}
 	})
 	t.Run("idle", func(t *testing.T) {
-		s, base := serve(t, t.Context(), d, Options{IdleTimeout: 50 * time.Millisecond})
+		s, base := serve(t, t.Context(), d, Options{IdleTimeout: 2 * time.Second})
 		_, r, _ := dial(t, base, "/portForward/ns/p")
 		expectLine(t, r, "hello")
 		if _, err := io.ReadAll(r); os.IsTimeout(err) {

@@ -132,7 +132,7 @@ func (l *Logind) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.locks = append(l.locks, os.NewFile(uintptr(fds[0]), "lock"))
-	time.AfterFunc(time.Second, func() { _ = unix.Close(fds[1]) }) // it is sent by then, and the other end has its own
+	time.AfterFunc(5*time.Second, func() { _ = unix.Close(fds[1]) }) // it is sent by then, and the other end has its own
 	return dbus.UnixFD(fds[1]), nil
 }
 
