@@ -70,7 +70,7 @@ func TestLife(t *testing.T) {
 func TestPluginEnds(t *testing.T) {
 	dir := t.TempDir()
 	changed := make(chan struct{}, 100)
-	m, _ := running(t, Options{Dir: dir, Grace: 300 * time.Millisecond, Changed: func() { changed <- struct{}{} }})
+	m, _ := running(t, Options{Dir: dir, Changed: func() { changed <- struct{}{} }})
 	p := plugged(t, dir, camera, "camera.sock", &fake{}, "a", "b")
 	counts(t, m, camera, 2, 2)
 	pod := wants("1", camera, "1")
@@ -85,6 +85,9 @@ func TestPluginEnds(t *testing.T) {
 	if err := m.Allocate(t.Context(), wants("2", camera, "1")); err == nil || err.Error() != "cannot allocate unregistered device example.com/camera" {
 		t.Errorf("%v", err)
 	}
+	m.mu.Lock() // the grace passes
+	m.resources[camera].ended = time.Now().Add(-2 * Grace)
+	m.mu.Unlock()
 	counts(t, m, camera, 0, 0)
 	if m.Serves(camera) {
 		t.Error("still served after the grace")

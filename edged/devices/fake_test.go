@@ -156,7 +156,7 @@ func register(t *testing.T, dir string, r *api.RegisterRequest) error {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = api.NewRegistrationClient(conn).Register(ctx, r)
 	return err
