@@ -26,14 +26,19 @@ func entry(second int, rest string) string {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
+	if err := add(path, content); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// add writes to the end of a file.
+func add(path, content string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	defer f.Close()
-	if _, err := f.WriteString(content); err != nil {
-		t.Fatal(err)
-	}
+	_, err = f.WriteString(content)
+	return errors.Join(err, f.Close())
 }
 
 func TestPrint(t *testing.T) {
@@ -108,7 +113,7 @@ func TestFollow(t *testing.T) {
 	expect := func(text string) {
 		t.Helper()
 		want += text
-		for end := time.Now().Add(10 * time.Second); out.String() != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); out.String() != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%q, want %q", out.String(), want)
 			}
@@ -132,18 +137,31 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowAttempt ends when the container has, goes on over a rotation, and not into the next attempt.
+// TestFollowAttempt ends when the container has and its last words had their time, goes on over a rotation, and not into the
+// next attempt.
 func TestFollowAttempt(t *testing.T) {
 	dir := t.TempDir()
 	current := filepath.Join(dir, "3.log")
 	write(t, current, entry(1, "stdout F one")+entry(1, "stderr F err"))
 	var out safeBuffer
 	var over atomic.Bool
+	var end time.Time
+	alive := func() bool {
+		if !over.Load() {
+			return true
+		}
+		time.Sleep(followCheck) // the look of every so often is due, too
+		if err := add(current, entry(4, "stdout F last words")); err != nil {
+			t.Error(err)
+		}
+		end = time.Now()
+		return false
+	}
 	caught := make(chan struct{}, 100)
 	opts := Options{Tail: -1, Follow: true, Caught: func() error { caught <- struct{}{}; return nil }}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- PrintAttempt(t.Context(), current, &out, nil, opts, func() bool { return !over.Load() })
+		ended <- PrintAttempt(t.Context(), current, &out, nil, opts, alive)
 	}()
 	<-caught
 	if err := os.Rename(current, current+".20260101-000000"); err != nil {
@@ -151,15 +169,17 @@ func TestFollowAttempt(t *testing.T) {
 	}
 	write(t, current, entry(2, "stdout F two"))
 	write(t, filepath.Join(dir, "4.log"), entry(3, "stdout F of the next attempt"))
-	for end := time.Now().Add(10 * time.Second); out.String() != "one\ntwo\n"; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); out.String() != "one\ntwo\n"; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%q", out.String())
 		}
 	}
 	over.Store(true)
-	write(t, current, entry(4, "stdout F last words"))
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+	if waited := time.Since(end); waited < lastWords {
+		t.Errorf("it waited for %v, want %v", waited, lastWords)
 	}
 	if want := "one\ntwo\nlast words\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)

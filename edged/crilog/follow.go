@@ -59,19 +59,19 @@ func (p *printer) follow(ctx context.Context, f **os.File, c course) error {
 		if !c.alive() {
 			ending, last = true, time.After(lastWords)
 		}
-		select {
+		select { // nothing shortens the wait for the last words
 		case <-ctx.Done():
 			return nil
 		case <-last:
 		case <-pick(last == nil, watch.Events):
 		case <-pick(last == nil, watch.Errors):
-		case <-check.C:
+		case <-pick(last == nil, check.C):
 		}
 	}
 }
 
 // pick returns a channel, or none.
-func pick[T any](wanted bool, ch chan T) chan T {
+func pick[T any](wanted bool, ch <-chan T) <-chan T {
 	if wanted {
 		return ch
 	}
