@@ -11,28 +11,16 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(lingering{m}) }
-
-// lingering gives what QUIC keeps of closed connections (for late packets) the time to end.
-type lingering struct{ m *testing.M }
-
-func (l lingering) Run() int {
-	code := l.m.Run()
-	for end := time.Now().Add(time.Minute); goleak.Find() != nil && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	return code
-}
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // beatNow is the heartbeat of tests.
 const beatNow = 400 * time.Millisecond

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -23,9 +22,10 @@ import (
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // clock is what tests have for a clock; to sleep is to set it.
 type clock struct {

@@ -14,7 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
+
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
 func TestMain(m *testing.M) {
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 		crashWriter()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leak.VerifyTestMain(m)
 }
 
 func openTest(t testing.TB, path string) *Store {

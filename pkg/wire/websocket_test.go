@@ -16,24 +16,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(lingering{m}) }
-
-// lingering gives what QUIC keeps of closed connections (for late packets) the time to end.
-type lingering struct{ m *testing.M }
-
-func (l lingering) Run() int {
-	code := l.m.Run()
-	for end := time.Now().Add(time.Minute); goleak.Find() != nil && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-	}
-	return code
-}
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // limits that let tests be quick.
 var quick = Limits{MaxMessage: 1 << 20, ReadTimeout: 5 * time.Second, WriteTimeout: 2 * time.Second}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
@@ -21,9 +20,10 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 func pods(t *testing.T, instance *containerd.Instance) *floor.Client {
 	return &floor.Client{

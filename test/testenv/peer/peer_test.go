@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,9 +20,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 func TestWrong(t *testing.T) {
 	const name = "default/pod/a"

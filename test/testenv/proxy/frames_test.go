@@ -12,12 +12,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gorilla/websocket"
-	"go.uber.org/goleak"
 
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // TestFrames: each mischief does to one message what it says, in both directions, also to large ones, which travel in
 // several frames, and to compressed ones.
