@@ -134,7 +134,7 @@ func run(ctx context.Context, r *Request, out io.Writer) (code int, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	// A daemon that it leaves behind may hold its output open.
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 5 * time.Second
 	err = cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // connect serves one end of a connection and returns the other.
 func connect(t *testing.T) *Client {
@@ -46,7 +46,7 @@ func TestRun(t *testing.T) {
 		{"code", Request{Args: []string{"sh", "-c", "exit 7"}}, 7, ""},
 		{"signal", Request{Args: []string{"sh", "-c", "kill -9 $$"}}, 137, ""},
 		{"input and environment", Request{Args: []string{"sh", "-c", "cat; echo $X"}, Data: []byte("in "), Env: []string{"X=y"}}, 0, "in y\n"},
-		{"a daemon left behind", Request{Args: []string{"sh", "-c", "sleep 3 & echo started"}}, 0, "started\n"},
+		{"a daemon left behind", Request{Args: []string{"sh", "-c", "sleep 30 & echo started"}}, 0, "started\n"},
 		{"much", Request{Args: []string{"sh", "-c", "head -c 300000 /dev/zero"}}, 0, strings.Repeat("\x00", 300000)},
 	} {
 		tc.req.Op = Run
