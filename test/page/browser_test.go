@@ -128,6 +128,13 @@ func (b *browser) read() {
 // call asks the browser for something, in a page where session is not empty.
 func (b *browser) call(session, method string, params map[string]any, into any) {
 	b.t.Helper()
+	if err := b.try(session, method, params, into); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// try is call for what the browser may refuse.
+func (b *browser) try(session, method string, params map[string]any, into any) error {
 	b.mu.Lock()
 	b.last++
 	ch := make(chan answer, 1)
@@ -139,20 +146,21 @@ func (b *browser) call(session, method string, params map[string]any, into any) 
 	err := b.conn.WriteJSON(msg)
 	b.mu.Unlock()
 	if err != nil {
-		b.t.Fatal(err)
+		return err
 	}
 	select {
 	case a := <-ch:
 		if a.Error != nil {
-			b.t.Fatalf("%s: %s", method, a.Error.Message)
+			return fmt.Errorf("%s: %s", method, a.Error.Message)
 		}
 		if into != nil {
 			if err := json.Unmarshal(a.Result, into); err != nil {
-				b.t.Fatalf("%s: %v", method, err)
+				return fmt.Errorf("%s: %w", method, err)
 			}
 		}
+		return nil
 	case <-time.After(daemon.Scaled(time.Minute)):
-		b.t.Fatalf("%s: no answer", method)
+		return fmt.Errorf("%s: no answer", method)
 	}
 }
 
@@ -188,7 +196,7 @@ func (b *browser) open(url string, s screen) *tab {
 	b.call(tab.session, "Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 	b.call(tab.session, "Page.navigate", map[string]any{"url": url}, nil)
 	testenv.Poll(b.t, time.Minute, func() error {
-		if got := tab.text("document.readyState + ' ' + location.href"); got != "complete "+url {
+		if got := tab.text("location.href"); got != url {
 			return errors.New(got)
 		}
 		return nil
@@ -196,18 +204,25 @@ func (b *browser) open(url string, s screen) *tab {
 	return tab
 }
 
-// text is what an expression comes to in the page.
+// text is what an expression comes to in the page once that is all there: it loads itself again each half minute.
 func (p *tab) text(expression string) string {
 	p.t.Helper()
 	var result struct {
-		Result           struct{ Value any }
+		Result           struct{ Value []any }
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
-	p.call(p.session, "Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true}, &result)
+	whole := "document.readyState == 'complete' ? [" + expression + "] : []"
+	testenv.Poll(p.t, time.Minute, func() error {
+		err := p.try(p.session, "Runtime.evaluate", map[string]any{"expression": whole, "returnByValue": true}, &result)
+		if err == nil && result.ExceptionDetails == nil && len(result.Result.Value) == 0 {
+			err = errors.New("the page does not load")
+		}
+		return err
+	})
 	if result.ExceptionDetails != nil {
 		p.t.Fatalf("%s: %s", expression, result.ExceptionDetails.Exception.Description)
 	}
-	return fmt.Sprint(result.Result.Value)
+	return fmt.Sprint(result.Result.Value[0])
 }
 
 // shoot keeps a picture of the whole page in a file.

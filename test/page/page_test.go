@@ -78,13 +78,13 @@ func TestDevice(t *testing.T) {
 func (d *device) page(t *testing.T) {
 	const injected = `<img src=x onerror=alert(1)>`
 	d.write(t, "good.yaml", pod("good", forever, ""))
-	d.write(t, "crash.yaml", pod("crash", "printf '%s' '"+injected+"' > /dev/termination-log; exit 3", ""))
+	d.write(t, "crash.yaml", pod("crash", "printf '%s' '"+injected+"' > /dev/termination-log; exit 3", "  restartPolicy: Never\n"))
 	d.write(t, "absent.yaml", strings.Replace(pod("absent", forever, ""), "demo:1", "none:1", 1))
 	d.write(t, "bad.yaml", "kind: Pod\nspec: {containers: 7}\n")
 	d.until(t, func(pods map[string]*v1.Pod) error {
 		crash, absent := pods["crash"], pods["absent"]
-		if !ready(pods["good"]) || crash == nil || absent == nil || len(crash.Status.ContainerStatuses) == 0 || crash.Status.ContainerStatuses[0].LastTerminationState.Terminated == nil ||
-			len(absent.Status.ContainerStatuses) == 0 || absent.Status.ContainerStatuses[0].State.Waiting == nil || absent.Status.ContainerStatuses[0].State.Waiting.Message == "" || crash.Status.ContainerStatuses[0].State.Waiting == nil {
+		if !ready(pods["good"]) || crash == nil || absent == nil || len(crash.Status.ContainerStatuses) == 0 || crash.Status.ContainerStatuses[0].State.Terminated == nil ||
+			len(absent.Status.ContainerStatuses) == 0 || absent.Status.ContainerStatuses[0].State.Waiting == nil || absent.Status.ContainerStatuses[0].State.Waiting.Message == "" {
 			return fmt.Errorf("not there yet: %v", pods)
 		}
 		return nil
