@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,13 +34,13 @@ const (
 )
 
 // Handler takes the plugins of one type. Its methods may be called for different plugins at once, never for
-// one socket at once.
+// one socket at once, and Deregister not while a Register of that name is under way.
 type Handler interface {
 	// Validate tells whether a plugin may register; the error is sent to the plugin.
 	Validate(name, endpoint string, versions []string) error
 	// Register takes a plugin, or takes it anew: under another endpoint, or after its restart.
 	Register(ctx context.Context, name, endpoint string, versions []string) error
-	// Deregister forgets a plugin whose socket is gone.
+	// Deregister forgets a plugin whose socket is gone. It waits for nothing.
 	Deregister(name, endpoint string)
 }
 
@@ -60,6 +61,10 @@ type Watcher struct {
 	mu sync.Mutex
 	// holders are the sockets that hold each plugin, the newest last.
 	holders map[plugin][]holder
+	// coming is how many sockets register each plugin at the moment. What nobody holds any more is in left until
+	// those have.
+	coming map[plugin]int
+	left   map[plugin]holder
 }
 
 // plugin is what is registered.
@@ -83,7 +88,10 @@ type stamp struct {
 
 // New makes a watcher of dir, which is made when it is missing. handlers are by type.
 func New(dir string, handlers map[string]Handler) *Watcher {
-	return &Watcher{dir: dir, handlers: handlers, sockets: map[string]*socket{}, holders: map[plugin][]holder{}}
+	return &Watcher{
+		dir: dir, handlers: handlers, sockets: map[string]*socket{},
+		holders: map[plugin][]holder{}, coming: map[plugin]int{}, left: map[plugin]holder{},
+	}
 }
 
 // Run looks after the plugins until the context ends.
@@ -209,53 +217,60 @@ func skip(d fs.DirEntry) error {
 	return nil
 }
 
-// took notes that a socket has registered a plugin, and forgets what the same path was before.
-func (w *Watcher) took(p plugin, h holder) {
+// comes notes that a socket is about to register a plugin: from now on nobody deregisters that.
+func (w *Watcher) comes(p plugin) {
 	w.mu.Lock()
-	gone := w.drop(h.path, p)
-	w.holders[p] = append(w.holders[p], h)
-	w.mu.Unlock()
-	w.deregister(gone)
+	defer w.mu.Unlock()
+	w.coming[p]++
+}
+
+// came notes how that went. A socket that has registered a plugin is not any more what it was before.
+func (w *Watcher) came(p plugin, h holder, registered bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if registered {
+		w.drop(h.path)
+		w.holders[p] = append(w.holders[p], h)
+		delete(w.left, p)
+	}
+	if w.coming[p]--; w.coming[p] > 0 {
+		return
+	}
+	delete(w.coming, p)
+	if last, ok := w.left[p]; ok {
+		delete(w.left, p)
+		w.deregister(p, last)
+	}
 }
 
 // forget forgets all that a socket has registered.
 func (w *Watcher) forget(path string) {
 	w.mu.Lock()
-	gone := w.drop(path, plugin{})
-	w.mu.Unlock()
-	w.deregister(gone)
+	defer w.mu.Unlock()
+	w.drop(path)
 }
 
-// drop removes a path from the holders, and returns the plugins that nobody holds any more; keep is not one
-// of them.
-func (w *Watcher) drop(path string, keep plugin) map[plugin]holder {
-	gone := map[plugin]holder{}
+// drop removes a path from the holders, and deregisters what nobody holds or registers any more. The lock is held.
+func (w *Watcher) drop(path string) {
 	for p, list := range w.holders {
-		var rest []holder
-		var was holder
-		for _, h := range list {
-			if h.path == path {
-				was = h
-			} else {
-				rest = append(rest, h)
-			}
+		i := slices.IndexFunc(list, func(h holder) bool { return h.path == path })
+		if i < 0 {
+			continue
 		}
-		switch {
-		case len(rest) > 0:
-			w.holders[p] = rest
-		default:
-			delete(w.holders, p)
-			if p != keep {
-				gone[p] = was
-			}
+		last := list[i]
+		if w.holders[p] = slices.Delete(list, i, i+1); len(w.holders[p]) > 0 {
+			continue
+		}
+		delete(w.holders, p)
+		if w.coming[p] > 0 {
+			w.left[p] = last
+		} else {
+			w.deregister(p, last)
 		}
 	}
-	return gone
 }
 
-func (w *Watcher) deregister(gone map[plugin]holder) {
-	for p, h := range gone {
-		klog.InfoS("Plugin gone", "type", p.kind, "name", p.name, "socket", h.path)
-		w.handlers[p.kind].Deregister(p.name, h.endpoint)
-	}
+func (w *Watcher) deregister(p plugin, h holder) {
+	klog.InfoS("Plugin gone", "type", p.kind, "name", p.name, "socket", h.path)
+	w.handlers[p.kind].Deregister(p.name, h.endpoint)
 }

@@ -24,9 +24,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type handler struct {
 	mu     sync.Mutex
 	log    []string
-	refuse map[string]error         // by name: Validate
-	fail   map[string]int           // by name: how often Register fails
-	hang   map[string]chan struct{} // by name: Register waits for it
+	refuse map[string]error                           // by name: Validate
+	fail   map[string]int                             // by name: how often Register fails
+	hang   map[string]chan struct{}                   // by name: Register waits for it
+	then   map[string]func(ctx context.Context) error // by endpoint: what Register does once the plugin is taken
 }
 
 func (h *handler) note(text string) {
@@ -59,6 +60,9 @@ func (h *handler) Register(ctx context.Context, name, endpoint string, versions 
 		return errors.New("not now")
 	}
 	h.note("+" + name + " " + filepath.Base(endpoint) + " " + strings.Join(versions, ","))
+	if then := h.then[endpoint]; then != nil {
+		return then(ctx)
+	}
 	return nil
 }
 
@@ -247,12 +251,62 @@ func TestRegisteredTwice(t *testing.T) {
 	next.info.Endpoint = "/run/next.sock"
 	serve(t, filepath.Join(dir, "new.sock"), next)
 	wantLog(t, h, "+x x.sock 1.0.0", "+x next.sock 1.0.0")
+	told(t, next)
 	old.server.Stop()
 	// Something that is told after the removal, so that its absence shows.
 	serve(t, filepath.Join(dir, "z.sock"), csi("z"))
 	wantLog(t, h, "+x x.sock 1.0.0", "+x next.sock 1.0.0", "+z z.sock 1.0.0")
 	next.server.Stop()
 	wantLog(t, h, "+x x.sock 1.0.0", "+x next.sock 1.0.0", "+z z.sock 1.0.0", "-x next.sock")
+}
+
+// The older of two sockets goes while the newer registers: the name stays, unless the newer one fails.
+func TestOlderGoesMeanwhile(t *testing.T) {
+	for name, result := range map[string]error{"registers": nil, "fails": errors.New("not now")} {
+		t.Run(name, func(t *testing.T) {
+			goOn := make(chan error)
+			h := &handler{then: map[string]func(context.Context) error{"/run/next.sock": func(ctx context.Context) error {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case err := <-goOn:
+					return err
+				}
+			}}}
+			dir := run(t, h)
+			old := serve(t, filepath.Join(dir, "old.sock"), csi("x"))
+			told(t, old)
+			next := csi("x")
+			next.info.Endpoint = "/run/next.sock"
+			serve(t, filepath.Join(dir, "new.sock"), next)
+			want := []string{"+x x.sock 1.0.0", "+x next.sock 1.0.0", "+z z.sock 1.0.0"}
+			wantLog(t, h, want[:2]...)
+			old.server.Stop()
+			serve(t, filepath.Join(dir, "z.sock"), csi("z"))
+			wantLog(t, h, want...)
+			goOn <- result
+			if s := told(t, next); s.PluginRegistered != (result == nil) {
+				t.Errorf("told %v", s)
+			}
+			if result != nil { // it tries again
+				want = append(want, "-x x.sock", "+x next.sock 1.0.0")
+			}
+			wantLog(t, h, want...)
+		})
+	}
+}
+
+// A socket that goes while it is registered is deregistered in the end.
+func TestGoesMeanwhile(t *testing.T) {
+	h := &handler{then: map[string]func(context.Context) error{"/run/x.sock": func(ctx context.Context) error {
+		<-ctx.Done()
+		return nil
+	}}}
+	dir := run(t, h)
+	x := serve(t, filepath.Join(dir, "x.sock"), csi("x"))
+	wantLog(t, h, "+x x.sock 1.0.0")
+	x.server.Stop()
+	wantLog(t, h, "+x x.sock 1.0.0", "-x x.sock")
 }
 
 // A socket that is replaced is registered anew without being forgotten in between; under another name, the

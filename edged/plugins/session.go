@@ -61,12 +61,13 @@ func (w *Watcher) register(ctx context.Context, path string) error {
 	}
 	p := plugin{info.Type, info.Name}
 	endpoint := cmp.Or(info.Endpoint, path)
+	w.comes(p)
 	result := w.hand(ctx, p, endpoint, info.SupportedVersions)
+	w.came(p, holder{path, endpoint}, result == nil) // also when the socket has gone: it is forgotten next
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if result == nil {
-		w.took(p, holder{path, endpoint})
 		klog.InfoS("Plugin registered", "type", p.kind, "name", p.name, "endpoint", endpoint)
 	}
 	status := &registration.RegistrationStatus{PluginRegistered: result == nil}
