@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,8 +11,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// TestTooLarge: a message above the limit is not sent; one that comes ends the link with a reason that arrives
-// although its sender is not done.
+// TestTooLarge: a message above the limit is not sent; one that comes ends the link with a reason that arrives.
 func TestTooLarge(t *testing.T) {
 	for _, f := range []Features{{}, {Deflate: true}} {
 		cloud := newCloud(t, AcceptOptions{Limits: Limits{MaxMessage: 64 << 10}, Features: f})
@@ -19,13 +19,14 @@ func TestTooLarge(t *testing.T) {
 		_, end := reading(far)
 		_, edgeEnd := reading(edge)
 		var large *TooLarge
-		if err := edge.Write(message(2 << 20)); !errors.As(err, &large) || large.Limit != quick.MaxMessage {
+		if err := edge.Write(message(2 << 20)); !errors.As(err, &large) || large.Limit != patient.MaxMessage {
 			t.Errorf("err = %v, want *TooLarge of this end", err)
 		}
 		if err := edge.Write(message(60 << 10)); err != nil {
 			t.Errorf("after one that was too large: %v", err)
 		}
-		_ = edge.Write(message(512 << 10)) // a bomb of 2 KB when compressed
+		wrote := make(chan error, 1)
+		go func() { wrote <- edge.Write(message(512 << 10)) }() // a bomb of 2 KB when compressed
 		err := <-end
 		if !errors.As(err, &large) || large.Limit != 64<<10 {
 			t.Fatalf("%v: err = %v, want *TooLarge", f, err)
@@ -35,12 +36,44 @@ func TestTooLarge(t *testing.T) {
 		if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseTooLarge {
 			t.Errorf("%v: the sender learns %v, want code %d", f, err, CloseTooLarge)
 		}
+		<-wrote // it may have been done before
+	}
+}
+
+// TestTooLargeIsHeard: a sender that is not done hears the reason: what it still sends is read, so that nothing is reset.
+func TestTooLargeIsHeard(t *testing.T) {
+	cloud := newCloud(t, AcceptOptions{Limits: patient})
+	dialer := websocket.Dialer{TLSClientConfig: cloud.ca.ClientTLS(t, "x")}
+	ws, resp, err := dialer.Dial("wss://"+cloud.addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	defer ws.Close()
+	ws.SetCloseHandler(func(int, string) error { return nil }) // no answer, which would be reset
+	far := <-cloud.conns
+	_, end := reading(far)
+	if _, err := ws.NetConn().Write([]byte{0x81, 0xff, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0}); err != nil { // of 1 GB
+		t.Fatal(err)
+	}
+	err = <-end
+	if _, err := ws.NetConn().Write(make([]byte, 16<<10)); err != nil {
+		t.Fatal(err)
+	}
+	_ = far.Close(CloseCode(err))
+	_ = ws.SetReadDeadline(time.Now().Add(time.Minute))
+	var closed *websocket.CloseError
+	if _, _, err := ws.ReadMessage(); !errors.As(err, &closed) || closed.Code != CloseTooLarge {
+		t.Errorf("the sender learns %v, want code %d", err, CloseTooLarge)
+	}
+	if _, err := ws.NetConn().Read(make([]byte, 1)); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		t.Errorf("and then %v, want the end", err)
 	}
 }
 
 // TestHostileFrames: what is no message ends the link with a reason.
 func TestHostileFrames(t *testing.T) {
-	cloud := newCloud(t, AcceptOptions{Limits: quick, Features: AllFeatures()})
+	cloud := newCloud(t, AcceptOptions{Limits: patient, Features: AllFeatures()})
 	raw := func(frame ...byte) func(*websocket.Conn) error {
 		return func(ws *websocket.Conn) error {
 			_, err := ws.NetConn().Write(frame)
@@ -94,7 +127,7 @@ func TestHostileFrames(t *testing.T) {
 			}
 			code, reason := CloseCode(err)
 			_ = far.Close(code, reason)
-			_ = ws.SetReadDeadline(time.Now().Add(3 * time.Second))
+			_ = ws.SetReadDeadline(time.Now().Add(time.Minute))
 			_, _, err = ws.ReadMessage()
 			var got *websocket.CloseError
 			if !errors.As(err, &got) || got.Code == websocket.CloseAbnormalClosure {

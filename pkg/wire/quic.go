@@ -31,6 +31,8 @@ const (
 // quicConfig keeps memory small: links are many, and messages are mostly small.
 func quicConfig(limits Limits, streams int64) *quic.Config {
 	return &quic.Config{
+		// A dial has its own limit, too, which QUIC's 5 s would make of no use.
+		HandshakeIdleTimeout: defaultHandshake,
 		// QUIC's own limit is behind ours, which knows what to say.
 		MaxIdleTimeout:             limits.ReadTimeout + 5*time.Second,
 		InitialStreamReceiveWindow: windowLow, MaxStreamReceiveWindow: windowHigh,

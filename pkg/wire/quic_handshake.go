@@ -67,9 +67,19 @@ func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
 	c, err := introduce(ctx, conn, o, limits)
 	if err != nil {
 		_ = conn.CloseWithError(CloseGoingAway, "")
-		return nil, err
+		return nil, refusalQUIC(err)
 	}
 	return c.start(), nil
+}
+
+// refusalQUIC makes an error of the cloud's good-bye that of its answer: an edge that was held up sees the answer no more
+// when the cloud has ended the connection.
+func refusalQUIC(err error) error {
+	var closed *quic.ApplicationError
+	if errors.As(err, &closed) && closed.Remote && closed.ErrorMessage != "" {
+		return &Refused{Text: printable(closed.ErrorMessage)}
+	}
+	return err
 }
 
 // introduce sends the header message, and opens the stream of messages.
@@ -201,6 +211,10 @@ func (l *QUICListener) receive(conn *quic.Conn) {
 	ctx, cancel := context.WithTimeout(l.ctx, defaultHandshake)
 	defer cancel()
 	a, err := l.welcome(ctx, conn)
+	if err != nil && l.ctx.Err() != nil { // it is not the edge that is at fault
+		_ = conn.CloseWithError(CloseGoingAway, "")
+		return
+	}
 	if err != nil {
 		_ = conn.CloseWithError(ClosePolicy, cutReason(printable(err.Error())))
 		return

@@ -247,14 +247,16 @@ func (c *wsConn) fail(err error) error {
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
 		err = fmt.Errorf("the network took nothing for %v: %w", c.limits.WriteTimeout, os.ErrDeadlineExceeded)
 	}
-	c.ending.Do(func() {
-		c.cause.Store(&err)
-		_ = rawConn(c.ws.NetConn()).Close() // without TLS's farewell, which could wait again
-	})
+	if !errors.Is(err, websocket.ErrCloseSent) { // which Read tells the reason of
+		c.ending.Do(func() {
+			c.cause.Store(&err)
+			_ = rawConn(c.ws.NetConn()).Close() // without TLS's farewell, which could wait again
+		})
+	}
 	if cause := c.cause.Load(); cause != nil {
 		return *cause
 	}
-	return err // Close is under way
+	return err // the end is under way
 }
 
 // Close implements Conn.
@@ -266,7 +268,8 @@ func (c *wsConn) Close(code int, reason string) error {
 		bound := time.AfterFunc(2*goodbye, func() { _ = raw.Close() })
 		defer bound.Stop()
 		frame := websocket.FormatCloseMessage(code, cutReason(reason))
-		told := c.ws.WriteControl(websocket.CloseMessage, frame, time.Now().Add(goodbye)) == nil
+		failed := c.ws.WriteControl(websocket.CloseMessage, frame, time.Now().Add(goodbye))
+		told := failed == nil || errors.Is(failed, websocket.ErrCloseSent) // arrivals says at once what is too large
 		if told && code != CloseNormal && code != CloseGoingAway && code != CloseSilent {
 			drain(raw)
 		}
