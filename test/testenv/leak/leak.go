@@ -11,7 +11,7 @@ import (
 )
 
 // patience is how long goroutines may take to end.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // VerifyTestMain runs a package's tests and ends the process: as a failure also when goroutines are left after them.
 func VerifyTestMain(m goleak.TestingM, options ...goleak.Option) { os.Exit(Run(m, options...)) }
