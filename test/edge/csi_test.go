@@ -78,12 +78,6 @@ func TestCSIOverKills(t *testing.T) {
 	c.Env, c.VolumeMounts = nil, []v1.VolumeMount{{Name: "f", MountPath: "/f"}}
 	c.VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/xvd"}}
 	c.Command = []string{"sh", "-c", "echo again >>/f/log; test -b /dev/xvd && echo found $(grep -c again /f/log); " + forever}
-	n.stored(func(s *store.Store) {
-		n.putClaim(s, "files", "ext4")
-		n.putClaim(s, "disk", "block")
-		n.put(s, "null/csidriver/"+csiName, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csiName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}})
-		n.put(s, "default/pod/api", p)
-	})
 	called := func(method string) func() error {
 		before := len(d.Calls(t, method))
 		return func() error {
@@ -93,7 +87,14 @@ func TestCSIOverKills(t *testing.T) {
 			return nil
 		}
 	}
-	testenv.Poll(t, patience, called("NodePublishVolume"))
+	published := called("NodePublishVolume")
+	n.stored(func(s *store.Store) {
+		n.putClaim(s, "files", "ext4")
+		n.putClaim(s, "disk", "block")
+		n.put(s, "null/csidriver/"+csiName, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csiName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}})
+		n.put(s, "default/pod/api", p)
+	})
+	testenv.Poll(t, patience, published)
 	kill(t, n)
 	d.Fault(t, "NodePublishVolume", "")
 	restart(t, n)

@@ -43,9 +43,16 @@ func TestDevices(t *testing.T) {
 	n.until("one device is left", rejected("b", "UnexpectedAdmissionError", "Allocate failed due to requested number of devices unavailable for example.com/edge. Requested: 2, Available: 1, which is unexpected"))
 	n.manifest("b.yaml", pod("b", script)+ask(1))
 	pods := n.until("both run", running("a", "b"))
-	if got := n.logged(pods["a"], "main") + n.logged(pods["b"], "main"); !strings.Contains(got, "has x x y") || !strings.Contains(got, "has y x y") {
-		t.Errorf("logs: %s", got)
+	say := func(a, b string) {
+		t.Helper()
+		testenv.Poll(t, patience, func() error {
+			if got := n.logged(pods["a"], "main") + n.logged(pods["b"], "main"); !strings.Contains(got, a) || !strings.Contains(got, b) {
+				return fmt.Errorf("logs: %s", got)
+			}
+			return nil
+		})
 	}
+	say("has x x y", "has y x y")
 	before := n.lives()
 
 	// The plugin dies, the agent dies, and both come back: nothing is touched.
@@ -93,9 +100,7 @@ func TestDevices(t *testing.T) {
 	allocated := len(plugin.Calls(t, "Allocate"))
 	reboot(t, n)
 	pods = n.until("they run after a reboot", running("a", "b"))
-	if got := n.logged(pods["a"], "main") + n.logged(pods["b"], "main"); !strings.Contains(got, "has x") || !strings.Contains(got, "has y") {
-		t.Errorf("logs: %s", got)
-	}
+	say("has x", "has y")
 	n.remove("a.yaml")
 	n.until("a is gone", gone("a"))
 	n.manifest("c.yaml", pod("c", script)+ask(1))

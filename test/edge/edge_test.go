@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -171,6 +173,9 @@ func (n *node) lives() map[string]int64 {
 	lives := map[string]int64{}
 	for _, c := range list.Containers {
 		st, err := n.cri.ContainerStatus(n.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
+		if status.Code(err) == codes.NotFound {
+			continue // it has gone since
+		}
 		if err != nil {
 			n.t.Fatal(err)
 		}

@@ -20,9 +20,11 @@ import (
 func TestEndPods(t *testing.T) {
 	n := newNode(t, testenv.Options{}, agent.Options{})
 	shared := t.TempDir()
-	n.manifest("keeps.yaml", pod("keeps", "echo x >>/data/starts; "+forever, "  volumes: [{name: data, emptyDir: {}}, {name: memory, emptyDir: {medium: Memory}}, {name: shared, hostPath: {path: "+shared+"}}]")+
-		"    volumeMounts: [{name: data, mountPath: /data}, {name: memory, mountPath: /memory}, {name: shared, mountPath: /shared}]\n"+
-		"    lifecycle: {preStop: {exec: {command: [sh, -c, 'echo bye >/shared/bye']}}}\n")
+	keeps := pod("keeps", "echo x >>/data/starts; "+forever, "  volumes: [{name: data, emptyDir: {}}, {name: memory, emptyDir: {medium: Memory}}, {name: shared, hostPath: {path: "+shared+"}}]") +
+		"    volumeMounts: [{name: data, mountPath: /data}, {name: memory, mountPath: /memory}, {name: shared, mountPath: /shared}]\n" +
+		"    lifecycle: {preStop: {exec: {command: [sh, -c, 'echo bye >/shared/bye']}}}\n"
+	// The hook has to be done in it.
+	n.manifest("keeps.yaml", strings.Replace(keeps, "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 30", 1))
 	n.manifest("stubborn.yaml", pod("stubborn", "trap '' TERM; while true; do sleep 1; done"))
 	n.until("pods run", running("keeps", "stubborn"))
 	out, err := n.Run(t.Context(), "end-pods")
