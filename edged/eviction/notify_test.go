@@ -86,6 +86,25 @@ func running(t *testing.T, o NotifierOptions) (*Notifier, <-chan struct{}) {
 	return n, news
 }
 
+// armed waits until this process watches a file of a cgroup.
+func armed(t *testing.T, dir string) {
+	t.Helper()
+	const own = "/proc/self/fd"
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		files, err := os.ReadDir(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			// One that was closed meanwhile leads nowhere.
+			if to, err := os.Readlink(filepath.Join(own, f.Name())); err == nil && filepath.Dir(to) == dir {
+				return
+			}
+		}
+	}
+	t.Fatal("nobody watches " + dir)
+}
+
 // TestKernelSaysThatMemoryGetsShort: on cgroup v1 by a threshold on a cgroup's use, on v2 by its pressure. The script writes a
 // file again and again that is larger than the cgroup, or, on v1, fills a variable.
 func TestKernelSaysThatMemoryGetsShort(t *testing.T) {
@@ -96,10 +115,11 @@ func TestKernelSaysThatMemoryGetsShort(t *testing.T) {
 	}
 	n, news := running(t, o)
 	n.Headroom(map[Signal]int64{AllocatableMemory: 8 << 20})
+	armed(t, dir)
 	select {
 	case <-news:
 		t.Fatal("news before anything has happened")
-	case <-time.After(300 * time.Millisecond): // as long as it takes to arm
+	case <-time.After(300 * time.Millisecond):
 	}
 	file := filepath.Join(t.TempDir(), "data")
 	inGroup(t, dir, `while true; do dd if=/dev/zero of="$1" bs=1M count=64 conv=fsync 2>/dev/null; cat "$1" > /dev/null; done`, file)

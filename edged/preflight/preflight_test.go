@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/edged/clock"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // well is a device on which all is well.
@@ -94,7 +96,11 @@ func TestChecks(t *testing.T) {
 
 // TestWhoHasAPort: this process listens, and is found.
 func TestWhoHasAPort(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := daemon.FreePort() // which nobody else takes once it is free again
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		t.Fatal(err)
 	}

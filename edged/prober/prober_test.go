@@ -223,7 +223,7 @@ func TestRestart(t *testing.T) {
 				if diff := cmp.Diff(observed.Probes{"a-id": c.want}, p.Sync(pod, obs, View{Before: c.before})); diff != "" {
 					t.Error(diff)
 				}
-				time.Sleep(10*time.Second - time.Millisecond)
+				time.Sleep(10*time.Second - time.Nanosecond) // the last moment that the first probe may have drawn
 				synctest.Wait()
 				if asked := strings.Join(w.take(), "\n"); !strings.Contains(asked, "alive") || !strings.Contains(asked, "ready") {
 					t.Errorf("not probed within one period:\n%s", asked)
