@@ -34,8 +34,9 @@ const (
 	mountpoint = "/sys/fs/cgroup"
 	kubepods   = "kubepods"
 	podPrefix  = "pod"
-	// removeWait is how long a pod's processes may take to die once they were killed.
-	removeWait = 2 * time.Second
+	// removeWait is how long a pod's processes may take to die once they were killed: on a busy machine they wait for the
+	// CPU of which their pod has little.
+	removeWait = 10 * time.Second
 )
 
 // Options configure a Manager.
