@@ -143,11 +143,11 @@ func (e *Edged) removeImages(ctx context.Context) time.Duration {
 	_, err := e.garbage.images.Collect(ctx)
 	full, tight := errors.AsType[*imagegc.NotEnoughError](err)
 	if tight {
-		e.health.Set(health.ImagesFillDisk, full.Usage.Mountpoint, full.Error())
 		if !e.garbage.tight {
 			e.recorder.NodeEventf(v1.EventTypeWarning, eventFreeDiskSpaceFailed, "%v", full)
 		}
 		e.garbage.tight = true
+		e.health.Set(health.ImagesFillDisk, full.Usage.Mountpoint, full.Error())
 		return gcAgain
 	}
 	switch {
