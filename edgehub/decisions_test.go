@@ -59,7 +59,7 @@ func TestBackoff(t *testing.T) {
 		spread[d/(4*s)]++
 	}
 	for i := range time.Duration(8) {
-		if spread[i] < 60 { // of 125
+		if spread[i] < 40 { // of 125
 			t.Errorf("%d of 1000 waits in %v to %v: they are not spread", spread[i], i*4*s, (i+1)*4*s)
 		}
 	}

@@ -22,7 +22,10 @@ func TestRandomFaults(t *testing.T) {
 	u := newUpstream(t, wiretest.NewCA(t))
 	u.answer = echo
 	proxy := wiretest.NewProxy(t, u.addr)
-	e := startEdge(t, u.ca, proxy.Addr(), with{settings: func(s *settings) { s.rate, s.burst = 1e6, 1000 }})
+	e := startEdge(t, u.ca, proxy.Addr(), with{settings: func(s *settings) {
+		s.rate, s.burst = 1e6, 1000
+		impatient(s)
+	}})
 	e.told(1)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -33,7 +36,7 @@ func TestRandomFaults(t *testing.T) {
 			for i := 0; ctx.Err() == nil; i++ {
 				m := request(fmt.Sprintf("default/secret/%d-%d", a, i))
 				m.Content = json.RawMessage(`"` + strings.Repeat("x", i*37%9000) + `"`)
-				asking, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				asking, cancel := context.WithTimeout(context.Background(), time.Minute)
 				answer, err := e.ask(asking, m)
 				cancel()
 				switch {
@@ -97,8 +100,20 @@ func TestRandomFaults(t *testing.T) {
 	}
 }
 
-// TestSlowLink: a message that takes longer than heartbeat and write limit arrives, and costs not the link.
+// TestSlowLink: a message that takes longer than heartbeat and write limit arrives, and costs not the link. One of some
+// tries has to show it: on a machine that is held up a link may make no progress for so long.
 func TestSlowLink(t *testing.T) {
+	var err error
+	for range 5 {
+		if err = slowRequest(t); err == nil {
+			return
+		}
+		t.Log(err)
+	}
+	t.Error(err)
+}
+
+func slowRequest(t *testing.T) error {
 	u := newUpstream(t, wiretest.NewCA(t))
 	u.answer = echo
 	proxy := wiretest.NewProxy(t, u.addr)
@@ -111,15 +126,16 @@ func TestSlowLink(t *testing.T) {
 	m := request("default/secret/large")
 	m.Content = json.RawMessage(`"` + strings.Repeat("x", 3<<19) + `"`)
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	answer, err := e.ask(ctx, m)
 	if err != nil || answer.Route.Operation != model.OpResponse || len(u.seen()) != 1 {
-		t.Errorf("%v, %v, %d connections", answer, err, len(u.seen()))
+		return fmt.Errorf("%v, %v, %d connections", answer, err, len(u.seen()))
 	}
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("it took %v: the link was not slow", took)
 	}
+	return nil
 }
 
 // TestStuckLink: a cloud that takes nothing any more holds senders up, and then they learn it.
@@ -158,7 +174,7 @@ func TestWrongCloud(t *testing.T) {
 	u := newUpstream(t, wiretest.NewCA(t))
 	e := startEdge(t, u.ca, u.addr, with{settings: func(s *settings) { s.backoffMin, s.backoffMax = 10*time.Millisecond, time.Hour }})
 	end := time.Now().Add(1500 * time.Millisecond)
-	for n := 1; time.Now().Before(end); {
+	for n := 1; time.Now().Before(end) || n <= 3 && time.Since(end) < time.Minute; {
 		if len(u.seen()) >= n {
 			n++
 			u.drop()

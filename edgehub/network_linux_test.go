@@ -82,7 +82,7 @@ func networkSteps(t *testing.T, changes <-chan struct{}) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 		told := false
-		wait := 2 * time.Second
+		wait := time.Minute
 		if !step.told {
 			wait = 300 * time.Millisecond
 		}
@@ -97,7 +97,7 @@ func networkSteps(t *testing.T, changes <-chan struct{}) error {
 		for settled := false; !settled; { // a step may have several changes
 			select {
 			case <-changes:
-			case <-time.After(200 * time.Millisecond):
+			case <-time.After(500 * time.Millisecond):
 				settled = true
 			}
 		}

@@ -82,7 +82,7 @@ func TestQUICFirst(t *testing.T) {
 			overQUIC(proxy.Addr())(o)
 			registry = o.Health
 		},
-		settings: func(s *settings) { s.targets[0].handshake = 500 * time.Millisecond },
+		settings: func(s *settings) { s.targets[0].limits.ReadTimeout = 8 * time.Second },
 	})
 	if link := e.told(1); link.Features != (wire.Features{Inventory: true, Lease: true}) {
 		t.Errorf("told %+v", link)
@@ -128,6 +128,7 @@ func TestQUICReasons(t *testing.T) {
 	open, _, _ := quicCloud(t, ca, nil)
 	closed, _, _ := quicCloud(t, ca, errors.New("the certificate is that of node edge-2"))
 	other, _, _ := quicCloud(t, wiretest.NewCA(t), nil)
+	const nobody = "192.0.2.1:10001"
 	for want, c := range map[string]struct {
 		server string
 		own    func(o *Options)
@@ -137,7 +138,7 @@ func TestQUICReasons(t *testing.T) {
 		"the node's certificate expired at": {open, func(o *Options) {
 			ca.Write(t, strings.TrimSuffix(o.Config.TLSCAFile, "/rootCA.crt"), ca.Node(t, "edge-1", time.Now().Add(-time.Minute)))
 		}},
-		"does not answer within": {"192.0.2.1:10001", nil},
+		"does not answer within": {nobody, nil},
 	} {
 		e := startEdge(t, ca, "127.0.0.1:1", with{
 			options: func(o *Options) {
@@ -148,7 +149,9 @@ func TestQUICReasons(t *testing.T) {
 			},
 			settings: func(s *settings) {
 				s.targets = s.targets[:1] // without the WebSocket, whose reason would be told
-				s.targets[0].handshake = 300 * time.Millisecond
+				if c.server == nobody {
+					s.targets[0].handshake = 300 * time.Millisecond
+				}
 			},
 		})
 		e.reason(want)
@@ -160,9 +163,9 @@ func TestBothFail(t *testing.T) {
 	ca := wiretest.NewCA(t)
 	refusing, _, _ := quicCloud(t, ca, errors.New("no room"))
 	e := startEdge(t, ca, "127.0.0.1:1", with{options: overQUIC(refusing)})
-	text := e.reason("nothing listens at 127.0.0.1:1")
-	if want := "; and by QUIC: the cloud at " + refusing + " refuses the node: no room"; !strings.HasSuffix(text, want) {
-		t.Errorf("reason %q, want %q at its end", text, want)
+	text := e.reason("; and by QUIC: the cloud at " + refusing + " refuses the node: no room")
+	if want := "nothing listens at 127.0.0.1:1"; !strings.HasPrefix(text, want) {
+		t.Errorf("reason %q, want %q at its start", text, want)
 	}
 	missing := &failure{kind: "no_certificate", text: "no file"}
 	if got := together([]error{missing, missing}); got.Error() != "no file" {

@@ -155,12 +155,12 @@ func (s *upstreamSession) write(m *model.Message) {
 	}
 }
 
-// reliably sends a message until it is acknowledged, as protocol section 5.2 says: 5 times, 5 s apart (faster here).
+// reliably sends a message until it is acknowledged, as protocol section 5.2 says: 5 times, 5 s apart.
 func (u *upstream) reliably(m *model.Message) bool {
 	s := u.current()
 	for range 5 {
 		s.write(m)
-		again := time.After(500 * time.Millisecond)
+		again := time.After(5 * time.Second)
 		for waiting := true; waiting; {
 			select {
 			case id := <-s.acks:
