@@ -85,6 +85,12 @@ func always(text string) func(*model.Message) string {
 	return func(*model.Message) string { return text }
 }
 
+// noLink says what edgehub says of a request when there is no link, or none any more.
+func (e *edge) noLink(m *model.Message) string {
+	_ = e.bus.SendResp(context.Background(), m.RespondError(model.ModuleEdgeHub, errors.New("not connected to the cloud")))
+	return ""
+}
+
 // newLinked is an edge with a hub, in a bubble of time of its own; the link is down at first.
 func newLinked(t *testing.T, opts Options) (*edge, *hub) {
 	t.Helper()
@@ -241,6 +247,7 @@ func TestInventory(t *testing.T) {
 		forwarded = append(forwarded, e.forwarded()...)
 		return slices.Equal(forwarded, []string{"connect null/link", "connect null/link"})
 	})
+	eventually(t, "the report has left", func() bool { return len(e.waiting()) == 0 })
 	// The cloud renews the lease itself.
 	h.sent()
 	if a := e.edged("update", "kube-node-lease/lease/n", `{"x":1}`); string(a.Content) != `{"Err":null,"Object":{"x":1}}` {

@@ -41,12 +41,14 @@ func TestOutboxDrains(t *testing.T) {
 	}
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
 	eventually(t, "a new report leaves at once", func() bool { return len(e.waiting()) == 0 })
+	h.answer(e.noLink) // that the link has gone may be noticed by edgehub alone
 	e.link(down)
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Failed"))))
 	h.sent()
+	h.answer(always(good))
 	e.link(up)
 	eventually(t, "what came meanwhile leaves over the new link", func() bool { return len(e.waiting()) == 0 })
-	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, h.sent()); diff != "" {
+	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, slices.Compact(h.sent())); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
 }
