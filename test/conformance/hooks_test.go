@@ -132,15 +132,15 @@ containers:
 			name: "pre-stop-too-long",
 			spec: `
 terminationGracePeriodSeconds: 2
-containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'sleep 1; echo cleaned >/dev/termination-log; exit 0' TERM; while true; do sleep 1 & wait $!; done"], lifecycle: {preStop: {exec: {command: [sleep, "300"]}}}}]
+containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'echo cleaned >/dev/termination-log; sleep 300' TERM; while true; do sleep 1 & wait $!; done"], lifecycle: {preStop: {exec: {command: [sleep, "300"]}}}}]
 `,
 			check: func(p *pod) {
 				p.running()
 				s, took := p.end(nil)
-				if c := containerStatus(s, "main").State.Terminated; c.Message != "cleaned\n" {
-					p.Errorf("2 s are left to a container after its hook: %+v", c)
+				if c := containerStatus(s, "main").State.Terminated; c.Message != "cleaned\n" || c.ExitCode != 137 {
+					p.Errorf("%+v", c)
 				}
-				if took < 3*time.Second || took > soon {
+				if took < 4*time.Second || took > soon { // 2 s are left to a container after its hook
 					p.Errorf("it took %v", took)
 				}
 			},

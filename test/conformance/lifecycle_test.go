@@ -71,7 +71,7 @@ spec:
 			name: "active-deadline",
 			// Long enough for both to run before: others start, too.
 			spec: `
-activeDeadlineSeconds: 20
+activeDeadlineSeconds: 60
 terminationGracePeriodSeconds: 5
 initContainers: [{name: side, restartPolicy: Always}]
 containers: [{name: main}]

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // networkRows are about names, addresses and ports.
@@ -141,7 +143,8 @@ func portRows() []row {
 		spec: `containers: [{name: main, ports: [{containerPort: 80}]}]`,
 		check: func(p *pod) {
 			p.running()
-			port := freePort(p)
+			port, err := daemon.FreePort()
+			must(p, err)
 			for _, ip := range []string{"", "hostIP: 127.0.0.1, "} {
 				web := p.second(fmt.Sprintf("web%d", len(ip)), fmt.Sprintf(
 					`containers: [{name: main, image: "edgecore.local/demo:1", command: [httpd, -f, -h, /www], ports: [{containerPort: 80, %shostPort: %d}]}]`, ip, port))
@@ -158,13 +161,6 @@ func portRows() []row {
 			}
 		},
 	}}
-}
-
-func freePort(p *pod) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(p, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // page fetches the demo page.

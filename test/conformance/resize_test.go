@@ -83,9 +83,9 @@ containers:
 				if a := containerStatus(&got.Status, "main").AllocatedResources; a.Cpu().String() != "10m" {
 					p.Errorf("allocated %v", a)
 				}
-				other.delete()
-				p.resize("main", "{requests: {cpu: 20m}}")
+				p.resize("main", "{requests: {cpu: 20m}}") // while the other is there: 1800m would leave nothing to other rows
 				p.resized("main", 0, "20m", "0", "2", "0")
+				other.delete()
 			},
 		},
 		{

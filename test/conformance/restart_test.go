@@ -25,7 +25,7 @@ func restartRows() []row {
 				if last := containerStatus(&s, "main").LastTerminationState.Terminated; last == nil || last.Reason != "Completed" || last.ExitCode != 0 {
 					p.Errorf("last state %+v", last)
 				}
-				p.waits("main", "CrashLoopBackOff", "back-off 10s restarting failed container=main pod="+p.name+"_"+p.node.name)
+				p.waits("main", "CrashLoopBackOff", "restarting failed container=main pod="+p.name+"_"+p.node.name)
 				p.event("BackOff", "Back-off restarting failed container main in pod "+p.name)
 				if got := p.get().Status.Phase; got != v1.PodRunning {
 					p.Errorf("phase %s", got)

@@ -99,7 +99,7 @@ initContainers:
   lifecycle: {preStop: {exec: {command: [sh, -c, "echo hook >>/shared/order"]}}}
   volumeMounts: [{name: shared, mountPath: /shared}]
 containers:
-- {name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'sleep 1; echo main >>/shared/order; exit 0' TERM; while true; do sleep 1 & wait $!; done"], volumeMounts: [{name: shared, mountPath: /shared}]}
+- {name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'until grep -qs hook /shared/order; do sleep 0.1; done; sleep 1; echo main >>/shared/order; exit 0' TERM; while true; do sleep 1 & wait $!; done"], volumeMounts: [{name: shared, mountPath: /shared}]}
 `,
 			check: func(p *pod) {
 				p.running()
@@ -115,18 +115,20 @@ containers:
 		{
 			name: "sidecar-grace-budget",
 			spec: `
-terminationGracePeriodSeconds: 20
+terminationGracePeriodSeconds: 60
 initContainers: [{name: deaf, image: "edgecore.local/demo:1", restartPolicy: Always, command: [sh, -c, "trap '' TERM; while true; do sleep 1 & wait $!; done"]}]
-containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'sleep 10; exit 0' TERM; while true; do sleep 1 & wait $!; done"]}]
+containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'sleep 45; exit 0' TERM; while true; do sleep 1 & wait $!; done"]}]
 `,
 			check: func(p *pod) {
 				p.running()
 				s, took := p.end(nil)
-				if c := containerStatus(s, "deaf").State.Terminated; c == nil || c.ExitCode != 137 {
-					p.Errorf("%+v", c)
+				main, deaf := containerStatus(s, "main").State.Terminated, containerStatus(s, "deaf").State.Terminated
+				if main.ExitCode != 0 || deaf.ExitCode != 137 {
+					p.Errorf("%+v, %+v", main, deaf)
 				}
-				if took < 20*time.Second || took > 29*time.Second {
-					p.Errorf("both have 20 s together; it took %v", took)
+				// Some 15 s are left to the second.
+				if alone := deaf.FinishedAt.Sub(main.FinishedAt.Time); took < 60*time.Second || alone > 45*time.Second {
+					p.Errorf("both have 60 s together; it took %v, and the second alone %v", took, alone)
 				}
 			},
 		},
@@ -145,7 +147,7 @@ containers: [{name: main}]
 					}
 					return nil
 				})
-				p.waits("side", "CrashLoopBackOff", "back-off 10s restarting failed container=side")
+				p.waits("side", "CrashLoopBackOff", "restarting failed container=side")
 			},
 		},
 	}
