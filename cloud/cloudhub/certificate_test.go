@@ -15,6 +15,7 @@ import (
 // TestCertificateEnds: a session ends when the certificate does that it began with, and the node comes back
 // with its next one.
 func TestCertificateEnds(t *testing.T) {
+	t.Parallel()
 	c := startCloud(t, nil)
 	c.cluster.set("n1", "default/pod/web", "u", "a")
 	dial := func(end time.Time) *edge {
@@ -25,7 +26,7 @@ func TestCertificateEnds(t *testing.T) {
 		}
 		return newEdge(t, "n1").over(conn)
 	}
-	end := time.Now().Add(2 * time.Second).Truncate(time.Second)
+	end := time.Now().Add(15 * time.Second).Truncate(time.Second)
 	e := dial(end)
 	settled(t, c, e)
 	var closed *wire.Closed

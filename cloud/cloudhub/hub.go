@@ -175,16 +175,22 @@ func (h *Hub) forgetGone(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		nodes := h.opts.Records.Nodes()
-		for _, node := range nodes {
-			if ctx.Err() == nil {
-				h.forgetIfGone(node)
-			}
-		}
-		if len(nodes) > 0 {
+		if h.forgetGoneNow(ctx) {
 			tick.Reset(recordsPeriod)
 		}
 	}
+}
+
+// forgetGoneNow does that once; it tells whether there are records. A node that is connected may just not be registered
+// yet: Disconnect tells of its end.
+func (h *Hub) forgetGoneNow(ctx context.Context) bool {
+	nodes := h.opts.Records.Nodes()
+	for _, node := range nodes {
+		if ctx.Err() == nil && h.session(node) == nil {
+			h.forgetIfGone(node)
+		}
+	}
+	return len(nodes) > 0
 }
 
 // forgetIfGone drops what is recorded of a node that has no object.

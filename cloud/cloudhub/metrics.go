@@ -20,7 +20,8 @@ type metrics struct {
 	latency  prometheus.Histogram
 
 	mu   sync.Mutex
-	past traffic // of sessions that ended
+	live map[*session]struct{} // also those that a newer one replaced and that have not ended yet
+	past traffic               // of sessions that ended
 }
 
 // traffic is what went over links.
@@ -36,6 +37,7 @@ func newMetrics(h *Hub) *metrics {
 	}
 	return &metrics{
 		hub:               h,
+		live:              map[*session]struct{}{},
 		connectedNodes:    prometheus.NewDesc(prefix+"connected_nodes", "Nodes with a session", nil, nil),
 		connectedUpstream: prometheus.NewDesc("KubeEdge_CloudHub_connected_nodes", "Nodes with a session, under KubeEdge's name", nil, nil),
 		waiting:           prometheus.NewDesc(prefix+"queued_objects", "Objects that wait to be looked at or sent, of all nodes", nil, nil),
@@ -71,13 +73,9 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	m.mu.Lock()
-	sum := m.past
-	m.mu.Unlock()
 	var nodes, waiting, unacked, requests int
 	for _, s := range m.hub.all() {
 		nodes++
-		sum.add(s)
 		requests += s.lanes.unanswered()
 		s.mu.Lock()
 		w, u := s.queue.Len()
@@ -93,6 +91,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.waiting, waiting)
 	gauge(m.unacked, unacked)
 	gauge(m.requests, requests)
+	sum := m.traffic()
 	total := func(d *prometheus.Desc, n int64, direction string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), direction)
 	}
@@ -113,9 +112,29 @@ func (t *traffic) add(s *session) {
 	t.messagesOut += stats.MessagesSent
 }
 
+// started counts a session that begins.
+func (m *metrics) started(s *session) {
+	m.begun.WithLabelValues(s.protocol()).Inc()
+	m.mu.Lock()
+	m.live[s] = struct{}{}
+	m.mu.Unlock()
+}
+
 // ended keeps what a session counted.
 func (m *metrics) ended(s *session) {
 	m.mu.Lock()
 	m.past.add(s)
+	delete(m.live, s)
 	m.mu.Unlock()
+}
+
+// traffic is what all sessions counted.
+func (m *metrics) traffic() traffic {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sum := m.past
+	for s := range m.live {
+		sum.add(s)
+	}
+	return sum
 }

@@ -1,6 +1,7 @@
 package cloudhub
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -49,6 +50,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the message to be dropped", func() bool { return gather(t, registry)["dropped_messages_total"] == 1 })
+	eventually(t, "the newest state to be looked at", func() bool { return gather(t, registry)["queued_objects"] == 0 })
 	got := gather(t, registry)
 	for name, want := range map[string]float64{
 		"connected_nodes": 1, "KubeEdge_CloudHub_connected_nodes": 1, "unacked_messages": 1, "queued_objects": 0, "pending_requests": 0,
@@ -69,6 +71,30 @@ func TestMetrics(t *testing.T) {
 	if _, err := New(Options{Downstream: c.cluster, Upstream: c.api, Registry: registry}); err == nil {
 		t.Error("two hubs share the metrics of one registry")
 	}
+}
+
+// TestCountersOfReplaced: what a session counted stays counted while it ends and a newer one has its place.
+func TestCountersOfReplaced(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	c := startCloud(t, func(o *Options) { o.Registry = registry })
+	asked, done := make(chan struct{}), make(chan struct{})
+	c.api.handle = func(context.Context, string, *model.Message) *model.Message {
+		close(asked)
+		<-done
+		return nil
+	}
+	e := newEdge(t, "n1").dialOurs(c)
+	if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/pod/x", nil)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	first, before := c.hub.session("n1"), gather(t, registry)
+	newEdge(t, "n1").dialOurs(c)
+	eventually(t, "the newer session", func() bool { return c.hub.session("n1") != first })
+	if after := gather(t, registry); after["bytes_total in"] < before["bytes_total in"] || after["messages_total in"] < before["messages_total in"] {
+		t.Errorf("the counters went back from %v to %v", before, after)
+	}
+	close(done)
 }
 
 func TestHealth(t *testing.T) {

@@ -109,20 +109,20 @@ func (s *session) run() {
 }
 
 // finish waits until nothing of an ended session runs any more, and tells Upstream of its end if it was told of a
-// beginning.
+// beginning. It keeps the node's place until then, so that a newer session waits for it.
 func (s *session) finish() {
 	defer close(s.done)
 	<-s.closed
 	s.release()
 	s.lanes.wait()
 	s.work.Wait()
-	s.hub.unregister(s)
+	defer s.hub.unregister(s)
 	if s.dismissed.Load() && !s.features.Inventory {
 		s.hub.forgetIfGone(s.node)
 	}
-	s.hub.metrics.ended(s)
 	if s.begun {
 		s.hub.opts.Upstream.Disconnected(s.node, s.reason)
+		s.hub.metrics.ended(s)
 		klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason, "after", time.Since(s.began).Round(time.Millisecond))
 	}
 }
@@ -144,7 +144,7 @@ func (s *session) begin() bool {
 	}
 	s.begun = true
 	klog.V(2).InfoS("Node connected", "node", s.node, "remote", s.conn.RemoteAddr(), "protocol", s.protocol())
-	s.hub.metrics.begun.WithLabelValues(s.protocol()).Inc()
+	s.hub.metrics.started(s)
 	s.kept.Store(s.hub.moment(time.Now()))
 	s.work.Go(func() { s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol()) })
 	s.work.Go(s.seed)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ func TestOurEdge(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	log := []string{"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)", "connected n1 edgecore/websocket"}
+	eventually(t, "the beginning to be told", func() bool { return len(c.api.noted()) >= len(log) })
 	if diff := cmp.Diff(log, c.api.noted()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -89,13 +91,37 @@ func TestNewerConnectionWins(t *testing.T) {
 	eventually(t, "the end to be told", func() bool { return len(c.api.noted()) == 4 })
 }
 
+// TestEndBeforeBeginning: of a node that comes back at once, the end of the older session is told first.
+func TestEndBeforeBeginning(t *testing.T) {
+	c := startCloud(t, nil)
+	telling, told := make(chan struct{}), make(chan struct{})
+	c.api.leave = sync.OnceFunc(func() { close(telling); <-told })
+	e := newEdge(t, "n1").dialOurs(c)
+	eventually(t, "the first session", func() bool { return len(c.api.noted()) == 1 && e.isSynced() })
+	first := c.hub.session("n1")
+	e.bye()
+	<-telling
+	if c.hub.session("n1") != first {
+		t.Error("a newer session would not wait for this one")
+	}
+	newEdge(t, "n1").dialOurs(c)
+	eventually(t, "the second session", func() bool { s := c.hub.session("n1"); return s != nil && s != first })
+	close(told)
+	eventually(t, "the second session to be told", func() bool { return len(c.api.noted()) == 3 })
+	want := []string{"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)", "connected n1 edgecore/websocket"}
+	if diff := cmp.Diff(want, c.api.noted()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestSilence: without keepalive messages a session ends, whatever else comes; an edge of ours lives by its pings.
 func TestSilence(t *testing.T) {
-	c := startCloud(t, func(o *Options) { o.KeepaliveInterval = time.Second })
+	t.Parallel()
+	c := startCloud(t, func(o *Options) { o.KeepaliveInterval = 10 * time.Second })
 	upstream, ours := newEdge(t, "up"), newEdge(t, "ours")
 	ours.dialOurs(c)
 	upstream.dialUpstream(c)
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for ended := false; !ended; {
 		select {
@@ -109,7 +135,7 @@ func TestSilence(t *testing.T) {
 			t.Fatal("the edge that gave signs of life was disconnected")
 		}
 	}
-	if err := upstream.waitEnd(); err == nil || !strings.Contains(err.Error(), "no keepalive message came for 1s") {
+	if err := upstream.waitEnd(); err == nil || !strings.Contains(err.Error(), "no keepalive message came for 10s") {
 		t.Errorf("ended with %v", err)
 	}
 	if err := ours.waitEnd(); err == nil || !strings.Contains(err.Error(), "for") {
@@ -208,11 +234,11 @@ func TestNoInventory(t *testing.T) {
 	defer conn.Close(wire.CloseNormal, "")
 	eventually(t, "the session", func() bool { s := c.hub.session("n1"); return s != nil && s.sweepStart(time.Now()) })
 	s := c.hub.session("n1")
-	s.sweepStart(time.Now().Add(inventoryWait - time.Second))
+	s.sweepStart(s.began.Add(inventoryWait - time.Second))
 	if s.waited {
 		t.Error("waited too little")
 	}
-	s.sweepStart(time.Now().Add(inventoryWait + time.Second))
+	s.sweepStart(s.began.Add(inventoryWait + time.Second))
 	m, err := conn.Read()
 	if err != nil || m.Route.Resource != "default/pod/web" {
 		t.Fatalf("%+v, %v", m, err)

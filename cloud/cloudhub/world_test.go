@@ -130,6 +130,7 @@ type api struct {
 	beats     int
 	beatFails error
 	handle    func(ctx context.Context, node string, m *model.Message) *model.Message
+	leave     func() // before an end is noted; may be nil
 }
 
 func (a *api) note(format string, args ...any) {
@@ -147,7 +148,12 @@ func (a *api) noted() []string {
 func (a *api) Connected(_ context.Context, node, protocol string) {
 	a.note("connected %s %s", node, protocol)
 }
-func (a *api) Disconnected(node, reason string) { a.note("disconnected %s: %s", node, reason) }
+func (a *api) Disconnected(node, reason string) {
+	if a.leave != nil {
+		a.leave()
+	}
+	a.note("disconnected %s: %s", node, reason)
+}
 func (a *api) Heartbeat(context.Context, string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -419,13 +425,17 @@ func (e *edge) holds() map[string]string {
 	return maps.Clone(e.objects)
 }
 
-// lines are the pushes so far, in short.
+// lines are the pushes so far, in short. One that was sent again, as no ack came for long, counts once.
 func (e *edge) lines() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var all []string
+	seen := map[string]bool{}
 	for _, m := range e.got {
-		all = append(all, m.Route.Operation+" "+m.Route.Resource)
+		if !seen[m.Header.ID] {
+			all = append(all, m.Route.Operation+" "+m.Route.Resource)
+		}
+		seen[m.Header.ID] = true
 	}
 	return all
 }
@@ -491,6 +501,6 @@ func settled(t testing.TB, c *cloud, e *edge) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		waiting, unacked := s.queue.Len()
-		return waiting == 0 && unacked == 0
+		return s.ready && waiting == 0 && unacked == 0
 	})
 }

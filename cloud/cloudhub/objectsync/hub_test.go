@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ func (c *cluster) set(name, kind, uid, rv, version string) {
 	c.objects[r.Key] = cloudhub.Object{Ref: r, Version: version, JSON: json.RawMessage(`{}`)}
 }
 
+// Desired has the last name first: what a test waits for is after what it does not see.
 func (c *cluster) Desired(string) []cloudhub.Ref {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,6 +41,7 @@ func (c *cluster) Desired(string) []cloudhub.Ref {
 	for _, o := range c.objects {
 		refs = append(refs, o.Ref)
 	}
+	slices.SortFunc(refs, func(a, b cloudhub.Ref) int { return strings.Compare(b.Key.Name, a.Key.Name) })
 	return refs
 }
 
@@ -66,12 +69,13 @@ type upstreamEdge struct {
 	end  chan struct{}
 	once sync.Once
 
-	mu  sync.Mutex
-	got []string
+	mu   sync.Mutex
+	seen map[string]bool // a message that is sent again counts once
+	got  []string
 }
 
 func newUpstreamEdge() *upstreamEdge {
-	return &upstreamEdge{acks: make(chan *model.Message, 100), end: make(chan struct{})}
+	return &upstreamEdge{acks: make(chan *model.Message, 100), end: make(chan struct{}), seen: map[string]bool{}}
 }
 
 func (e *upstreamEdge) Read() (*model.Message, error) {
@@ -85,7 +89,10 @@ func (e *upstreamEdge) Read() (*model.Message, error) {
 
 func (e *upstreamEdge) Write(m *model.Message) error {
 	e.mu.Lock()
-	e.got = append(e.got, fmt.Sprint(m.Route.Operation, " ", m.Route.Resource, " ", m.Header.ResourceVersion))
+	if !e.seen[m.Header.ID] {
+		e.got = append(e.got, fmt.Sprint(m.Route.Operation, " ", m.Route.Resource, " ", m.Header.ResourceVersion))
+	}
+	e.seen[m.Header.ID] = true
 	e.mu.Unlock()
 	e.acks <- m.Respond(model.OK)
 	return nil
