@@ -143,12 +143,13 @@ func hasRole(node *v1.Node) bool {
 	return false
 }
 
-// queryNode answers with the node's own object.
+// queryNode answers with the node's own object. An edge of ours asks when it starts, and before it turns a pod away for what
+// its Node is: the cache may be behind the pod's, or behind what the edge told before. KubeEdge's edges ask all the time.
 func (c *Controller) queryNode(ctx context.Context, r *request) result {
 	if err := ownNode(r); err != nil {
 		return failed(err)
 	}
-	if node := c.caches.node(r.node); node != nil {
+	if node := c.caches.node(r.node); node != nil && !r.capable {
 		return found(node, nil)
 	}
 	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{})

@@ -3,6 +3,7 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -76,18 +77,22 @@ func deletion(r *request) (metav1.DeleteOptions, error) {
 }
 
 // deletePod removes a pod whose containers the node has stopped. That the pod does not exist, or is another by now, is
-// what was asked for.
+// what was asked for; but the API server's admission, which is behind, may not know yet of a pod that does exist.
 func (c *Controller) deletePod(ctx context.Context, r *request) result {
 	options, err := deletion(r)
 	if err != nil {
 		return failed(err)
 	}
-	err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Delete(ctx, r.key.Name, options)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return ok()
-	}
-	if apierrors.IsForbidden(err) && c.isAnother(ctx, r, *options.Preconditions.UID) {
-		return ok()
+	_, err = patiently(ctx, func() (none struct{}, err error) {
+		err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Delete(ctx, r.key.Name, options)
+		unknown := apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
+		if apierrors.IsConflict(err) || unknown && c.isAnother(ctx, r, *options.Preconditions.UID) {
+			err = nil
+		}
+		return none, err
+	})
+	if apierrors.IsNotFound(err) { // the edge would take that for the end of the pod
+		err = apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s exists, and the API server does not delete it: %v", r.key.Namespace, r.key.Name, err))
 	}
 	return okOr(err)
 }

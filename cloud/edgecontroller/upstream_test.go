@@ -217,7 +217,7 @@ func TestPanicIsAnswered(t *testing.T) {
 func TestRateLimit(t *testing.T) {
 	w := newWorld(t)
 	w.sessions.qps, w.sessions.burst = 0.001, 2
-	w.options.RequestTimeout = time.Second
+	w.options.RequestTimeout = 10 * time.Second
 	w.options.LocalIP = ""
 	w.Connected(t.Context(), "e1", "websocket")
 	w.Connected(t.Context(), "e2", "websocket")
@@ -402,6 +402,89 @@ func TestRenew(t *testing.T) {
 	}
 	if body := w.api.calls[1].Body; !strings.Contains(body, `"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"e1","uid":"uid-e1"}]`) {
 		t.Errorf("made %s", body)
+	}
+}
+
+// TestQueryNode: an edge of ours hears what its Node is now, or that nobody can know it.
+func TestQueryNode(t *testing.T) {
+	live := edgeNode("e1")
+	live.Labels["disk"] = "new"
+	for name, tc := range map[string]struct {
+		protocol string
+		reply    func(call) (int, any)
+		calls    []string
+		want     string
+		code     int32
+	}{
+		"ours":         {"edgecore/websocket", func(call) (int, any) { return 200, live }, []string{"GET /api/v1/nodes/e1 as system:node:e1"}, `"disk":"new"`, 0},
+		"ours, no API": {"edgecore/websocket", func(call) (int, any) { return 503, metav1.Status{} }, []string{"GET /api/v1/nodes/e1 as system:node:e1"}, "", 503},
+		"KubeEdge's":   {"websocket", func(call) (int, any) { return 200, live }, nil, `"disk":"old"`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.options.LocalIP = ""
+			cached := edgeNode("e1")
+			cached.Labels["disk"] = "old"
+			w.add(cached)
+			w.Connected(t.Context(), "e1", tc.protocol)
+			w.api.answer(tc.reply)
+			answer := w.ask("e1", "query", "null/node/e1", "null")
+			if status, _ := failure(t, answer); (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || !strings.Contains(string(answer.Content), tc.want) {
+				t.Errorf("answered %s", answer.Content)
+			}
+			if diff := cmp.Diff(tc.calls, w.api.seen()); diff != "" {
+				t.Errorf("calls (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDeletePod: that a pod is gone is believed when the API server says so of the pod itself; its admission may not have
+// heard of the pod, or of where it is bound, yet.
+func TestDeletePod(t *testing.T) {
+	refusal := func(code int32, reason metav1.StatusReason) func() (int, any) {
+		return func() (int, any) {
+			return int(code), metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Code: code,
+				Details: &metav1.StatusDetails{Name: "a", Kind: "pods"}}
+		}
+	}
+	is := func(uid types.UID) func() (int, any) {
+		return func() (int, any) {
+			return 200, &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: uid}}
+		}
+	}
+	missing, forbidden := refusal(404, metav1.StatusReasonNotFound), refusal(403, metav1.StatusReasonForbidden)
+	for name, tc := range map[string]struct {
+		deletes []func() (int, any) // the last one again and again
+		get     func() (int, any)
+		code    int32
+	}{
+		"deleted":              {[]func() (int, any){is("u")}, is("u"), 0},
+		"gone":                 {[]func() (int, any){missing}, missing, 0},
+		"another by now":       {[]func() (int, any){refusal(409, metav1.StatusReasonConflict)}, is("v"), 0},
+		"another, elsewhere":   {[]func() (int, any){forbidden}, is("v"), 0},
+		"not known yet":        {[]func() (int, any){missing, missing, is("u")}, is("u"), 0},
+		"not known as its yet": {[]func() (int, any){forbidden, is("u")}, is("u"), 0},
+		"never known":          {[]func() (int, any){missing}, is("u"), 503},
+		"not its":              {[]func() (int, any){forbidden}, is("u"), 403},
+		"nobody can say":       {[]func() (int, any){missing}, refusal(500, metav1.StatusReasonInternalError), 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			deletes := 0
+			w.api.answer(func(c call) (int, any) {
+				if c.Method == http.MethodGet {
+					return tc.get()
+				}
+				deletes++
+				return tc.deletes[min(deletes, len(tc.deletes))-1]()
+			})
+			answer := w.ask("e1", "delete", "ns/pod/a", `{"preconditions":{"uid":"u"}}`)
+			status, _ := failure(t, answer)
+			if (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || deletes < len(tc.deletes) {
+				t.Errorf("after %d tries: %s", deletes, answer.Content)
+			}
+		})
 	}
 }
 
