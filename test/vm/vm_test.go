@@ -5,13 +5,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // boot makes a machine and switches it on; it goes when the test ends.
 func boot(t *testing.T, opts vm.Options) *vm.VM {
