@@ -36,11 +36,8 @@ const (
 	CutFrame  Mischief = "cut frame" // a part of it arrives, and the connection ends
 )
 
-// What is held back goes out after so many others, or so much time.
-const (
-	heldMessages = 4
-	heldTime     = 400 * time.Millisecond
-)
+// heldMessages is how many others overtake at most what is held back.
+const heldMessages = 4
 
 // FramesOptions say between whom a man in the middle stands.
 type FramesOptions struct {
@@ -53,6 +50,8 @@ type FramesOptions struct {
 	Client func() (tls.Certificate, error)
 	// Seed decides what is left to chance.
 	Seed uint64
+	// HeldTime bounds how long a message is held back; 0: 400 ms.
+	HeldTime time.Duration
 }
 
 // Frames is a man in the middle of WebSockets under TLS: it knows where their messages begin and end, and does to single
@@ -76,6 +75,9 @@ func StartFrames(o FramesOptions) (*Frames, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
+	}
+	if o.HeldTime <= 0 {
+		o.HeldTime = 400 * time.Millisecond
 	}
 	f := &Frames{opts: o, l: l, random: rand.New(rand.NewPCG(o.Seed, 3)), armed: map[Direction][]Mischief{}, done: map[Mischief]int{}, conns: map[net.Conn]struct{}{}}
 	f.wg.Go(f.accept)
@@ -160,7 +162,7 @@ func (f *Frames) keep(c net.Conn) (done func()) {
 
 func (f *Frames) join(raw net.Conn) error {
 	defer f.keep(raw)()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	own, err := f.opts.Client()
 	if err != nil {

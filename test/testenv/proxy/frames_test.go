@@ -41,9 +41,11 @@ func TestFrames(t *testing.T) {
 				ends, f := link(t)
 				from, to := ends[dir], ends[1-dir]
 				var got []string
+				var armed time.Time
 				for i, text := range []string{"0", "1", long, "3", "4", "5", "6", "7"} {
 					if i == 2 && tc.do != "" {
 						got = readAll(to, 2) // so that it is done to the third
+						armed = time.Now()
 						f.Arm(dir, tc.do)
 					}
 					from.EnableWriteCompression(i%2 == 0)
@@ -52,7 +54,14 @@ func TestFrames(t *testing.T) {
 					}
 				}
 				got = append(got, readAll(to, len(tc.want)-len(got))...)
-				_ = to.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+				if took := time.Since(armed); tc.do == Delay && took < 20*time.Millisecond {
+					t.Errorf("all was there after %v", took)
+				}
+				wait := 50 * time.Millisecond
+				if tc.ends {
+					wait = time.Minute
+				}
+				_ = to.SetReadDeadline(time.Now().Add(wait))
 				_, more, err := to.ReadMessage()
 				if ended := err != nil && !strings.Contains(err.Error(), "timeout"); ended != tc.ends || err == nil {
 					t.Errorf("%.20s %v", more, err)
@@ -112,7 +121,7 @@ func link(t *testing.T) ([2]*websocket.Conn, *Frames) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	client := ca.ClientTLS(t, "edge-1").Certificates[0]
-	f, err := StartFrames(FramesOptions{Target: server.Listener.Addr().String(), Server: ca.Server(t), Roots: ca.Pool(), Seed: 1,
+	f, err := StartFrames(FramesOptions{Target: server.Listener.Addr().String(), Server: ca.Server(t), Roots: ca.Pool(), Seed: 1, HeldTime: time.Minute,
 		Client: func() (tls.Certificate, error) { return client, nil }})
 	if err != nil {
 		t.Fatal(err)

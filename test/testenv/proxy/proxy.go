@@ -123,7 +123,7 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) join(from net.Conn) {
 	defer from.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var dialer net.Dialer
 	p.mu.Lock()

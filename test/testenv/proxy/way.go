@@ -62,7 +62,7 @@ func (w *way) message(raw []byte) error {
 	case Duplicate:
 		raw = append(slices.Clone(raw), raw...)
 	case Delay:
-		time.Sleep(time.Duration(n) % heldTime)
+		time.Sleep(time.Duration(n) * time.Microsecond % w.f.opts.HeldTime)
 	case Echo:
 		err := w.write(raw, true)
 		w.hold(raw, n)
@@ -82,9 +82,9 @@ func (w *way) hold(raw []byte, n int) {
 	defer w.mu.Unlock()
 	w.held = append(w.held, held{after: 1 + n%heldMessages, raw: raw})
 	if w.timer == nil {
-		w.timer = time.AfterFunc(heldTime, w.release)
+		w.timer = time.AfterFunc(w.f.opts.HeldTime, w.release)
 	} else {
-		w.timer.Reset(heldTime)
+		w.timer.Reset(w.f.opts.HeldTime)
 	}
 }
 
