@@ -7,29 +7,76 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 )
 
 // portRange holds the ports that the kernel gives to connections, and to listeners that ask for any.
 const portRange = "/proc/sys/net/ipv4/ip_local_port_range"
 
-// FreePort returns a port of 127.0.0.1 that nobody has, for TCP and UDP. It is none of those that the kernel gives away by
-// itself: between now and the caller's listening no connection of another program takes it.
+// Port is a port of 127.0.0.1 that no other holder of one has, in any process, until it is released or this process ends.
+type Port struct {
+	Number int
+	// lock is a socket whose name is the port's: the kernel lets one have it, and takes it back by itself.
+	lock int
+}
+
+// FreePort returns a port that is this process's until it ends; see ReservePort.
 func FreePort() (int, error) {
-	const span = 8192
-	low, err := firstGiven()
+	p, err := ReservePort()
 	if err != nil {
 		return 0, err
 	}
+	return p.Number, nil
+}
+
+// ReservePort reserves a port of 127.0.0.1 that nobody has, for TCP and UDP. It is none of those that the kernel gives away by
+// itself: whenever its holder does not listen, no connection of another program takes it.
+func ReservePort() (*Port, error) {
+	const span = 8192
+	low, err := firstGiven()
+	if err != nil {
+		return nil, err
+	}
+	next := func() (int, error) { return low - span + rand.IntN(span), nil }
 	if low < 1024+span { // the kernel gives away nearly all
-		return anyPort()
+		next = anyPort
 	}
+	var last error
 	for range 100 {
-		port := low - span + rand.IntN(span)
-		if err = isFree(port); err == nil {
-			return port, nil
+		number, err := next()
+		if err != nil {
+			return nil, err
 		}
+		p, err := reserve(number)
+		if err == nil {
+			return p, nil
+		}
+		last = err
 	}
-	return 0, fmt.Errorf("no free port below %d: %w", low, err)
+	return nil, fmt.Errorf("no free port below %d: %w", low, last)
+}
+
+func reserve(number int) (*Port, error) {
+	lock, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	p := &Port{Number: number, lock: lock}
+	if err := syscall.Bind(lock, &syscall.SockaddrUnix{Name: fmt.Sprintf("@edgecore-test-port-%d", number)}); err != nil {
+		return nil, errors.Join(fmt.Errorf("port %d is another's: %w", number, err), p.Release())
+	}
+	if err := isFree(number); err != nil {
+		return nil, errors.Join(err, p.Release())
+	}
+	return p, nil
+}
+
+// Release lets others have the port. A nil Port is none.
+func (p *Port) Release() error {
+	if p == nil {
+		return nil
+	}
+	return syscall.Close(p.lock)
 }
 
 // firstGiven is the lowest port that the kernel gives away.

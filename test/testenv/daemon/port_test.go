@@ -6,17 +6,22 @@ import (
 	"testing"
 )
 
-// TestFreePort: it can be listened on, and the kernel gives it to nobody.
+// TestFreePort: it can be listened on, the kernel gives it to nobody, and neither does a second call.
 func TestFreePort(t *testing.T) {
 	low, err := firstGiven()
 	if err != nil {
 		t.Fatal(err)
 	}
+	given := map[int]bool{}
 	for range 50 {
 		port, err := FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}
+		if given[port] {
+			t.Errorf("port %d was given twice", port)
+		}
+		given[port] = true
 		if low > 10000 && port >= low {
 			t.Errorf("port %d is one that the kernel gives away", port)
 		}
@@ -30,5 +35,26 @@ func TestFreePort(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestReservePort: one that is reserved is nobody else's although nobody listens on it; one that is released may be had again.
+func TestReservePort(t *testing.T) {
+	p, err := ReservePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reserve(p.Number); err == nil {
+		t.Errorf("port %d was given twice", p.Number)
+	}
+	if err := p.Release(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := reserve(p.Number)
+	if err != nil {
+		t.Fatalf("a released port: %v", err)
+	}
+	if err := again.Release(); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -4,8 +4,8 @@
 //
 // A cluster lies in one folder, its etcd listens on sockets there and its servers on ports of
 // 127.0.0.1 that it holds, so two clusters never meet. A cluster whose owner died without stopping
-// it is removed by whoever starts the next one. Outside of the folder there are only the locks of
-// ports; no kubeconfig of the user is read or written.
+// it is removed by whoever starts the next one. Outside of the folder nothing is written; no kubeconfig of
+// the user is read.
 //
 // Without the controller manager there are no service accounts but those that a test makes, and
 // kube-apiserver refuses pods in a namespace that has none.
@@ -111,7 +111,7 @@ func (c *Cluster) create(ctx context.Context) error {
 	}
 	for _, p := range []*Component{c.APIServer, c.ControllerManager, c.Scheduler} {
 		var err error
-		if p.port, err = reservePort(); err != nil {
+		if p.port, err = daemon.ReservePort(); err != nil {
 			return err
 		}
 	}
@@ -177,7 +177,7 @@ func (c *Cluster) end(ctx context.Context) error {
 	// In this order none of them complains that another is gone.
 	for _, p := range []*Component{c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		// Nothing of them is needed any more: the quick way.
-		err = errors.Join(err, p.proc.End(ctx, syscall.SIGKILL), p.port.release())
+		err = errors.Join(err, p.proc.End(ctx, syscall.SIGKILL), p.port.Release())
 		p.port = nil
 	}
 	c.disconnect()
@@ -207,7 +207,7 @@ func (c *Cluster) save() error {
 func (c *Cluster) Name() string { return c.name }
 
 // URL is where kube-apiserver answers, over all its starts.
-func (c *Cluster) URL() string { return fmt.Sprintf("https://127.0.0.1:%d", c.APIServer.port.number) }
+func (c *Cluster) URL() string { return fmt.Sprintf("https://127.0.0.1:%d", c.APIServer.port.Number) }
 
 // CA is the certificate of the cluster's authority, as PEM.
 func (c *Cluster) CA() []byte { return c.ca.PEM }

@@ -74,7 +74,8 @@ func (s *timing) step(what string) {
 // kube-apiserver has ended in its own way, has been killed, and has hung.
 func TestClusterRunsADeployment(t *testing.T) {
 	steps := &timing{t: t, last: time.Now()}
-	c := kube.Start(t, kube.Options{ControllerManager: true, Scheduler: true})
+	c := kube.Start(t, kube.Options{ControllerManager: true, Scheduler: true,
+		NodeMonitorGracePeriod: 30 * time.Minute}) // the node is silent
 	steps.step("etcd, apiserver, controller-manager, scheduler")
 	kubectl := kubectlOf(t, c)
 	apply(t, c, node)
@@ -221,7 +222,7 @@ func TestUsers(t *testing.T) {
 	}
 	kubectl("create", "clusterrole", "reader", "--verb=list", "--resource=pods")
 	kubectl("create", "clusterrolebinding", "cloudcore", "--clusterrole=reader", "--user="+kube.CloudCoreUser)
-	testenv.Poll(t, 10*time.Second, func() error {
+	testenv.Poll(t, time.Minute, func() error {
 		_, err := cloudcore.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 		return err
 	})
@@ -234,7 +235,7 @@ func TestUsers(t *testing.T) {
 		_, err := edge.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 		return err
 	}
-	testenv.Poll(t, 10*time.Second, func() error { return label("edge-1") })
+	testenv.Poll(t, time.Minute, func() error { return label("edge-1") })
 	apply(t, c, strings.ReplaceAll(node, "edge-1", "edge-2"))
 	if err := label("edge-2"); !apierrors.IsForbidden(err) {
 		t.Errorf("edge-1 updates edge-2: %v, want that it is forbidden", err)
@@ -246,7 +247,7 @@ func TestUsers(t *testing.T) {
 	}
 	kubectl("create", "clusterrolebinding", "account", "--clusterrole=reader", "--serviceaccount=kube-system:cloudcore")
 	account := clientOf(t, c, "kube-system:cloudcore")
-	testenv.Poll(t, 10*time.Second, func() error {
+	testenv.Poll(t, time.Minute, func() error {
 		_, err := account.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 		return err
 	})

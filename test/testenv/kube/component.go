@@ -18,7 +18,7 @@ type Component struct {
 	// ready returns nil when the program does its work.
 	ready func(context.Context) error
 	proc  *daemon.Process
-	port  *port // nil: it listens on no port
+	port  *daemon.Port // nil: it listens on no port
 }
 
 // Log is the file that the program writes to, over all its starts.

@@ -75,7 +75,7 @@ func (c *Cluster) apiServerFlags() []string {
 	flags := []string{
 		"--etcd-servers=" + c.etcdURL(),
 		"--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", c.APIServer.port.number),
+		fmt.Sprintf("--secure-port=%d", c.APIServer.port.Number),
 		// The service kubernetes has no endpoint: a loopback address may not be one.
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=" + serviceRange,
@@ -112,7 +112,7 @@ func (c *Cluster) controllerManagerFlags() []string {
 	flags := []string{
 		"--kubeconfig=" + c.Kubeconfig(controllerManagerUser),
 		"--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", c.ControllerManager.port.number),
+		fmt.Sprintf("--secure-port=%d", c.ControllerManager.port.Number),
 		"--tls-cert-file=" + c.file(servingFile),
 		"--tls-private-key-file=" + c.file(servingKeyFile),
 		"--leader-elect=false",
@@ -138,7 +138,7 @@ func (c *Cluster) schedulerFlags() []string {
 	return append([]string{
 		"--kubeconfig=" + c.Kubeconfig(schedulerUser),
 		"--bind-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", c.Scheduler.port.number),
+		fmt.Sprintf("--secure-port=%d", c.Scheduler.port.Number),
 		"--tls-cert-file=" + c.file(servingFile),
 		"--tls-private-key-file=" + c.file(servingKeyFile),
 		"--leader-elect=false",

@@ -52,7 +52,7 @@ func (c *Cluster) schedulerReady(ctx context.Context) error {
 }
 
 func (p *Component) healthy(ctx context.Context, path string) error {
-	return healthy(ctx, p.cluster.http, fmt.Sprintf("https://127.0.0.1:%d%s", p.port.number, path))
+	return healthy(ctx, p.cluster.http, fmt.Sprintf("https://127.0.0.1:%d%s", p.port.Number, path))
 }
 
 // healthy returns nil when the answer is a success.
