@@ -3,6 +3,7 @@ package kubectl
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -64,8 +65,9 @@ func (n *node) pods() {
 	n.pod("crasher", "echo attempt; exit 3")
 	n.pod("stuck", "true", func(p *v1.Pod) { p.Spec.Containers[0].Image = "edgecore.local/none:1" })
 	n.pod("ender", "echo start; until [ -f /tmp/go ]; do sleep 0.1; done; echo bye", func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever })
-	n.pod("asker", "read x; echo got $x"+forever, interactive)
-	n.pod("terminal", "read x; echo got $x"+forever, interactive, func(p *v1.Pod) { p.Spec.Containers[0].TTY = true })
+	const asks = "while read x; do echo got $x; done" + forever
+	n.pod("asker", asks, interactive)
+	n.pod("terminal", asks, interactive, func(p *v1.Pod) { p.Spec.Containers[0].TTY = true })
 	n.until(n.t, "web", running)
 }
 
@@ -184,17 +186,44 @@ func (n *node) testCopy(t *testing.T) {
 
 func (n *node) testAttach(t *testing.T) {
 	n.until(t, "asker", running)
-	in, typed := io.Pipe()
-	defer typed.Close()
-	c := n.kubectl(t, "attach", "-i", "asker").input(in)
+	c := n.kubectl(t, "attach", "-i", "asker")
+	c.talk(t)
+	_ = c.Process.Kill()
+	_ = c.Wait()
+}
+
+// talk starts a kubectl and says hello to what it has attached to, until there is the answer. It returns the kubectl's input.
+func (c *call) talk(t *testing.T) io.Writer {
+	t.Helper()
+	typed, err := c.StdinPipe()
+	must(t, err)
 	out, err := c.output()
 	must(t, err)
 	must(t, c.Start())
-	defer func() { typed.Close(); _ = c.Process.Kill(); _ = c.Wait() }()
-	go func() { _, _ = io.WriteString(typed, "hello\n") }() // fails with the call, which says why
+	stop := insist(func() error { _, err := io.WriteString(typed, "hello\n"); return err })
+	defer stop()
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "got hello\n" {
-		t.Errorf("%q, %v: %s", line, err, c.errOut.String())
+		t.Errorf("%s: %q, %v: %s", strings.Join(c.Args[7:], " "), line, err, c.errOut.String())
 	}
+	return typed
+}
+
+// insist says something each second until stop is called: containerd 1.6 takes input a moment before it gives output, and what
+// is answered in between goes to the log alone. What cannot be said has a stream that ended, which says why.
+func insist(say func() error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for say() == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Second):
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 func (n *node) testPortForward(t *testing.T) {
@@ -234,17 +263,10 @@ func (n *node) testDebug(t *testing.T) {
 		}
 		return nil
 	})
-	// The end of its input would have the runtime detach, so that comes after the answer.
-	in, typed := io.Pipe()
-	c := n.kubectl(t, "debug", "web", "-q", "-i", "--image=edgecore.local/demo:1", "-c", "dbg2", "--profile=general", "--", "sh", "-c", "read x; echo got $x; sleep 0.1").input(in)
-	out, err := c.output()
+	c := n.kubectl(t, "debug", "web", "-q", "-i", "--image=edgecore.local/demo:1", "-c", "dbg2", "--profile=general", "--", "sh", "-c", "while read x && [ $x != bye ]; do echo got $x; done")
+	typed := c.talk(t)
+	_, err := io.WriteString(typed, "bye\n") // the end of its input would have the runtime detach
 	must(t, err)
-	must(t, c.Start())
-	go func() { _, _ = io.WriteString(typed, "hello\n") }() // fails with the call, which says why
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "got hello\n" {
-		t.Errorf("debug -i: %q, %v: %s", line, err, c.errOut.String())
-	}
-	typed.Close()
 	if err := c.Wait(); err != nil {
 		t.Errorf("debug -i: %v: %s", err, c.errOut.String())
 	}

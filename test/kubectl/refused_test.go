@@ -157,9 +157,10 @@ func (n *node) testDirect(t *testing.T) {
 	read(conn, 1, "sized")
 
 	n.until(t, "terminal", running)
-	conn = dial("/attach/" + n.NodeName + "/terminal/main?input=1&output=1&error=1")
-	must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x00hello\n")))
-	read(conn, 1, "got hello\r\n")
+	terminal := dial("/attach/" + n.NodeName + "/terminal/main?input=1&output=1&error=1")
+	stop := insist(func() error { return terminal.WriteMessage(websocket.BinaryMessage, []byte("\x00hello\n")) })
+	defer stop()
+	read(terminal, 1, "got hello\r\n")
 
 	conn = dial("/portForward/" + pod + "?port=8080")
 	must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x00GET /index.html HTTP/1.0\r\n\r\n")))

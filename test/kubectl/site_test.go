@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
 )
@@ -132,10 +133,12 @@ type call struct {
 	out, errOut bytes.Buffer
 }
 
-// kubectl prepares a kubectl of the admin in the node's namespace.
+// kubectl prepares a kubectl of the admin in the node's namespace. It is ended when it takes too long.
 func (n *node) kubectl(t *testing.T, args ...string) *call {
 	t.Helper()
-	c := &call{Cmd: exec.CommandContext(t.Context(), n.kube.KubectlPath(), append([]string{
+	ctx, cancel := context.WithTimeout(t.Context(), daemon.Scaled(patience))
+	t.Cleanup(cancel)
+	c := &call{Cmd: exec.CommandContext(ctx, n.kube.KubectlPath(), append([]string{
 		"--kubeconfig", n.kube.Kubeconfig(kube.AdminUser), "--cache-dir", filepath.Join(n.Dir, "kubectl-cache"), "-n", n.NodeName}, args...)...)}
 	c.Stdout, c.Stderr = &c.out, &c.errOut
 	c.WaitDelay = 5 * time.Second
