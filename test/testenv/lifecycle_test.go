@@ -1,15 +1,17 @@
 package testenv_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/floor"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
@@ -44,7 +47,7 @@ func create(t *testing.T, c *floor.Client, name string, ports ...floor.Port) *fl
 // containerState asks until the runtime has an answer: one that has just been started may not yet.
 func containerState(t *testing.T, client *cri.Client, id string) (state runtimeapi.ContainerState) {
 	t.Helper()
-	testenv.Poll(t, 20*time.Second, func() error {
+	testenv.Poll(t, time.Minute, func() error {
 		status, err := client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		state = status.GetStatus().GetState()
 		return err
@@ -54,12 +57,11 @@ func containerState(t *testing.T, client *cri.Client, id string) (state runtimea
 
 func freePort(t *testing.T) int32 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	return int32(l.Addr().(*net.TCPAddr).Port)
+	return int32(port)
 }
 
 // Two instances run pods on one machine; the removal of the first, whatever the state it is in,
@@ -88,7 +90,7 @@ func TestInstancesDoNotMeet(t *testing.T) {
 		t.Errorf("container of the second instance is %v after the removal of the first", got)
 	}
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	testenv.Poll(t, 10*time.Second, func() error {
+	testenv.Poll(t, time.Minute, func() error {
 		answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
 		if err != nil {
 			return err
@@ -184,21 +186,72 @@ func TestSweep(t *testing.T) {
 	name := fmt.Sprintf("ec-%08x", os.Getpid())
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSweep$")
 	cmd.Env = append(os.Environ(), "TESTENV_ORPHAN="+name)
-	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 3 {
-		t.Fatalf("the orphan's owner: %v\n%s", err, out)
+	stdin, stdout := pipes(t, cmd)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for lines := bufio.NewReader(stdout); !strings.HasSuffix(said.String(), orphanReady); {
+		line, err := lines.ReadString('\n')
+		said.WriteString(line)
+		if err != nil {
+			t.Fatalf("the orphan's owner: %v, %v\n%s", err, cmd.Wait(), &said)
+		}
+	}
+	// Nobody else sweeps it before it has been looked at.
+	record, err := os.Open(filepath.Join("/run", name, "instance.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer record.Close()
+	if err := syscall.Flock(int(record.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 3 {
+		t.Fatalf("the orphan's owner: %v", err)
 	}
 	left, err := containerd.Attach(name)
 	if err != nil || !left.Running() {
 		t.Fatalf("Attach(%s) = %v: want the orphan, running", name, err)
 	}
-	if err := containerd.Sweep(t.Context()); err != nil {
+	swept := make(chan error, 1)
+	go func() { swept <- containerd.Sweep(t.Context()) }()
+	select {
+	case err := <-swept:
+		t.Errorf("Sweep = %v while another process removes the orphan", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := record.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-swept; err != nil {
 		t.Fatal(err)
 	}
 	testenv.CheckNoLeaks(t, left)
 }
 
-// orphan starts an instance with a pod and ends without stopping it.
+// orphanReady is what an orphan's owner says before it waits for its end.
+const orphanReady = "the orphan runs\n"
+
+// pipes are what a program reads, and all that it says.
+func pipes(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, io.Reader) {
+	t.Helper()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	return stdin, stdout
+}
+
+// orphan starts an instance with a pod, and ends at the end of its input without stopping it.
 func orphan(t *testing.T, name string) {
 	instance, err := containerd.Start(t.Context(), containerd.Options{Name: name})
 	if err != nil {
@@ -208,6 +261,8 @@ func orphan(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	create(t, pods(t, instance), "web", floor.Port{Container: 80, Host: freePort(t)})
+	fmt.Print(orphanReady)
+	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(3)
 }
 
@@ -223,21 +278,44 @@ func TestContainerd2(t *testing.T) {
 	if got := config.GetLinux().GetCgroupDriver(); got != runtimeapi.CgroupDriver_CGROUPFS {
 		t.Errorf("cgroup driver = %v, want cgroupfs", got)
 	}
-	events, err := c.CRI.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
+	told := starts(t, c.CRI)
+	for n, seen := 0, false; !seen; n++ { // the first may start before the runtime knows that it is listened to
+		if n == 5 {
+			t.Fatal("no event tells of the start of a container")
+		}
+		pod := create(t, c, fmt.Sprintf("web-%d", n), floor.Port{Container: 80, Host: freePort(t)})
+		for late := time.After(20 * time.Second); !seen && late != nil; {
+			select {
+			case id := <-told:
+				seen = id == pod.Container
+			case <-late:
+				late = nil
+			}
+		}
+		if err := c.Delete(t.Context(), pod, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// starts tells of the containers that start, until the test ends.
+func starts(t *testing.T, client *cri.Client) <-chan string {
+	t.Helper()
+	events, err := client.GetContainerEvents(t.Context(), &runtimeapi.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod := create(t, c, "web", floor.Port{Container: 80, Host: freePort(t)})
-	for {
-		event, err := events.Recv()
-		if err != nil {
-			t.Fatal(err)
+	told := make(chan string, 100)
+	go func() {
+		for {
+			event, err := events.Recv()
+			if err != nil {
+				return
+			}
+			if event.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT {
+				told <- event.GetContainerId() // there is room for all
+			}
 		}
-		if event.GetContainerId() == pod.Container && event.GetContainerEventType() == runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT {
-			break
-		}
-	}
-	if err := c.Delete(t.Context(), pod, 0); err != nil {
-		t.Fatal(err)
-	}
+	}()
+	return told
 }

@@ -41,42 +41,46 @@ func (i *Instance) Forget() error {
 }
 
 // Sweep removes the instances whose owner has died without stopping them: a test binary that was
-// killed or that ran into its time limit.
+// killed or that ran into its time limit. None of them is left when it returns, also when others
+// sweep at the same time.
 func Sweep(ctx context.Context) error {
 	records, err := filepath.Glob(filepath.Join(runDir, namePrefix+"*", "instance.json"))
 	if err != nil {
 		panic(err) // a fixed pattern
 	}
 	for _, path := range records {
-		name := filepath.Base(filepath.Dir(path))
-		i, err := Attach(name)
+		i, err := Attach(filepath.Base(filepath.Dir(path)))
 		if err != nil || i.Owner == (daemon.Identity{}) || i.Owner.Alive() {
 			continue // being made or removed just now, or wanted
 		}
-		unlock, mine := trySweep(name)
-		if !mine {
-			continue
-		}
-		err = i.Stop(ctx)
-		unlock()
-		if err != nil {
-			return fmt.Errorf("remove containerd %s, whose owner (process %d) died: %w", name, i.Owner.PID, err)
+		if err := i.sweep(ctx, path); err != nil {
+			return fmt.Errorf("remove containerd %s, whose owner (process %d) died: %w", i.Name, i.Owner.PID, err)
 		}
 	}
 	return nil
 }
 
-// trySweep makes this process the only one that sweeps the instance.
-func trySweep(name string) (unlock func(), mine bool) {
-	f, err := os.Open(filepath.Join(runDir, name, "instance.json"))
+// sweep removes the instance of a record, or waits until another process has.
+func (i *Instance) sweep(ctx context.Context, path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		return nil, false
+		return err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, false
+	defer f.Close()
+	if err := daemon.Poll(ctx, func() error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }); err != nil {
+		return err
 	}
-	return func() { _ = f.Close() }, true
+	locked, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if now, err := os.Stat(path); err != nil || !os.SameFile(locked, now) {
+		return nil // another process has
+	}
+	return i.Stop(ctx)
 }
 
 // Leaks lists what is left of the instance on the machine, which after Stop must be nothing:

@@ -104,14 +104,15 @@ func run(ctx context.Context, d *driver, endpoint, registry string) error {
 // watch writes each call down, and fails those that are to fail.
 func (d *driver) watch(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	_, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethod, "/"), "/")
-	if err := d.note(method, request); err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
-	}
 	var faults map[string]string
 	if data, err := os.ReadFile(filepath.Join(d.dir, "faults.json")); err == nil {
 		if err := json.Unmarshal(data, &faults); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
+	}
+	// Who sees that it was called may change its faults.
+	if err := d.note(method, request); err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
 	}
 	switch fault := faults[method]; fault {
 	case "":
