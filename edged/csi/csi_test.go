@@ -12,18 +12,18 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
 // What a real driver does with all this is shown in test/csi.
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 func TestAccessMode(t *testing.T) {
 	multi := abilities{csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: true}

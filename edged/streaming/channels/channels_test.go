@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/gorilla/websocket"
-	"go.uber.org/goleak"
+
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // TestRun talks to a runtime that sends back what it gets, the size of the terminal first, and ends with an outcome.
 func TestRun(t *testing.T) {
