@@ -94,7 +94,7 @@ func TestMonitorHandler(t *testing.T) {
 func TestServeHTTP(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l, err := listenMonitor(ctx, &v1alpha1.MonitorServer{BindAddress: "127.0.0.1:0"})
+	l, err := listenMonitor(ctx, &v1alpha1.MonitorServer{BindAddress: address(&v1alpha1.Listener{Address: "127.0.0.1", Port: freePort(t)})})
 	if err != nil {
 		t.Fatal(err)
 	}

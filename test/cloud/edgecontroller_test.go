@@ -80,6 +80,7 @@ func TestAPIServerRestarts(t *testing.T) {
 	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {a: "1"}}`)
 	c.pod("r1", "runs", ", volumes: [{name: v, configMap: {name: conf}}]")
 	c.wants("r1", "default/configmap/conf")
+	c.wants("r1", "default/configmap/kube-root-ca.crt") // which Kubernetes makes when it comes to that
 	if err := c.cluster.APIServer.Kill9(t.Context()); err != nil {
 		t.Fatal(err)
 	}

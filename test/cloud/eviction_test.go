@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
@@ -18,7 +19,7 @@ import (
 // so, and leaves all others on edges alone. Two cloudcores serve the cluster; each edge is connected to one of them, or
 // to none.
 func TestEvictions(t *testing.T) {
-	c := start(t, kube.Options{ControllerManager: true, NodeMonitorGracePeriod: 4 * time.Second, NodeMonitorPeriod: 500 * time.Millisecond,
+	c := start(t, kube.Options{ControllerManager: true, NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: 500 * time.Millisecond,
 		TolerationTime: 2 * time.Second, ControllerManagerFlags: []string{"--node-eviction-rate=10"}}, "rbac.yaml")
 	c.control()
 	second := *c
@@ -35,8 +36,18 @@ func TestEvictions(t *testing.T) {
 	if _, err := c.cluster.Kubectl(t.Context(), "annotate", "node", "kept", "edgecore.io/keep-evictions=true"); err != nil {
 		t.Fatal(err)
 	}
+	silent := []func(){
+		c.beat(func(ctx context.Context) error { return c.ctl.Heartbeat(ctx, "first") }),
+		c.beat(func(ctx context.Context) error { return second.ctl.Heartbeat(ctx, "other") }),
+		c.beat(func(ctx context.Context) error { return second.ctl.Heartbeat(ctx, "kept") }),
+		c.beat(func(ctx context.Context) error { return c.ready(ctx, "server") }),
+	}
 	live := c.live(6)
-	c.ready(append([]string{"first", "other", "kept", "server"}, live...))
+	for _, node := range append([]string{"first", "other", "kept", "server"}, live...) {
+		if err := c.ready(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c.eventually("both cloudcores know of the annotation", func() error {
 		for _, one := range []*cloud{c, &second} {
 			o, err := one.ctl.Object("kept", key("null/node/kept"))
@@ -56,8 +67,11 @@ func TestEvictions(t *testing.T) {
 		c.pod(p.node, p.pod, p.extra)
 		second.wants(p.node, "default/pod/"+p.pod)
 	}
-	for _, pod := range []string{"on-first", "on-other"} {
+	for _, pod := range []string{"on-first", "on-other", "limited"} {
 		c.eventually(pod+" tolerates all", func() error { return c.tolerant(pod) })
+	}
+	for _, stop := range silent {
+		stop()
 	}
 	for _, name := range []string{"on-server", "on-kept"} {
 		c.eventually(name+" is evicted", func() error { return c.evicted(name) })
@@ -85,43 +99,47 @@ func TestEvictions(t *testing.T) {
 // others for a fault of its own network, and evicts nothing.
 func (c *cloud) live(n int) []string {
 	c.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var beats sync.WaitGroup
-	c.t.Cleanup(func() {
-		cancel()
-		beats.Wait()
-	})
 	var names []string
 	for i := range n {
 		name := fmt.Sprintf("live-%d", i)
 		names = append(names, name)
 		c.register(name)
 		c.wants(name, "null/node/"+name)
-		beats.Go(func() {
-			tick := time.NewTicker(time.Second)
-			defer tick.Stop()
-			for ctx.Err() == nil {
-				_ = c.ctl.Heartbeat(ctx, name) // the next one does it
-				select {
-				case <-ctx.Done():
-				case <-tick.C:
-				}
-			}
-		})
+		c.beat(func(ctx context.Context) error { return c.ctl.Heartbeat(ctx, name) })
 	}
 	return names
 }
 
-// ready says once that nodes are well.
-func (c *cloud) ready(nodes []string) {
+// beat gives a sign of life every second until it is told to stop, or the test ends.
+func (c *cloud) beat(sign func(context.Context) error) (stop func()) {
 	c.t.Helper()
-	for _, node := range nodes {
-		status := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`,
-			time.Now().UTC().Format(time.RFC3339))
-		if _, err := c.cluster.Kubectl(c.t.Context(), "patch", "node", node, "--subresource=status", "-p", status); err != nil {
-			c.t.Fatal(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var beats sync.WaitGroup
+	beats.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			_ = sign(ctx) // the next one does it
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
 		}
+	})
+	stop = func() {
+		cancel()
+		beats.Wait()
 	}
+	c.t.Cleanup(stop)
+	return stop
+}
+
+// ready says that a node is well, which is a sign of life, too.
+func (c *cloud) ready(ctx context.Context, node string) error {
+	status := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`,
+		time.Now().UTC().Format(time.RFC3339))
+	_, err := c.admin.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status")
+	return err
 }
 
 // evicted returns nil when a pod is being deleted.

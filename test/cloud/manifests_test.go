@@ -1,6 +1,8 @@
 package cloud
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,18 +58,19 @@ func TestManifests(t *testing.T) {
 	} {
 		resource, sub, _ := strings.Cut(row.resource, "/")
 		resource, group, _ := strings.Cut(resource, ".")
-		review, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: "system:serviceaccount:kubeedge:cloudcore", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kubeedge", "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: row.verb, Group: group, Resource: resource, Subresource: sub,
-					Namespace: row.namespace, Name: row.name},
-			}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if review.Status.Allowed != row.may {
-			t.Errorf("%s %s in %q, name %q: allowed is %v", row.verb, row.resource, row.namespace, row.name, review.Status.Allowed)
-		}
+		// The authorizer hears of roles a moment after they are made.
+		c.eventually(fmt.Sprintf("%s %s in %q, name %q: allowed is %v", row.verb, row.resource, row.namespace, row.name, row.may), func() error {
+			review, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{
+					User: "system:serviceaccount:kubeedge:cloudcore", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kubeedge", "system:authenticated"},
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: row.verb, Group: group, Resource: resource, Subresource: sub,
+						Namespace: row.namespace, Name: row.name},
+				}}, metav1.CreateOptions{})
+			if err == nil && review.Status.Allowed != row.may {
+				err = errors.New("it is not")
+			}
+			return err
+		})
 	}
 	if may := allowedVerbs(t, c); may != "get list patch watch" {
 		t.Errorf("cloudcore may %s nodes in its own name", may)
