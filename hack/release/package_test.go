@@ -55,7 +55,11 @@ func newMachine(t *testing.T, debs string) *machine {
 		mount --bind upper root/written
 		mount -t proc proc root/proc
 		mount -t devtmpfs devtmpfs root/dev || mount --bind /dev root/dev
-		exec chroot root sh`, dir, debs)
+		cd root
+		mkdir old
+		pivot_root . old
+		umount -l /old # or the mounts of other tests stay as long as this does
+		exec sh`, dir, debs)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
