@@ -3,6 +3,7 @@ package test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,18 +14,19 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
 
 // maxBeyond is how much longer a pod may take to end than the bare calls for it.
-const maxBeyond = 300 * time.Millisecond
+const maxBeyond = time.Second
 
 // sidecars is a pod of two sidecars and a container with a hook, which all end at once when they are told to.
 func sidecars(uid types.UID) *v1.Pod {
-	obedient := func(name string) v1.Container {
-		return v1.Container{Name: name, Image: images.Demo, Command: []string{"sh", "-c", "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"}}
+	container := func(name string) v1.Container {
+		return v1.Container{Name: name, Image: images.Demo, Command: []string{"sh", "-c", "trap 'exit 0' TERM; touch /tmp/ready; while true; do sleep 1 & wait $!; done"}}
 	}
-	first, second, main := obedient("first"), obedient("second"), obedient("main")
+	first, second, main := container("first"), container("second"), container("main")
 	first.RestartPolicy, second.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways), ptr.To(v1.ContainerRestartPolicyAlways)
 	main.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"sleep", "0.5"}}}}
 	return &v1.Pod{
@@ -36,6 +38,27 @@ func sidecars(uid types.UID) *v1.Pod {
 	}
 }
 
+// obedient starts a pod of sidecars, and returns when all of its containers do what a signal says.
+func obedient(t *testing.T, n *node, pod *v1.Pod) *observed.Pod {
+	t.Helper()
+	obs := n.until(pod, runs("main", 0))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, name := range []string{"first", "second", "main"} {
+		test := &runtimeapi.ExecSyncRequest{ContainerId: obs.Container(name).ID, Cmd: []string{"test", "-e", "/tmp/ready"}}
+		if err := daemon.Poll(ctx, func() error {
+			res, err := n.client.ExecSync(ctx, test)
+			if err == nil && res.ExitCode != 0 {
+				err = fmt.Errorf("%s is not ready", name)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return obs
+}
+
 // sidecarsEnd: a pod with sidecars and a hook ends as soon as the bare calls for it would have it end, which are
 // made for a twin.
 func sidecarsEnd(t *testing.T, n *node) {
@@ -44,7 +67,7 @@ func sidecarsEnd(t *testing.T, n *node) {
 		suffix := string(rune('a' + try))
 		bare := bareEnd(t, n, sidecars(types.UID("twin-uid-"+suffix)))
 		pod := sidecars(types.UID("sidecars-uid-" + suffix))
-		obs := n.until(pod, runs("main", 0))
+		obs := obedient(t, n, pod)
 		began := time.Now()
 		if err := n.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
 			t.Fatal(err)
@@ -89,7 +112,7 @@ func order(t *testing.T, n *node, pod *v1.Pod) {
 // bareEnd does by hand what ends a pod, and tells how long it took.
 func bareEnd(t *testing.T, n *node, pod *v1.Pod) time.Duration {
 	t.Helper()
-	obs := n.until(pod, runs("main", 0))
+	obs := obedient(t, n, pod)
 	defer n.end(pod)
 	ctx := context.WithoutCancel(t.Context())
 	began := time.Now()

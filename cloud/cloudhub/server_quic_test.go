@@ -8,16 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 func TestQUIC(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { // the library keeps its socket a while after the last connection
-		eventually(t, "QUIC's goroutines to end", func() bool { return goleak.Find(before) == nil })
-	})
 	c := startCloud(t, nil)
 	server := c.ca.Server(t)
 	l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool()))

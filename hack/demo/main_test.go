@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
 // programs are built once for all tests.
@@ -28,10 +27,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	code := leak.Run(m)
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 func buildAll(dir string) (err error) {

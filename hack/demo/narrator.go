@@ -53,7 +53,7 @@ func (n *narrator) quiet(ctx context.Context, command string) (string, error) {
 	// Ctrl-C on the terminal is for this program, which then ends the command with all that it has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Run(); err != nil {
 		return out.String(), fmt.Errorf("%s: %w: %s", command, err, strings.TrimSpace(out.String()))
 	}

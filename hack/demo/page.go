@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // addresses are the pods' IPs, as the device has them.
@@ -47,7 +46,7 @@ func (d *demo) pageIs(ctx context.Context, want string) error {
 
 // showPage asks one pod for its page, after it has checked all.
 func (d *demo) showPage(ctx context.Context, want string) error {
-	if err := d.until(ctx, 10*time.Second, "every pod shows its page", func() error { return d.pageIs(ctx, want) }); err != nil {
+	if err := d.until(ctx, patience, "every pod shows its page", func() error { return d.pageIs(ctx, want) }); err != nil {
 		return err
 	}
 	list, err := d.addresses(ctx)

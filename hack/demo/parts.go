@@ -22,9 +22,9 @@ import (
 const (
 	node = "edge-1"
 	// heartbeat is the device's, in seconds; gracePeriod is how long Kubernetes waits for one before it calls a node
-	// NotReady. Both are shorter than usual, so that the story is.
+	// NotReady. Both are shorter than usual, so that the story is; but cloudcore renews a lease every 10 s at most.
 	heartbeat   = 5
-	gracePeriod = 15 * time.Second
+	gracePeriod = 25 * time.Second
 )
 
 // startCluster starts etcd and Kubernetes.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -25,11 +24,12 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
 	"github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
 var noOptions = metav1.CreateOptions{}
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // syncObject makes one as KubeEdge writes it.
 func syncObject(namespace, name, kind, object, rv string) *unstructured.Unstructured {
