@@ -47,7 +47,7 @@ func TestShortOfEverything(t *testing.T) {
 		pod(signals, "quiet", ""),
 		pod(signals, "asked", writes(5, 18), inMemory, requests(v1.ResourceMemory, "100Mi")),
 		pod(signals, "important", writes(5, 10), inMemory, priority(1000)),
-		pod(signals, "greedy", writes(4, 110), inMemory, requests(v1.ResourceMemory, "10Mi")),
+		pod(signals, "greedy", writes(2, 220), inMemory, requests(v1.ResourceMemory, "10Mi")),
 		pod(signals, "keeps", writes(1, 10), requests(v1.ResourceEphemeralStorage, "15Mi")),
 		pod(signals, "filler", writes(1, 1000)),
 		pod(signals, "tiny", "i=0; while [ $i -lt 20000 ]; do : > /data/$i; i=$((i+1)); done"),
@@ -130,7 +130,7 @@ func TestShortOfProcesses(t *testing.T) {
 	t.Parallel()
 	signals := t.TempDir()
 	// So many may come from others on this machine meanwhile, and so many come from the pod.
-	const spare, forks = 1000, 1600
+	const spare, forks = 1000, 2500
 	n := newNode(t, agent.Options{Kubelet: map[string]any{
 		"evictionHard": map[string]any{"pid.available": strconv.FormatInt(cgroups.MaxPIDs()-threads(t)-spare, 10)}, "evictionPressureTransitionPeriod": "3s",
 	}}, signals,

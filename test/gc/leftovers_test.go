@@ -91,9 +91,13 @@ func deadContainers(t *testing.T, n *node) {
 	if st := pods["ends"].Status; st.Phase != v1.PodSucceeded || st.ContainerStatuses[0].State.Terminated == nil {
 		t.Errorf("the status of the pod that ended forgot it: %+v", st)
 	}
-	if logs, err := filepath.Glob(filepath.Join(n.PodLogs(), "default_crashes-*", "main", "*.log")); err != nil || len(logs) != 1 {
-		t.Errorf("logs of dead containers stay: %v, %v", logs, err)
-	}
+	testenv.Poll(t, patience, func() error {
+		logs, err := filepath.Glob(filepath.Join(n.PodLogs(), "default_crashes-*", "main", "*.log"))
+		if err == nil && len(logs) != 1 {
+			err = fmt.Errorf("logs of dead containers stay: %v", logs)
+		}
+		return err
+	})
 	n.remove("ends")
 	n.gone("ends")
 }

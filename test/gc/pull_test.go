@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
 // agent0 is the configuration of an agent that does not run, with a runtime that is not there.
@@ -25,7 +26,11 @@ func agent0(t *testing.T) (*agent.Agent, error) {
 // containerds, whose lists of what they fetch this reads.
 func TestPulls(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	t.Cleanup(func() {
+		if err := leak.Find(before); err != nil {
+			t.Error(err)
+		}
+	})
 	for name, two := range map[string]bool{"containerd 1": false, "containerd 2": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -38,11 +43,12 @@ func pulls(t *testing.T, opts testenv.Options) {
 	ctrd := testenv.StartContainerd(t, opts)
 	client := testenv.Dial(t, ctrd)
 	m := newMirror(t)
-	const deadline = 4 * time.Second
+	// containerd tells of each MiB, and is held up now and then: both are far within the deadline.
+	const deadline = 16 * time.Second
 	puller := images.New(client.Images, images.Options{Meter: &imagegc.CRI{Client: client}, ProgressTimeout: deadline, ReportEvery: time.Second})
 
-	slow := m.push(t, "slow", 4*mib)
-	m.rate.Store(mib / 2)
+	slow := m.push(t, "slow", 5*mib)
+	m.rate.Store(mib / 4)
 	var mu sync.Mutex
 	var told []images.Progress
 	_, done, err := puller.Pull(t.Context(), slow, nil, func(p images.Progress) {
@@ -50,7 +56,7 @@ func pulls(t *testing.T, opts testenv.Options) {
 		defer mu.Unlock()
 		told = append(told, p)
 	})
-	if err != nil || done.Took <= deadline || done.Received < mib || done.Rate() > mib || len(told) < 3 || told[0].Total < 4*mib {
+	if err != nil || done.Took <= deadline || done.Received < mib || done.Rate() > mib || len(told) < 3 || told[len(told)-1].Total < 5*mib {
 		t.Errorf("slow pull: %v after %v: %v; it told %v", err, done.Took, done, told)
 	}
 	t.Logf("slow pull in %v: %v", done.Took.Round(time.Millisecond), done)
