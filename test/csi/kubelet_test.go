@@ -87,6 +87,7 @@ func TestKubeletsRest(t *testing.T) {
 	for name, dir := range stagedIn {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, object(nil))
+			n.stop() // it may be looking for such volumes still
 			n.driver.Create(t, "vol", "ext4", 16*mega)
 			n.kubeletStages(dir, ext4Volume())
 			n.restart()

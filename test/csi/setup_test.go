@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
@@ -33,6 +32,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	driver "github.com/edgecore-io/edgecore/test/testenv/csi"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
 const (
@@ -54,12 +54,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if err := os.RemoveAll(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		os.Exit(code)
-	}))
+	code := leak.Run(m)
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
 }
 
 // world is a cluster of objects. It implements csi.Objects, csi.Cluster and csi.Tokens.
