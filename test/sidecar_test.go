@@ -19,7 +19,7 @@ import (
 )
 
 // maxBeyond is how much longer a pod may take to end than the bare calls for it.
-const maxBeyond = time.Second
+const maxBeyond = 300 * time.Millisecond
 
 // sidecars is a pod of two sidecars and a container with a hook, which all end at once when they are told to.
 func sidecars(uid types.UID) *v1.Pod {
@@ -63,7 +63,7 @@ func obedient(t *testing.T, n *node, pod *v1.Pod) *observed.Pod {
 // made for a twin.
 func sidecarsEnd(t *testing.T, n *node) {
 	var took, floor time.Duration // the shortest: the machine may be busy with something else
-	for try := range 6 {
+	for try := range 12 {
 		suffix := string(rune('a' + try))
 		bare := bareEnd(t, n, sidecars(types.UID("twin-uid-"+suffix)))
 		pod := sidecars(types.UID("sidecars-uid-" + suffix))
