@@ -205,7 +205,7 @@ func TestHangingRuntime(t *testing.T) {
 	n.manifest("a.yaml", pod("a", forever))
 	n.until("the pod runs", running("a"))
 	before := n.lives()
-	if err := n.ctrd.Pause(); err != nil {
+	if err := n.ctrd.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	n.manifest("b.yaml", pod("b", forever))

@@ -127,7 +127,7 @@ func TestRestartsKeepPods(t *testing.T) {
 		t.Errorf("after Kill9 and Run the container is %v", got)
 	}
 
-	if err := instance.Pause(); err != nil {
+	if err := instance.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	hung, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -74,7 +74,7 @@ func (i *Instance) Restart(ctx context.Context) error {
 }
 
 // Pause makes the daemon hang: its socket accepts connections and nothing answers.
-func (i *Instance) Pause() error { return i.Process.Signal(syscall.SIGSTOP) }
+func (i *Instance) Pause(ctx context.Context) error { return i.Process.Pause(ctx) }
 
 // Resume ends what Pause began.
-func (i *Instance) Resume() error { return i.Process.Signal(syscall.SIGCONT) }
+func (i *Instance) Resume() error { return i.Process.Resume() }

@@ -28,7 +28,7 @@ type Identity struct {
 
 // Identify returns the identity of a process that is there.
 func Identify(pid int) (Identity, error) {
-	start, _, err := readStat(pid)
+	start, _, err := readStat(filepath.Join("/proc", strconv.Itoa(pid)))
 	return Identity{PID: pid, Start: start}, err
 }
 
@@ -37,7 +37,7 @@ func (id Identity) Alive() bool {
 	if id.PID <= 0 {
 		return false
 	}
-	start, state, err := readStat(id.PID)
+	start, state, err := readStat(filepath.Join("/proc", strconv.Itoa(id.PID)))
 	return err == nil && start == id.Start && state != "Z" && state != "X"
 }
 
@@ -52,6 +52,47 @@ func (id Identity) Signal(sig syscall.Signal) error {
 	return nil
 }
 
+// Pause stops a process and returns when all its threads are stopped: kill(2) returns before that,
+// and a thread that runs meanwhile can still answer.
+func (id Identity) Pause(ctx context.Context) error {
+	if err := id.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, Scaled(endTimeout))
+	defer cancel()
+	return Poll(ctx, func() error {
+		if !id.Alive() {
+			return Fatal(fmt.Errorf("process %d has ended", id.PID))
+		}
+		return id.stopped()
+	})
+}
+
+// Resume ends what Pause began.
+func (id Identity) Resume() error { return id.Signal(syscall.SIGCONT) }
+
+// stopped tells of a thread that is not stopped.
+func (id Identity) stopped() error {
+	tasks := filepath.Join("/proc", strconv.Itoa(id.PID), "task")
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return err
+	}
+	for _, thread := range threads {
+		_, state, err := readStat(filepath.Join(tasks, thread.Name()))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			return err
+		}
+		if !strings.Contains("TtZX", state) {
+			return fmt.Errorf("thread %s of process %d (%s) is in state %s, not stopped", thread.Name(), id.PID, id.Command(), state)
+		}
+	}
+	return nil
+}
+
 // Command returns the short name of the process's program.
 func (id Identity) Command() string {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(id.PID), "comm"))
@@ -61,9 +102,9 @@ func (id Identity) Command() string {
 	return strings.TrimSpace(string(data))
 }
 
-// readStat returns the start time and the state of a process.
-func readStat(pid int) (start uint64, state string, err error) {
-	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+// readStat returns the start time and the state of a process or a thread, from its folder below /proc.
+func readStat(folder string) (start uint64, state string, err error) {
+	data, err := os.ReadFile(filepath.Join(folder, "stat"))
 	if err != nil {
 		return 0, "", err
 	}
@@ -71,7 +112,7 @@ func readStat(pid int) (start uint64, state string, err error) {
 	text := string(data)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) < 20 {
-		return 0, "", fmt.Errorf("process %d: unreadable stat", pid)
+		return 0, "", fmt.Errorf("%s: unreadable stat", folder)
 	}
 	start, err = strconv.ParseUint(fields[19], 10, 64)
 	return start, fields[0], err

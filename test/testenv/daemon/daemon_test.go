@@ -47,7 +47,7 @@ func TestStartAndEnd(t *testing.T) {
 		t.Fatal("the process does not count as running")
 	}
 	// Also one that is stopped ends.
-	if err := p.Signal(syscall.SIGSTOP); err != nil {
+	if err := p.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.End(t.Context(), syscall.SIGTERM); err != nil {
@@ -58,6 +58,39 @@ func TestStartAndEnd(t *testing.T) {
 	}
 	if err := p.End(t.Context(), syscall.SIGTERM); err != nil {
 		t.Errorf("End of a process that has ended: %v", err)
+	}
+}
+
+// TestPause: whoever has paused a process that is busy finds it stopped, each time.
+func TestPause(t *testing.T) {
+	p, err := Start(filepath.Join(t.TempDir(), "log"), nil, "sh", "-c", "while :; do :; done")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.End(context.Background(), syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}()
+	for range 200 {
+		if err := p.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.stopped(); err != nil {
+			t.Fatalf("after Pause: %v", err)
+		}
+		if err := p.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.stopped(); err == nil {
+			t.Fatal("after Resume the process is stopped")
+		}
+	}
+	if err := p.End(t.Context(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Pause(t.Context()); err == nil {
+		t.Error("Pause of a process that has ended succeeds")
 	}
 }
 

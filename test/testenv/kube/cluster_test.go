@@ -126,7 +126,7 @@ func TestClusterRunsADeployment(t *testing.T) {
 
 // pause makes the apiserver hang, sees that a client waits in vain, and lets it go on.
 func pause(t *testing.T, c *kube.Cluster) error {
-	if err := c.APIServer.Pause(); err != nil {
+	if err := c.APIServer.Pause(t.Context()); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -86,14 +86,17 @@ func (p *Component) Restart(ctx context.Context) error {
 }
 
 // Pause makes the program hang: connections stay, and nothing answers.
-func (p *Component) Pause() error { return p.signal(syscall.SIGSTOP) }
-
-// Resume ends what Pause began.
-func (p *Component) Resume() error { return p.signal(syscall.SIGCONT) }
-
-func (p *Component) signal(sig syscall.Signal) error {
+func (p *Component) Pause(ctx context.Context) error {
 	if !p.Running() {
 		return fmt.Errorf("%s of cluster %s does not run", p.Name, p.cluster.name)
 	}
-	return p.proc.Signal(sig)
+	return p.proc.Pause(ctx)
+}
+
+// Resume ends what Pause began.
+func (p *Component) Resume() error {
+	if !p.Running() {
+		return fmt.Errorf("%s of cluster %s does not run", p.Name, p.cluster.name)
+	}
+	return p.proc.Resume()
 }
