@@ -79,6 +79,14 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 	status.VolumesAttached, status.DaemonEndpoints = node.Status.VolumesAttached, node.Status.DaemonEndpoints
 	node.Status = status
 	_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	// Before the API server looks at the version of what is to be written, the NodeRestriction admission refuses it when
+	// its taints are not those that are stored by now.
+	if now, getErr := nodes.Get(ctx, name, metav1.GetOptions{}); getErr == nil && now.ResourceVersion != node.ResourceVersion {
+		return apierrors.NewConflict(v1.Resource("nodes"), name, err)
+	}
 	return err
 }
 
@@ -145,7 +153,16 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *ol
 		return forbidden(key, "it is not bound to node %s", r.node)
 	}
 	pod.Status = mergeOldStatus(pod.Status, told.Status)
-	if pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
+	read := pod.ResourceVersion
+	pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	if apierrors.IsForbidden(err) {
+		// As with the node: the admission compares the labels with those that are stored by now.
+		now, getErr := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, told.Name, metav1.GetOptions{})
+		if getErr == nil && now.ResourceVersion != read {
+			return apierrors.NewConflict(v1.Resource("pods"), told.Name, err)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if pod.DeletionTimestamp == nil || !ended(&pod.Status) {

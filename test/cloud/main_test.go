@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +43,39 @@ type cloud struct {
 	how     edgecontroller.Impersonation
 	ctl     *edgecontroller.Controller
 	hub     *hub
+
+	beforeRequest *atomic.Pointer[func(*http.Request)] // called before a request of the controller leaves, if set
+}
+
+// hooked calls beforeRequest.
+type hooked struct {
+	c    *cloud
+	base http.RoundTripper
+}
+
+func (h hooked) RoundTrip(r *http.Request) (*http.Response, error) {
+	if before := h.c.beforeRequest.Load(); before != nil {
+		(*before)(r)
+	}
+	return h.base.RoundTrip(r)
+}
+
+// WrappedRoundTripper lets client-go reach the transport below.
+func (h hooked) WrappedRoundTripper() http.RoundTripper { return h.base }
+
+// meanwhile calls change once, just before the next request of the controller that puts to a path.
+func (c *cloud) meanwhile(path string, change func() error) {
+	var once sync.Once
+	before := func(r *http.Request) {
+		if r.Method == http.MethodPut && r.URL.Path == path {
+			once.Do(func() {
+				if err := change(); err != nil {
+					c.t.Errorf("change what %s writes: %v", path, err)
+				}
+			})
+		}
+	}
+	c.beforeRequest.Store(&before)
 }
 
 // hub notes what the controller tells it.
@@ -91,7 +126,8 @@ func manifest(t *testing.T, name string) string {
 func start(t *testing.T, opts kube.Options, manifests ...string) *cloud {
 	t.Helper()
 	cluster := kube.Start(t, opts)
-	c := &cloud{t: t, cluster: cluster, admin: cluster.Client(), hub: newHub()}
+	c := &cloud{t: t, cluster: cluster, admin: cluster.Client(), hub: newHub(),
+		beforeRequest: new(atomic.Pointer[func(*http.Request)])}
 	for _, name := range append([]string{"namespace.yaml"}, manifests...) {
 		if err := cluster.Apply(t.Context(), manifest(t, name)); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -106,6 +142,7 @@ func start(t *testing.T, opts kube.Options, manifests ...string) *cloud {
 		t.Fatal(err)
 	}
 	c.config.QPS = -1
+	c.config.Wrap(func(base http.RoundTripper) http.RoundTripper { return hooked{c, base} })
 	return c
 }
 

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func registration(c *cloud) {
@@ -125,6 +126,12 @@ func oldStyle(c *cloud) {
 		}
 	}
 	c.wants("old", "null/node/old")
+	// Between the reading and the writing of a status, others write: the node lifecycle controller sets taints.
+	c.meanwhile("/api/v1/nodes/old/status", func() error {
+		patch := []byte(`{"spec":{"taints":[{"key":"meanwhile","effect":"PreferNoSchedule"}]}}`)
+		_, err := c.admin.CoreV1().Nodes().Patch(c.t.Context(), "old", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 	got := ask("update", "default/nodestatus/old", map[string]any{"UID": "u", "Status": v1.NodeStatus{
 		Conditions: []v1.NodeCondition{{Type: "Ready", Status: "True"}}},
 		"ExtendResources": map[string]any{"nvidia.com/gpu": []map[string]string{{"name": "g0", "type": "t"}}}})
@@ -136,6 +143,11 @@ func oldStyle(c *cloud) {
 		c.t.Errorf("%v %+v", err, node)
 	}
 	pod := c.pod("old", "oldpod", "")
+	c.meanwhile("/api/v1/namespaces/default/pods/oldpod/status", func() error {
+		patch := []byte(`{"metadata":{"labels":{"by":"another"}}}`)
+		_, err := c.admin.CoreV1().Pods("default").Patch(c.t.Context(), "oldpod", types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 	if got := ask("update", "default/podstatus", []map[string]any{
 		{"UID": pod.UID, "Name": "oldpod", "Status": v1.PodStatus{Phase: v1.PodRunning}},
 		{"UID": "gone", "Name": "gone", "Status": v1.PodStatus{}}}); got != `"OK"` {
