@@ -103,6 +103,9 @@ func (s *session) protocol() string {
 // run serves the link until it ends. What is on the stack here and in read stays there for as long: it is little.
 func (s *session) run() {
 	if s.begin() {
+		// First, as what Upstream and Downstream say for a node depends on what edge it has.
+		s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol())
+		s.work.Go(s.seed)
 		s.read()
 	}
 	s.finish()
@@ -135,7 +138,7 @@ func (s *session) release() {
 	}
 }
 
-// begin starts what belongs to a new session; it says no if the session ended before it began.
+// begin takes note of a new session; it says no if the session ended before it began.
 func (s *session) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +149,6 @@ func (s *session) begin() bool {
 	klog.V(2).InfoS("Node connected", "node", s.node, "remote", s.conn.RemoteAddr(), "protocol", s.protocol())
 	s.hub.metrics.started(s)
 	s.kept.Store(s.hub.moment(time.Now()))
-	s.work.Go(func() { s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol()) })
-	s.work.Go(s.seed)
 	return true
 }
 

@@ -114,6 +114,28 @@ func TestEndBeforeBeginning(t *testing.T) {
 	}
 }
 
+// TestConnectedFirst: nothing that a node asks, or is to have, is looked at before Upstream knows what edge it is.
+func TestConnectedFirst(t *testing.T) {
+	c := startCloud(t, nil)
+	known := make(chan struct{})
+	c.api.join = func() { <-known }
+	c.cluster.asked = func() { c.api.note("what n1 is to have") }
+	e := newEdge(t, "n1").dialOurs(c) // with its inventory
+	if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "null/node/n1", nil)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	early := c.api.noted()
+	close(known)
+	if len(early) != 0 {
+		t.Errorf("told before the beginning: %q", early)
+	}
+	eventually(t, "both", func() bool { return len(c.api.noted()) == 3 })
+	if log := c.api.noted(); log[0] != "connected n1 edgecore/websocket" {
+		t.Errorf("told %q", log)
+	}
+}
+
 // TestSilence: without keepalive messages a session ends, whatever else comes; an edge of ours lives by its pings.
 func TestSilence(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,8 @@ import (
 // Upstream is told of nodes that come and go, and carries out what they ask for.
 type Upstream interface {
 	// Connected is called after a node's session began, with the protocol of the link. An edge of ours is told from
-	// another by its prefix "edgecore/".
+	// another by its prefix "edgecore/". It does not block: until it returns, nothing of the node is read, and nothing
+	// sent to it.
 	Connected(ctx context.Context, node, protocol string)
 	// Disconnected is called after a node's session ended, with the reason.
 	Disconnected(node, reason string)

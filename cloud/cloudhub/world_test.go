@@ -33,6 +33,7 @@ type cluster struct {
 	objects map[string]map[resource.Key]*Object
 	order   map[string][]resource.Key
 	failing map[resource.Key]error
+	asked   func() // called when it is asked what a node is to have; may be nil
 }
 
 func newCluster() *cluster {
@@ -40,6 +41,9 @@ func newCluster() *cluster {
 }
 
 func (c *cluster) Desired(node string) []Ref {
+	if c.asked != nil {
+		c.asked()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var refs []Ref
@@ -130,6 +134,7 @@ type api struct {
 	beats     int
 	beatFails error
 	handle    func(ctx context.Context, node string, m *model.Message) *model.Message
+	join      func() // before a beginning is noted; may be nil
 	leave     func() // before an end is noted; may be nil
 }
 
@@ -146,6 +151,9 @@ func (a *api) noted() []string {
 }
 
 func (a *api) Connected(_ context.Context, node, protocol string) {
+	if a.join != nil {
+		a.join()
+	}
 	a.note("connected %s %s", node, protocol)
 }
 func (a *api) Disconnected(node, reason string) {
