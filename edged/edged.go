@@ -204,6 +204,7 @@ type Edged struct {
 	// damaged: rows may have been lost, and the cloud has not sent them anew.
 	damaged                     atomic.Bool
 	runtimeName, runtimeVersion atomic.Value // string
+	runtimeLearned              atomic.Bool  // since it came back last
 }
 
 // New makes the module. It connects to nothing yet.
@@ -491,12 +492,14 @@ func (e *Edged) keepPods(ctx context.Context) error {
 
 // lookAtRuntime learns what the runtime is and whether it has a network.
 func (e *Edged) lookAtRuntime(ctx context.Context) {
+	e.runtimeLearned.Store(false)
 	f, st, err := e.runtime.Learn(ctx)
 	if err != nil {
-		return
+		return // watchNetwork tries it again
 	}
 	e.runtimeName.Store(f.Name)
 	e.runtimeVersion.Store(f.Version)
+	e.runtimeLearned.Store(true)
 	e.runtimeSaid(st)
 	e.wakeNode()
 }

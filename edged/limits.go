@@ -23,8 +23,10 @@ import (
 const (
 	// limitsPeriod is how often the disk is measured that pods with limits of it use: as the kubelet does.
 	limitsPeriod = 10 * time.Second
-	// limitsShare bounds what measuring costs: a round that took long is followed by a pause of so many times that.
+	// limitsShare bounds what measuring costs: a round that took long is followed by a pause of so many times that, and
+	// of limitsPause at most: on a busy device a round takes long that costs little.
 	limitsShare = 100
+	limitsPause = time.Minute
 	// reasonEvicted is the reason of a pod that took more of the disk than it may.
 	reasonEvicted = "Evicted"
 	// evictionGrace is how long, in seconds, the containers of such a pod have.
@@ -75,7 +77,7 @@ func (e *Edged) keepDiskLimits(ctx context.Context) error {
 			}
 			e.limits.watched.Store(true)
 		}
-		timer.Reset(max(limitsPeriod, limitsShare*time.Since(began)))
+		timer.Reset(min(max(limitsPeriod, limitsShare*time.Since(began)), limitsPause))
 	}
 }
 

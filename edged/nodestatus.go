@@ -248,7 +248,9 @@ func (e *Edged) watchNetwork(ctx context.Context) error {
 		if e.pleg.Healthy() != nil {
 			continue // its return is noticed elsewhere
 		}
-		if st, err := e.runtime.Status(ctx); err == nil {
+		if !e.runtimeLearned.Load() {
+			e.lookAtRuntime(ctx)
+		} else if st, err := e.runtime.Status(ctx); err == nil {
 			e.runtimeSaid(st)
 		}
 	}

@@ -157,13 +157,14 @@ func (n *Node) register(ctx context.Context) error {
 
 // status is the status as it is now.
 func (n *Node) status() v1.NodeStatus {
+	unready := n.opts.Unready() // first: a node that is ready has all that the rest of the status tells
 	status := n.opts.Status()
 	var more []v1.NodeCondition
 	if n.opts.Conditions != nil {
 		more = n.opts.Conditions()
 	}
 	before := n.conditions
-	n.conditions = conditions(n.opts.Unready(), more, before, metav1.Now())
+	n.conditions = conditions(unready, more, before, metav1.Now())
 	status.Conditions = n.conditions
 	if n.opts.Changed != nil {
 		n.opts.Changed(before, n.conditions)

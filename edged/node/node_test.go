@@ -161,6 +161,20 @@ func started(t *testing.T, c *cloud, change func(*Options)) *Node {
 	return n
 }
 
+// TestReadyFirst: whether the node is ready is asked before the rest of its status, so that what is told with it is no older.
+func TestReadyFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []string
+		started(t, &cloud{}, func(o *Options) {
+			o.Status = func() v1.NodeStatus { asked = append(asked, "status"); return v1.NodeStatus{} }
+			o.Unready = func() error { asked = append(asked, "ready"); return nil }
+		})
+		if got := strings.Join(asked, ", "); got != "ready, status, ready, status" {
+			t.Errorf("asked for %s", got)
+		}
+	})
+}
+
 // TestLife: registered once, a lease every 10 s, the status on change and every 5 minutes.
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -78,9 +78,11 @@ securityContext: {fsGroup: 4567, fsGroupChangePolicy: OnRootMismatch, runAsUser:
 ` + strings.TrimSpace(claimedSpec),
 			check: func(p *pod) {
 				p.event("FailedMount", `MountVolume.SetUp failed for volume "v" : path "`+p.hostDir()+`" does not exist`)
-				must(p, os.Mkdir(p.hostDir(), 0o755))
+				made := p.hostDir() + ".new" // whole before the agent sees it
+				must(p, os.Mkdir(made, 0o755))
+				must(p, os.WriteFile(filepath.Join(made, "old"), []byte("x"), 0o600))
 				p.Cleanup(func() { must(p, os.RemoveAll(p.hostDir())) })
-				must(p, os.WriteFile(filepath.Join(p.hostDir(), "old"), []byte("x"), 0o600))
+				must(p, os.Rename(made, p.hostDir()))
 				p.running()
 				p.says("main", "stat -c '%a %g' /v /v/old; echo new >/v/new; stat -c %g /v/new", "2775 4567\n660 4567\n4567")
 			},

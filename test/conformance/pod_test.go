@@ -147,7 +147,11 @@ func (p *pod) status(what string, check func(*v1.PodStatus) error) *v1.Pod {
 	p.Helper()
 	var last *v1.Pod
 	p.until(what, func() error {
-		last = p.get()
+		obj, err := p.node.api.CoreV1().Pods(p.node.name).Get(p.Context(), p.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		last = obj
 		return check(&last.Status)
 	})
 	return last

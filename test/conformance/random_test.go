@@ -31,7 +31,7 @@ import (
 
 var (
 	randomPods = flag.Int("pods", 40, "how many random pods TestRandomPods makes on each runtime")
-	randomSeed = flag.Uint64("seed", 0, "the seed of TestRandomPods; 0 takes one from the clock")
+	randomSeed = flag.Uint64("seed", 1, "the seed of TestRandomPods; 0 takes one from the clock")
 )
 
 // atOnce is how many random pods live side by side.

@@ -152,7 +152,7 @@ initContainers:
   image: edgecore.local/demo:1
   restartPolicy: Always
   restartPolicyRules: [{action: RestartAllContainers, exitCodes: {operator: In, values: [88]}}]
-  command: [sh, -c, "test $(grep -c main /shared/log) -ge 1 && exec sleep 3600; until grep -q main /shared/log; do sleep 0.2; done; sleep 1; exit 88"]
+  command: [sh, -c, "test $(grep -c setup /shared/log) -ge 2 && exec sleep 3600; until grep -q main /shared/log; do sleep 0.2; done; sleep 1; exit 88"]
   volumeMounts: [{name: shared, mountPath: /shared}]
 containers:
 - {name: main, image: "edgecore.local/demo:1", command: [sh, -c, "echo main >>/shared/log; trap '' TERM; while true; do sleep 1 & wait $!; done"], volumeMounts: [{name: shared, mountPath: /shared}],

@@ -205,20 +205,33 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
-// kept waits until the store has a phase of a pod, which is shown before.
-func (n *node) kept(name string, want v1.PodPhase) {
+// readStore opens the store to read beside the agent.
+func (n *node) readStore() *sql.DB {
 	n.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+n.Store()+"?mode=ro&_busy_timeout=10000")
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	defer db.Close()
+	n.t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// kept waits until the store has a phase of a pod, which is shown before.
+func (n *node) kept(name string, want v1.PodPhase) {
+	n.t.Helper()
+	n.keptAs(name, "$.status.phase", string(want))
+}
+
+// keptAs waits until the store has a field of a pod's status, by its JSON path; true is "1".
+func (n *node) keptAs(name, path, want string) {
+	n.t.Helper()
+	db := n.readStore()
 	testenv.Poll(n.t, patience, func() error {
-		var got v1.PodPhase
+		var got sql.NullString
 		key := "default/podpatch/" + name + "-" + n.NodeName
-		err := db.QueryRowContext(n.t.Context(), "select json_extract(value, '$.status.phase') from meta where key = ?", key).Scan(&got)
-		if err == nil && got != want {
-			err = fmt.Errorf("pod %s is %s in the store, want %s", name, got, want)
+		err := db.QueryRowContext(n.t.Context(), "select json_extract(value, ?) from meta where key = ?", path, key).Scan(&got)
+		if err == nil && got.String != want {
+			err = fmt.Errorf("%s of pod %s is %q in the store, want %q", path, name, got.String, want)
 		}
 		return err
 	})

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -124,22 +125,17 @@ func TestStoredPods(t *testing.T) {
 		return nil
 	})
 	n.nothingLeft()
-	// The end is reported last of all; an agent that was stopped before it reports it when it starts again.
-	testenv.Poll(t, patience, func() (err error) {
-		n.stored(func(s *store.Store) {
-			var reports []store.Report
-			if reports, err = s.Outbox(t.Context()); err != nil {
-				return
-			}
-			var keys []string
-			for _, r := range reports {
-				keys = append(keys, r.Key)
-			}
-			if got := strings.Join(keys, ", "); !strings.Contains(got, "patch default/podpatch/api") || !strings.Contains(got, "delete default/pod/api") {
-				err = fmt.Errorf("outbox: %s; want the status and the end of the pod", got)
-			}
-		})
-		return err
+	// The end is reported last of all.
+	db := n.readStore()
+	testenv.Poll(t, patience, func() error {
+		var keys sql.NullString
+		if err := db.QueryRowContext(t.Context(), "select group_concat(key, ', ') from outbox").Scan(&keys); err != nil {
+			return err
+		}
+		if got := keys.String; !strings.Contains(got, "patch default/podpatch/api") || !strings.Contains(got, "delete default/pod/api") {
+			return fmt.Errorf("outbox: %s; want the status and the end of the pod", got)
+		}
+		return nil
 	})
 }
 
@@ -323,9 +319,13 @@ func TestCommands(t *testing.T) {
 		"/pods": `"kind":"PodList","apiVersion":"v1"`, "/healthz": "ok", "/healthz?verbose": "[+]syncloop ok", "/healthz/syncloop": "ok",
 		"/metrics": "kubelet_running_pods 1",
 	} {
-		if out, err := n.Get(t.Context(), path); err != nil || !strings.Contains(out, want) {
-			t.Errorf("%s: %v\n%.300s\nwant %q", path, err, out, want)
-		}
+		testenv.Poll(t, 30*time.Second, func() error {
+			out, err := n.Get(t.Context(), path)
+			if err != nil || !strings.Contains(out, want) {
+				return fmt.Errorf("%s: %v\n%.300s\nwant %q", path, err, out, want)
+			}
+			return nil
+		})
 	}
 	// The agent is down, and the logs are still there.
 	if err := n.Stop(t.Context()); err != nil {

@@ -114,18 +114,7 @@ func TestKill9Adopts(t *testing.T) {
 func TestEverythingRemovedBehindItsBack(t *testing.T) {
 	n := tenPods(t)
 	before := n.lives()
-	boxes, err := n.cri.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, box := range boxes.Items {
-		if _, err := n.cri.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.Id}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := n.cri.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: box.Id}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	testenv.RemoveSandboxes(t, n.cri)
 	began := time.Now()
 	n.until("all are back", func(pods map[string]*v1.Pod) error {
 		if err := running(names(10)...)(pods); err != nil {

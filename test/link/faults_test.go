@@ -253,7 +253,12 @@ func (s *site) agree() error {
 func (s *site) storeHas(want map[string]any) (err error) {
 	ctx := s.t.Context()
 	s.must(s.edge.Stop(ctx))
-	defer func() { s.must(s.edge.Start(ctx)) }()
+	defer func() {
+		s.must(s.edge.Start(ctx))
+		if err != nil {
+			time.Sleep(2 * time.Second) // it needs its link to come to what is wanted, before it is stopped again
+		}
+	}()
 	db, recovery, err := store.Open(ctx, s.edge.Store(), store.Options{})
 	if err != nil || recovery != nil {
 		s.t.Fatalf("the store: %v, %v", recovery, err)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -247,6 +249,9 @@ func (s *site) lives() map[string]int64 {
 	lives := map[string]int64{}
 	for _, c := range list.Containers {
 		st, err := s.cri.ContainerStatus(s.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
+		if status.Code(err) == codes.NotFound {
+			continue // it was removed meanwhile
+		}
 		s.must(err)
 		lives[c.Id] = st.Status.StartedAt
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
@@ -27,7 +28,7 @@ func TestToken(t *testing.T) {
 	first := s.readToken("one")
 	s.cable.Set(proxy.Cut)
 	s.ageTokens(2 * time.Hour)
-	s.removeAll()
+	testenv.RemoveSandboxes(s.t, s.cri)
 	s.until("it is back, without a link, with an expired token", func() error {
 		if got, err := s.exec("one", "cat", tokenFile); err != nil || got != first {
 			return fmt.Errorf("token %.20q, %w", got, err)

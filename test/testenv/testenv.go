@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
@@ -120,6 +122,24 @@ func Poll(t testing.TB, limit time.Duration, check func() error) {
 			t.Fatalf("after %v: %v", limit, err)
 		}
 		<-ticker.C
+	}
+}
+
+// RemoveSandboxes takes every sandbox and container of a runtime away, also while an agent makes new ones.
+func RemoveSandboxes(t testing.TB, runtime runtimeapi.RuntimeServiceClient) {
+	t.Helper()
+	boxes, err := runtime.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, box := range boxes.GetItems() {
+		Poll(t, time.Minute, func() error {
+			if _, err := runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.GetId()}); err != nil {
+				return err
+			}
+			_, err := runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: box.GetId()})
+			return err
+		})
 	}
 }
 
