@@ -184,6 +184,40 @@ func TestReporter(t *testing.T) {
 	})
 }
 
+// slow is a statusStore that takes its time.
+type slow struct {
+	memory
+	begun, goOn chan struct{}
+}
+
+func (s *slow) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	close(s.begun)
+	<-s.goOn
+	return s.memory.KeepStatus(ctx, pod, status)
+}
+
+// TestReporterDrops: when a pod is dropped, nothing of it is stored any more: whoever then removes its row finds it.
+func TestReporterDrops(t *testing.T) {
+	s := &slow{begun: make(chan struct{}), goOn: make(chan struct{})}
+	r := newReporter(s, func(error) {})
+	static := testPod("s", "2")
+	static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+	r.PodStatus(static, v1.PodStatus{Phase: v1.PodRunning})
+	stored, dropped := make(chan bool, 1), make(chan int, 1)
+	go func() { stored <- r.sendAll(t.Context()) }()
+	<-s.begun
+	r.PodStatus(static, v1.PodStatus{Phase: v1.PodFailed})
+	go func() { r.drop("2"); dropped <- s.count() }()
+	time.Sleep(20 * time.Millisecond)
+	close(s.goOn)
+	if n := <-dropped; n != 1 || !<-stored {
+		t.Errorf("dropped when %d statuses were stored, want the one under way", n)
+	}
+	if r.sendAll(t.Context()); s.count() != 1 {
+		t.Error("a status of a pod that was dropped was stored")
+	}
+}
+
 func TestExpandPath(t *testing.T) {
 	lookup := func(name string) (string, bool) { return "v", name == "A" }
 	if got, err := expandPath("x/$(A)", lookup); err != nil || got != "x/v" {

@@ -95,8 +95,10 @@ func poke(c chan struct{}) {
 	}
 }
 
-// drop forgets what is to be told of a pod.
+// drop forgets what is to be told of a pod. What is being stored of it is stored when it returns.
 func (r *reporter) drop(uid types.UID) {
+	r.sending.Lock()
+	defer r.sending.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.dirty, uid)

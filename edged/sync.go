@@ -268,8 +268,8 @@ func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
 		return e.meta.ReportDeleted(ctx, end.Pod)
 	}
 	if end.Removed {
-		e.reporter.drop(end.UID)
 		e.statuses.Delete(end.UID)
+		e.reporter.drop(end.UID)
 		e.sizes.drop(end.UID)
 		if isStatic(end.Pod) {
 			return e.meta.ForgetStatus(ctx, end.Pod)

@@ -232,7 +232,7 @@ func TestCertificateEnded(t *testing.T) {
 	u.ca.Write(t, filepath.Dir(e.files.Cert), renewed)
 	const why = "the certificate of this connection ended at 2026-11-21T10:00:00Z"
 	u.current().raw(func(ws *websocket.Conn) error {
-		return ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(wire.ClosePolicy, why), time.Now().Add(time.Second))
+		return ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(wire.ClosePolicy, why), time.Now().Add(time.Minute))
 	})
 	u.connected(2)
 	if got := u.seen()[1].TLS.PeerCertificates[0].SerialNumber; got.Cmp(renewed.Leaf.SerialNumber) != 0 {
@@ -249,7 +249,7 @@ func TestNetworkComesBack(t *testing.T) {
 	proxy := wiretest.NewProxy(t, u.addr)
 	e := startEdge(t, u.ca, proxy.Addr(), with{settings: func(s *settings) {
 		s.backoffMin, s.backoffMax = time.Hour, time.Hour
-		s.heartbeat, s.targets[0].limits.ReadTimeout = time.Second, time.Minute
+		s.heartbeat, s.targets[0].limits.ReadTimeout = time.Hour, time.Minute // no pings but this test's own
 	}})
 	e.told(1)
 	offline(proxy)

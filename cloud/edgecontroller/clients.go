@@ -2,6 +2,7 @@ package edgecontroller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -116,6 +117,7 @@ const probeNode = "cloudcore-probe"
 
 // ChooseImpersonation finds out which way the API server and its rules allow: the narrow one if it works.
 func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonation, error) {
+	refusal := errors.New("the API server takes its nodes for no nodes")
 	for _, how := range []Impersonation{UserOnly, UserAndGroup} {
 		clients, err := NewClients(config, how)
 		if err != nil {
@@ -127,10 +129,12 @@ func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonatio
 		switch {
 		case err == nil && slices.Contains(review.Status.UserInfo.Groups, nodesGroup):
 			return how, nil
-		case err != nil && !apierrors.IsForbidden(err):
+		case apierrors.IsForbidden(err):
+			refusal = err
+		case err != nil:
 			return how, fmt.Errorf("ask the API server %s whether cloudcore may act for nodes: %w", config.Host, err)
 		}
 	}
 	return UserAndGroup, fmt.Errorf("cloudcore may not act for nodes at the API server %s: "+
-		"apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml", config.Host)
+		"apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml: %w", config.Host, refusal)
 }

@@ -168,13 +168,9 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *ol
 	if pod.DeletionTimestamp == nil || !ended(&pod.Status) {
 		return nil
 	}
-	err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{
+	return c.removePod(ctx, pod.Namespace, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &told.UID},
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
 }
 
 // mergeOldStatus is the told status, with the conditions that are not the edge's own.

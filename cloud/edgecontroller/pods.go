@@ -83,24 +83,29 @@ func (c *Controller) deletePod(ctx context.Context, r *request) result {
 	if err != nil {
 		return failed(err)
 	}
-	_, err = patiently(ctx, func() (none struct{}, err error) {
-		err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Delete(ctx, r.key.Name, options)
+	return okOr(c.removePod(ctx, r.key.Namespace, r.key.Name, options))
+}
+
+// removePod removes the one pod that the options name by its UID, in the name of the context's node.
+func (c *Controller) removePod(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
+	_, err := patiently(ctx, func() (none struct{}, err error) {
+		err = c.clients.AsNode.CoreV1().Pods(namespace).Delete(ctx, name, options)
 		unknown := apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
-		if apierrors.IsConflict(err) || unknown && c.isAnother(ctx, r, *options.Preconditions.UID) {
+		if apierrors.IsConflict(err) || unknown && c.isAnother(ctx, namespace, name, *options.Preconditions.UID) {
 			err = nil
 		}
 		return none, err
 	})
 	if apierrors.IsNotFound(err) { // the edge would take that for the end of the pod
-		err = apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s exists, and the API server does not delete it: %v", r.key.Namespace, r.key.Name, err))
+		err = apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s exists, and the API server does not delete it: %v", namespace, name, err))
 	}
-	return okOr(err)
+	return err
 }
 
 // isAnother tells whether the pod of that name has another UID by now, or is gone: the API server then refuses a node for
 // the new pod's sake, which may be bound elsewhere.
-func (c *Controller) isAnother(ctx context.Context, r *request, uid types.UID) bool {
-	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+func (c *Controller) isAnother(ctx context.Context, namespace, name string, uid types.UID) bool {
+	pod, err := c.clients.Own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err) || err == nil && pod.UID != uid
 }
 
@@ -113,7 +118,7 @@ func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
 	}
 	pod, err := c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType, r.content,
 		metav1.PatchOptions{}, "status")
-	if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && c.isAnother(ctx, r, uid) {
+	if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && c.isAnother(ctx, r.key.Namespace, r.key.Name, uid) {
 		err = apierrors.NewConflict(gr("pod"), r.key.Name, err)
 	}
 	return patched(r, pod, err)

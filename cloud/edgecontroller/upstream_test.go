@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -470,20 +471,22 @@ func TestDeletePod(t *testing.T) {
 		"nobody can say":       {[]func() (int, any){missing}, refusal(500, metav1.StatusReasonInternalError), 503},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			deletes := 0
-			w.api.answer(func(c call) (int, any) {
-				if c.Method == http.MethodGet {
-					return tc.get()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				deletes := 0
+				w.api.answer(func(c call) (int, any) {
+					if c.Method == http.MethodGet {
+						return tc.get()
+					}
+					deletes++
+					return tc.deletes[min(deletes, len(tc.deletes))-1]()
+				})
+				answer := w.ask("e1", "delete", "ns/pod/a", `{"preconditions":{"uid":"u"}}`)
+				status, _ := failure(t, answer)
+				if (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || deletes < len(tc.deletes) {
+					t.Errorf("after %d tries: %s", deletes, answer.Content)
 				}
-				deletes++
-				return tc.deletes[min(deletes, len(tc.deletes))-1]()
 			})
-			answer := w.ask("e1", "delete", "ns/pod/a", `{"preconditions":{"uid":"u"}}`)
-			status, _ := failure(t, answer)
-			if (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || deletes < len(tc.deletes) {
-				t.Errorf("after %d tries: %s", deletes, answer.Content)
-			}
 		})
 	}
 }

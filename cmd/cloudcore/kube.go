@@ -99,6 +99,8 @@ const (
 	lastRetry  = 3 * time.Second
 	// answerWithin is how long kube-apiserver may take to answer at the start.
 	answerWithin = 10 * time.Second
+	// ruledWithin is how long it may take to act on rules that were applied just before.
+	ruledWithin = 15 * time.Second
 )
 
 // awaitAPI returns when kube-apiserver answers: both may be starting at the same time. It tells waiting what is wrong
@@ -133,4 +135,21 @@ func askAPI(ctx context.Context, client kubernetes.Interface) error {
 	defer cancel()
 	_, err := client.CoreV1().Namespaces().Get(ctx, certificates.Namespace, metav1.GetOptions{})
 	return err
+}
+
+// asRuled calls ask until kube-apiserver does not forbid what it asks for, or has done so for ruledWithin: the role of
+// cloudcore may have been applied a moment ago. It tells waiting what is forbidden meanwhile.
+func asRuled(ctx context.Context, waiting func(error), ask func() error) error {
+	for began := time.Now(); ; {
+		err := ask()
+		if !apierrors.IsForbidden(err) || time.Since(began) >= ruledWithin {
+			return err
+		}
+		waiting(err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(firstRetry):
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -143,6 +144,42 @@ func TestAwaitAPIEnds(t *testing.T) {
 			t.Errorf("asked %d times", asked)
 		}
 	})
+}
+
+// TestAsRuled: what is forbidden may be allowed a moment later.
+func TestAsRuled(t *testing.T) {
+	forbidden := fmt.Errorf("secret x: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "x", errors.New("no")))
+	other := errors.New("other")
+	for name, tc := range map[string]struct {
+		refusals int
+		then     error
+		waited   time.Duration
+		err      error
+	}{
+		"at once":   {0, nil, 0, nil},
+		"soon":      {3, nil, 3 * time.Second, nil},
+		"other":     {2, other, 2 * time.Second, other},
+		"for good":  {1000, nil, ruledWithin, forbidden},
+		"to be had": {15, nil, ruledWithin, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, asked, told := time.Now(), 0, 0
+				err := asRuled(t.Context(), func(error) { told++ }, func() error {
+					if asked++; asked <= tc.refusals {
+						return forbidden
+					}
+					return tc.then
+				})
+				if !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
+					t.Errorf("%v, want %v", err, tc.err)
+				}
+				if got := time.Since(began); got != tc.waited || told != asked-1 {
+					t.Errorf("asked %d times in %v, told %d times", asked, got, told)
+				}
+			})
+		})
+	}
 }
 
 // TestAPIServer: the CA is read, as edges ask for it, and an API server that lets nobody act for nodes is named.

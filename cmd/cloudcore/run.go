@@ -133,17 +133,27 @@ func (c *cloud) build(ctx context.Context) error {
 		return err
 	}
 	c.state.set(partAPI, nil)
-	secrets, err := certificates.SecretsOf(ctx, c.api.client, certificates.Namespace)
+	waiting := func(err error) { c.state.waiting(partCertificates, err) }
+	err := asRuled(ctx, waiting, func() error {
+		secrets, err := certificates.SecretsOf(ctx, c.api.client, certificates.Namespace)
+		if err == nil {
+			c.authority, err = certificates.New(ctx, secrets, certificateOptions(&c.cfg.Modules.CloudHub))
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if c.authority, err = certificates.New(ctx, secrets, certificateOptions(&c.cfg.Modules.CloudHub)); err != nil {
-		return err
-	}
 	c.state.set(partCertificates, nil)
-	if c.clients, err = c.api.connect(ctx); err != nil {
+	waiting = func(err error) { c.state.waiting(partAPI, err) }
+	err = asRuled(ctx, waiting, func() (err error) {
+		c.clients, err = c.api.connect(ctx)
+		return err
+	})
+	if err != nil {
 		return err
 	}
+	c.state.set(partAPI, nil)
 	// Nodes are annotated with the cloudcore that they are connected to, of several behind one address.
 	if c.controller, err = edgecontroller.New(edgecontroller.Options{Clients: c.clients, LocalIP: v1alpha1.HostIP(), Registry: c.registry}); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -166,9 +167,13 @@ func TestReloadOnSIGHUP(t *testing.T) {
 	if err := os.Chtimes(r.file, info.ModTime(), info.ModTime()); err != nil {
 		t.Fatal(err)
 	}
+	arrived := make(chan os.Signal, 1) // after the test nobody would take it
+	signal.Notify(arrived, syscall.SIGHUP)
+	defer signal.Stop(arrived)
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
+	<-arrived
 	waits("SIGHUP", "21 -> 23")
 }
 

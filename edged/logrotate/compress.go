@@ -68,7 +68,7 @@ func (r *Rotator) tidy(ctx context.Context, log string) error {
 			removeParts(surplus(parts, r.limits.Load().files-1, all))
 			return nil
 		}
-		if err := compress(ctx, parts[i].path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := r.compress(ctx, parts[i].path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errWritten) {
 			return err
 		}
 	}
@@ -88,8 +88,12 @@ func removeTemporary(log string) {
 	}
 }
 
+// errWritten: a part was written while it was compressed. The runtime opens a new log a moment before it has written all to
+// the old one.
+var errWritten = errors.New("it is still written")
+
 // compress makes a part a .gz, which takes its place.
-func compress(ctx context.Context, path string) (err error) {
+func (r *Rotator) compress(ctx context.Context, path string) (err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: path, Err: err}
@@ -113,13 +117,25 @@ func compress(ctx context.Context, path string) (err error) {
 	if err := errors.Join(pack(ctx, out, in), out.Close()); err != nil {
 		return fmt.Errorf("compress %s: %w", path, err)
 	}
+	return r.takePlace(tmp, path, info.Size())
+}
+
+// takePlace gives a .gz the place of the part that it was made of. A part that a flood has had removed meanwhile does not
+// come back by that: its neighbours may be gone, too.
+func (r *Rotator) takePlace(tmp, path string, size int64) error {
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	now, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if now.Size() != size {
+		return fmt.Errorf("%s: %w", path, errWritten)
+	}
 	if err := os.Rename(tmp, path+gzSuffix); err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a flood may have been faster
-		return err
-	}
-	return nil
+	return os.Remove(path)
 }
 
 // pack writes a file compressed.

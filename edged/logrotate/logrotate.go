@@ -71,6 +71,9 @@ type Rotator struct {
 	logs  map[string]*watched
 	watch *watch
 
+	// removing is held while parts are removed to make room, and while one takes another's place.
+	removing sync.Mutex
+
 	mu sync.Mutex
 	// untidy are the logs of which parts may be to compress.
 	untidy map[string]bool
@@ -278,12 +281,10 @@ func (r *Rotator) rotated(out outcome, now time.Time) {
 
 // rotate renames a log, has a new one opened, and removes the parts that are too many.
 func (r *Rotator) rotate(ctx context.Context, l Log) error {
-	parts, err := partsOf(l.Path)
+	parts, err := r.makeRoom(l.Path)
 	if err != nil {
 		return err
 	}
-	// Room is made first: on a full disk a runtime could not open a new log.
-	removeParts(surplus(parts, r.limits.Load().files-2, r.budget()))
 	part := l.Path + "." + nextStamp(parts, time.Now())
 	if err := os.Rename(l.Path, part); err != nil {
 		return fmt.Errorf("rotate log of container %s: %w", l.Name, err)
@@ -295,6 +296,19 @@ func (r *Rotator) rotate(ctx context.Context, l Log) error {
 	klog.V(2).InfoS("Log rotated", "container", l.Name, "log", l.Path)
 	r.untidyAt(l.Path)
 	return nil
+}
+
+// makeRoom removes the parts of a log that one more makes too many, and returns all that there were. That comes before the
+// new part: on a full disk a runtime could not open a new log.
+func (r *Rotator) makeRoom(log string) ([]part, error) {
+	r.removing.Lock()
+	defer r.removing.Unlock()
+	parts, err := partsOf(log)
+	if err != nil {
+		return nil, err
+	}
+	removeParts(surplus(parts, r.limits.Load().files-2, r.budget()))
+	return parts, nil
 }
 
 // nameBack gives a part its old name, unless there is a new file of that name.

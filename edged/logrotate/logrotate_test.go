@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -402,8 +404,44 @@ func TestLeftOvers(t *testing.T) {
 	if _, err := sizeOf(filepath.Join(dir, "1.log")); err == nil {
 		t.Error("a link was followed")
 	}
-	if err := compress(t.Context(), filepath.Join(dir, "1.log")); err == nil {
+	if err := r.compress(t.Context(), filepath.Join(dir, "1.log")); err == nil {
 		t.Error("a link was compressed")
+	}
+}
+
+// TestTakePlace: a part that went while it was compressed does not come back, and one that was written is compressed anew.
+func TestTakePlace(t *testing.T) {
+	for name, tc := range map[string]struct {
+		meanwhile func(path string) error
+		want      error
+		left      []string
+	}{
+		"left alone": {func(string) error { return nil }, nil, []string{"part.gz"}},
+		"removed":    {os.Remove, fs.ErrNotExist, []string{"tmp"}},
+		"written":    {func(path string) error { return os.WriteFile(path, []byte("text and more"), 0o600) }, errWritten, []string{"part", "tmp"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path, tmp := filepath.Join(dir, "part"), filepath.Join(dir, "tmp")
+			err := errors.Join(os.WriteFile(path, []byte("text"), 0o600), os.WriteFile(tmp, nil, 0o600), tc.meanwhile(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := New(Options{}).takePlace(tmp, path, 4); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+				t.Errorf("%v, want %v", err, tc.want)
+			}
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left []string
+			for _, e := range entries {
+				left = append(left, e.Name())
+			}
+			if !slices.Equal(left, tc.left) {
+				t.Errorf("left %v, want %v", left, tc.left)
+			}
+		})
 	}
 }
 

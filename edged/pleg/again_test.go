@@ -114,7 +114,7 @@ func TestRuntimeBehindTheKernel(t *testing.T) {
 		t.Error(err)
 	}
 	s.mu.Unlock()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !p.Get("1").Containers[0].Exited() {
 		select {
 		case <-told:

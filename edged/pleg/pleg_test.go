@@ -245,7 +245,7 @@ func TestExitWatch(t *testing.T) {
 		if uid != "pod" {
 			t.Errorf("the end of %s was noticed", uid)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the end was not noticed")
 	}
 	if err := cmd.Wait(); err == nil {

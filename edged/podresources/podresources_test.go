@@ -74,7 +74,7 @@ func TestAPI(t *testing.T) {
 	c, socket := client(t, Options{
 		Pods: func() []*v1.Pod { return []*v1.Pod{pod} }, Devices: held{"u/main": {one, two}, "u/sidecar": {two}, "u/init": {one}, "all": {one}},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	first := &api.ContainerDevices{ResourceName: "example.com/x", DeviceIds: []string{"1", "2"}, Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 0}, {ID: 1}}}}
 	second := &api.ContainerDevices{ResourceName: "example.com/y", DeviceIds: []string{"3"}}

@@ -261,7 +261,7 @@ func TestRunNoticesChanges(t *testing.T) {
 			if len(pods) != n {
 				t.Fatalf("%d pods, want %d", len(pods), n)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("no news; want %d pods", n)
 		}
 	}

@@ -323,6 +323,7 @@ func TestRuntimeRefuses(t *testing.T) {
 		t.Errorf("a stream that is not there: %s %s", resp.Status, body)
 	}
 	gone.Close()
+	d.url = "http://127.0.0.1:1" // its port may be another's by now
 	if _, _, resp = dial(t, base, "/portForward/ns/p"); resp.StatusCode != http.StatusBadGateway {
 		t.Errorf("nobody listens: %s", resp.Status)
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
@@ -58,7 +59,17 @@ func halt(ctx context.Context, dir string) error {
 	}
 	if owner := daemon.Known(r.Owner); owner != nil {
 		fmt.Printf("Ending the demo (process %d); it removes what it made.\n", owner.PID)
-		if err := owner.End(ctx, syscall.SIGTERM); err != nil {
+		if err := owner.Signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(removeTimeout+time.Minute))
+		defer cancel()
+		if err := daemon.Poll(ctx, func() error {
+			if owner.Running() {
+				return fmt.Errorf("the demo (process %d) has not ended; its log says why", owner.PID)
+			}
+			return nil
+		}); err != nil {
 			return err
 		}
 	}

@@ -42,6 +42,13 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	testenv.Poll(t, time.Minute, func() error { // the CRI plugin learns of an import by an event
+		status, err := client.Images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: tag}})
+		if err == nil && status.GetImage() == nil {
+			err = fmt.Errorf("the runtime does not list %s", tag)
+		}
+		return err
+	})
 	c, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox.PodSandboxId, SandboxConfig: box, Config: &runtimeapi.ContainerConfig{
 		Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Image: &runtimeapi.ImageSpec{Image: tag}, Args: []string{"--version"}, LogPath: "c.log",
 		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{ReadonlyRootfs: true}},

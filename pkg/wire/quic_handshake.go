@@ -62,7 +62,7 @@ func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
 	limits := o.Limits.withDefaults()
 	conn, err := quic.DialAddr(ctx, addr, config, quicConfig(limits, -1))
 	if err != nil {
-		return nil, err
+		return nil, refusalQUIC(err) // it may have come before the handshake's end was seen
 	}
 	c, err := introduce(ctx, conn, o, limits)
 	if err != nil {

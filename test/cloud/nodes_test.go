@@ -94,12 +94,16 @@ func statusAndLease(c *cloud) {
 	for _, name := range []string{"st", "reg"} {
 		c.wants(name, "null/node/"+name)
 		before := time.Now().Add(-time.Second)
-		if err := c.ctl.Heartbeat(c.t.Context(), name); err != nil {
-			c.t.Errorf("renew the lease of %s: %v", name, err)
-		}
-		got, err := c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), name, metav1.GetOptions{})
-		if err != nil || got.Spec.RenewTime.Before(&metav1.MicroTime{Time: before}) || *got.Spec.HolderIdentity != name {
-			c.t.Errorf("lease of %s: %v %+v", name, err, got)
+		var got *coordinationv1.Lease
+		c.eventually("a renewed lease of "+name, func() (err error) { // one that is not there is made once the cache has the node
+			if err := c.ctl.Heartbeat(c.t.Context(), name); err != nil {
+				c.t.Errorf("renew the lease of %s: %v", name, err)
+			}
+			got, err = c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), name, metav1.GetOptions{})
+			return err
+		})
+		if got.Spec.RenewTime.Before(&metav1.MicroTime{Time: before}) || *got.Spec.HolderIdentity != name {
+			c.t.Errorf("lease of %s: %+v", name, got)
 		}
 		if name == "reg" && (len(got.OwnerReferences) != 1 || got.OwnerReferences[0].Name != "reg") {
 			c.t.Errorf("owner of the lease: %+v", got.OwnerReferences)

@@ -85,8 +85,8 @@ func newSite(t *testing.T, opts siteOptions) *site {
 func (s *site) install() {
 	s.t.Helper()
 	s.must(s.kube.Apply(s.t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"))
-	for flag, name := range map[string]string{"-f": "rbac.yaml", "-k": "crds"} {
-		if out, err := s.kube.Kubectl(s.t.Context(), "apply", flag, filepath.Join("..", "..", "deploy", "cloudcore", name)); err != nil {
+	for _, what := range [][2]string{{"-f", "rbac.yaml"}, {"-k", "crds"}} { // the rules first: they take effect a moment later
+		if out, err := s.kube.Kubectl(s.t.Context(), "apply", what[0], filepath.Join("..", "..", "deploy", "cloudcore", what[1])); err != nil {
 			s.t.Fatal(out, err)
 		}
 	}

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -349,6 +350,13 @@ func runtimeGoes(s *site) {
 // reboot: a Node of another boot gets its event, and conditions of before are told to be over.
 func reboot(s *site) {
 	s.must(s.edge.Stop(s.t.Context()))
+	s.until("cloudcore has done all that the agent asked for", func() error {
+		text, err := s.cloud.Get(s.t.Context(), "/metrics")
+		if err == nil && !strings.Contains(text, "\ncloudcore_cloudhub_connected_nodes 0\n") {
+			err = errors.New("the node is connected")
+		}
+		return err
+	})
 	patch := `{"status":{"nodeInfo":{"bootID":"another"},"conditions":[{"type":"ClockNotSet","status":"True","reason":"ClockNotSet"}]}}`
 	_, err := s.api.CoreV1().Nodes().Patch(s.t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	s.must(err)

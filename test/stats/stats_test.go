@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
 )
@@ -115,6 +116,13 @@ func (n *node) testSummary() {
 		if logs := pods["disk"].Containers[0].Logs; logs == nil || *logs.UsedBytes < 2*mib {
 			return fmt.Errorf("logs %+v", logs)
 		}
+		// A probe that is begun in the container has processes, and memory, for a moment.
+		if n := pods["memory"].ProcessStats.ProcessCount; n == nil || *n > 12 {
+			return fmt.Errorf("processes of a pod with a shell: %v", ptr.Deref(n, 0))
+		}
+		if m := pods["memory"].Memory.WorkingSetBytes; m == nil || *m > 32*mib {
+			return fmt.Errorf("working set of a pod that keeps 20 MiB: %d", ptr.Deref(m, 0))
+		}
 		return nil
 	})
 	memory := pods["memory"]
@@ -163,7 +171,13 @@ func (n *node) testSummary() {
 
 // testSmallDisks: the file systems are those that the folders lie on, and what is written shows.
 func (n *node) testSmallDisks() {
-	summary, _ := n.summary("")
+	var summary *statsapi.Summary
+	n.until("the runtime tells of its disks", func() error {
+		if summary, _ = n.summary(""); summary.Node.Fs == nil || summary.Node.Runtime == nil || summary.Node.Runtime.ImageFs == nil || summary.Node.Runtime.ContainerFs == nil {
+			return fmt.Errorf("file system %+v, runtime %+v", summary.Node.Fs, summary.Node.Runtime)
+		}
+		return nil
+	})
 	within(n.t, "capacity of the node's disk", summary.Node.Fs.CapacityBytes, nodeDisk, nodeDisk)
 	within(n.t, "capacity of the disk of images", summary.Node.Runtime.ImageFs.CapacityBytes, imageDisk, imageDisk)
 	within(n.t, "capacity of the disk of containers", summary.Node.Runtime.ContainerFs.CapacityBytes, imageDisk, imageDisk)

@@ -165,20 +165,33 @@ func (p *Proxy) wait() {
 	}
 }
 
+// passes counts n bytes that are to pass. It says how many of them do so before a cut, if it comes now.
+func (p *Proxy) passes(n int64) (left int64, cut bool) {
+	for {
+		left = p.cutLeft.Load()
+		next := left - n
+		switch {
+		case left < 0:
+			return n, false
+		case next <= 0:
+			next = -1
+		}
+		if p.cutLeft.CompareAndSwap(left, next) {
+			return min(n, left), next < 0
+		}
+	}
+}
+
 func (p *Proxy) pass(from, to net.Conn) {
 	buf := make([]byte, 4096)
 	for {
 		n, err := from.Read(buf)
 		p.wait()
 		data := buf[:n]
-		if left := p.cutLeft.Load(); left >= 0 {
-			now := p.cutLeft.Add(-int64(n))
-			if now <= 0 {
-				_, _ = to.Write(data[:min(int64(n), left)])
-				p.cutLeft.Store(-1)
-				p.Cut()
-				return
-			}
+		if left, cut := p.passes(int64(n)); cut {
+			_, _ = to.Write(data[:left])
+			p.Cut()
+			return
 		}
 		if pace := p.pace.Load(); pace > 0 && n > 0 {
 			time.Sleep(time.Duration(n) * time.Second / time.Duration(pace))

@@ -261,7 +261,7 @@ func (a *Agent) Get(ctx context.Context, path string) (string, error) {
 }
 
 func (a *Agent) get(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(5*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(30*time.Second))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(a.Port)+path, nil)
 	if err != nil {

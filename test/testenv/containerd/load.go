@@ -37,7 +37,7 @@ func LoadImages(ctx context.Context, client *cri.Client, socket, ctr string) err
 	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(startTimeout))
 	defer cancel()
 	return daemon.Poll(ctx, func() error {
-		for _, name := range []string{images.Pause, images.Demo, images.Volume} {
+		for _, name := range images.Names() {
 			status, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
 			if err != nil {
 				return err

@@ -49,6 +49,11 @@ const (
 	Volume = "edgecore.local/volume:1"
 )
 
+// Names are those of every image.
+func Names() []string {
+	return []string{Pause, Demo, Entrypoint, NonRoot, NonRootName, Groups, NoCommand, StopSignal, Volume}
+}
+
 // Image is one image and its name.
 type Image struct {
 	Name  string

@@ -1,7 +1,9 @@
 package images
 
 import (
+	"maps"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -64,8 +66,12 @@ func TestAllIsReproducible(t *testing.T) {
 		}
 		return got
 	}
-	if diff := cmp.Diff(digests(), digests()); diff != "" {
+	first := digests()
+	if diff := cmp.Diff(first, digests()); diff != "" {
 		t.Errorf("two builds differ (-first +second):\n%s", diff)
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(first)), slices.Sorted(slices.Values(Names()))); diff != "" {
+		t.Errorf("Names (-built +named):\n%s", diff)
 	}
 }
 

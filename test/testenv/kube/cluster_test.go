@@ -318,7 +318,7 @@ func clusterDirs(t *testing.T) string {
 	var own []string
 	for _, dir := range dirs {
 		data, err := os.ReadFile(filepath.Join(dir, "cluster.json"))
-		if err == nil && strings.Contains(string(data), fmt.Sprintf(`"pid": %d`, os.Getpid())) {
+		if err == nil && strings.Contains(string(data), fmt.Sprintf(`"pid": %d,`, os.Getpid())) {
 			own = append(own, dir)
 		}
 	}

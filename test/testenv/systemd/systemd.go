@@ -14,6 +14,9 @@ import (
 // script starts what the unit in force says, and stops it.
 const script = `#!/bin/sh
 root=%s
+# One at a time, and after the start of one that was killed: the service keeps the lock until its pid is known.
+exec 9>"$root/run/systemctl.lock"
+flock 9
 pid=$root/run/service.pid
 unit=$root/etc/systemd/system/edgecore.service
 [ -e "$unit" ] || unit=$root/usr/lib/systemd/system/edgecore.service
@@ -30,7 +33,7 @@ start() {
   [ -e "$unit" ] || { echo "Unit edgecore.service not found." >&2; return 5; }
   command=$(sed -n 's/^ExecStart=//p' "$unit")
   rm -f "$pid"
-  setsid sh -c "cd '$root'; echo \$\$ >'$pid'; exec $command" >>"$root/run/service.log" 2>&1 </dev/null &
+  setsid sh -c "cd '$root'; echo \$\$ >'$pid'; exec $command 9>&-" >>"$root/run/service.log" 2>&1 </dev/null &
   while [ ! -s "$pid" ]; do sleep 0.05; done
 }
 case $1 in
