@@ -55,7 +55,8 @@ func startBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := proc.End(context.Background(), 9); err != nil {
+		// What it has started would write into its folder while that is removed.
+		if err := proc.EndSession(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})

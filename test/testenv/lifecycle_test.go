@@ -185,7 +185,7 @@ func TestSweep(t *testing.T) {
 	}
 	name := fmt.Sprintf("ec-%08x", os.Getpid())
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSweep$")
-	cmd.Env = append(os.Environ(), "TESTENV_ORPHAN="+name)
+	cmd.Env = append(os.Environ(), "TESTENV_ORPHAN="+name, "TMPDIR="+t.TempDir()) // it leaves its files
 	stdin, stdout := pipes(t, cmd)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

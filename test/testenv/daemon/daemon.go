@@ -38,7 +38,7 @@ func (id Identity) Alive() bool {
 		return false
 	}
 	start, state, err := readStat(filepath.Join("/proc", strconv.Itoa(id.PID)))
-	return err == nil && start == id.Start && state != "Z" && state != "X"
+	return err == nil && start == id.Start && !ended(state)
 }
 
 // Signal sends a signal. A process that has ended is no error.
@@ -102,21 +102,40 @@ func (id Identity) Command() string {
 	return strings.TrimSpace(string(data))
 }
 
-// readStat returns the start time and the state of a process or a thread, from its folder below /proc.
-func readStat(folder string) (start uint64, state string, err error) {
+// Fields of /proc/PID/stat, counted from the one behind the command.
+const (
+	statState   = 0
+	statSession = 3
+	statStart   = 19
+)
+
+// stat reads the fields of a process or a thread behind its command, from its folder below /proc.
+func stat(folder string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(folder, "stat"))
 	if err != nil {
-		return 0, "", err
+		return nil, err
 	}
 	// The command may hold anything; the fields after it begin behind the last ")".
 	text := string(data)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	if len(fields) < 20 {
-		return 0, "", fmt.Errorf("%s: unreadable stat", folder)
+	if len(fields) <= statStart {
+		return nil, fmt.Errorf("%s: unreadable stat", folder)
 	}
-	start, err = strconv.ParseUint(fields[19], 10, 64)
-	return start, fields[0], err
+	return fields, nil
 }
+
+// readStat returns the start time and the state of a process or a thread.
+func readStat(folder string) (start uint64, state string, err error) {
+	fields, err := stat(folder)
+	if err != nil {
+		return 0, "", err
+	}
+	start, err = strconv.ParseUint(fields[statStart], 10, 64)
+	return start, fields[statState], err
+}
+
+// ended tells of a state whether it is that of a process that waits to be reaped.
+func ended(state string) bool { return state == "Z" || state == "X" }
 
 // Process is a daemon: started here, or only known.
 type Process struct {
@@ -192,6 +211,34 @@ func (p *Process) End(ctx context.Context, sig syscall.Signal) error {
 			return fmt.Errorf("process %d (%s) has not ended", p.PID, p.Command())
 		}
 		return nil
+	})
+}
+
+// EndSession kills the process and all that it has started in its session, and returns when they have ended.
+func (p *Process) EndSession(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, Scaled(endTimeout))
+	defer cancel()
+	return Poll(ctx, func() error {
+		all, err := filepath.Glob("/proc/[0-9]*")
+		if err != nil {
+			return err
+		}
+		var left error
+		for _, folder := range all {
+			fields, err := stat(folder)
+			if err != nil || fields[statSession] != strconv.Itoa(p.PID) || ended(fields[statState]) {
+				continue // gone, or another's
+			}
+			pid, err := strconv.Atoi(filepath.Base(folder))
+			if err != nil {
+				return err
+			}
+			left = fmt.Errorf("process %d of the session of process %d has not ended", pid, p.PID)
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+		return left
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,6 +59,41 @@ func TestStartAndEnd(t *testing.T) {
 	}
 	if err := p.End(t.Context(), syscall.SIGTERM); err != nil {
 		t.Errorf("End of a process that has ended: %v", err)
+	}
+}
+
+// TestEndSession: what a process has started ends with it.
+func TestEndSession(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	p, err := Start(log, nil, "sh", "-c", "sleep 1000 & echo $!; exec sleep 1000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var child Identity
+	if err := Poll(t.Context(), func() error {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			return err
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err == nil {
+			child, err = Identify(pid)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.EndSession(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p.Alive() || child.Alive() {
+		t.Error("a process of the session lives")
+	}
+	if err := p.EndSession(t.Context()); err != nil {
+		t.Errorf("EndSession of one that has ended: %v", err)
+	}
+	if err := p.End(t.Context(), syscall.SIGKILL); err != nil { // it is reaped
+		t.Error(err)
 	}
 }
 
