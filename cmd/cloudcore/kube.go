@@ -140,10 +140,15 @@ func askAPI(ctx context.Context, client kubernetes.Interface) error {
 // asRuled calls ask until kube-apiserver does not forbid what it asks for, or has done so for ruledWithin: the role of
 // cloudcore may have been applied a moment ago. It tells waiting what is forbidden meanwhile.
 func asRuled(ctx context.Context, waiting func(error), ask func() error) error {
+	said := false
 	for began := time.Now(); ; {
 		err := ask()
 		if !apierrors.IsForbidden(err) || time.Since(began) >= ruledWithin {
 			return err
+		}
+		if !said {
+			klog.InfoS("kube-apiserver forbids what cloudcore needs; asking again, as its role may have been applied just before", "for", ruledWithin, "err", err)
+			said = true
 		}
 		waiting(err)
 		select {

@@ -57,7 +57,8 @@ func (r *Rotator) tidyUp(ctx context.Context) {
 // A newest part that alone is larger than all may be is compressed, too.
 func (r *Rotator) tidy(ctx context.Context, log string) error {
 	removeTemporary(log)
-	for all := r.budget(); ; {
+	all, again := r.budget(), 0
+	for {
 		parts, err := partsOf(log)
 		if err != nil {
 			return err
@@ -68,7 +69,12 @@ func (r *Rotator) tidy(ctx context.Context, log string) error {
 			removeParts(surplus(parts, r.limits.Load().files-1, all))
 			return nil
 		}
-		if err := r.compress(ctx, parts[i].path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errWritten) {
+		err = r.compress(ctx, parts[i].path)
+		if errors.Is(err, errWritten) && again < writtenTries {
+			again++
+			continue
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -91,6 +97,9 @@ func removeTemporary(log string) {
 // errWritten: a part was written while it was compressed. The runtime opens a new log a moment before it has written all to
 // the old one.
 var errWritten = errors.New("it is still written")
+
+// writtenTries is how often such parts are compressed anew; then they wait for the next rotation of their log.
+const writtenTries = 5
 
 // compress makes a part a .gz, which takes its place.
 func (r *Rotator) compress(ctx context.Context, path string) (err error) {
