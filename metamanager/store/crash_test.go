@@ -75,8 +75,8 @@ func TestKill9(t *testing.T) {
 	}
 }
 
-// paceOfWriter is how long a writer takes to ten acknowledged writes.
-func paceOfWriter(t *testing.T, path string) time.Duration {
+// startWriter starts a writer, and returns what it says.
+func startWriter(t *testing.T, path string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), crashEnv+"="+path)
@@ -87,9 +87,16 @@ func paceOfWriter(t *testing.T, path string) time.Duration {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	return cmd, bufio.NewScanner(out)
+}
+
+// paceOfWriter is how long a writer takes to ten acknowledged writes.
+func paceOfWriter(t *testing.T, path string) time.Duration {
+	t.Helper()
+	cmd, lines := startWriter(t, path)
 	var began time.Time
 	acks := 0
-	for lines := bufio.NewScanner(out); acks < 10 && lines.Scan(); {
+	for acks < 10 && lines.Scan() {
 		switch text := lines.Text(); {
 		case text == "open":
 			began = time.Now()
@@ -108,22 +115,13 @@ func paceOfWriter(t *testing.T, path string) time.Duration {
 // killedWriter runs a writer, kills it after a random time, and notes what it had acknowledged.
 func killedWriter(t *testing.T, path string, acked map[string]string, within time.Duration) int {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), crashEnv+"="+path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd, lines := startWriter(t, path)
 	kill := func() { _ = cmd.Process.Kill() }
 	early := rand.IntN(8) == 0 // while it opens the store, perhaps
 	if early {
 		timer := time.AfterFunc(time.Duration(rand.IntN(25_000))*time.Microsecond, kill)
 		defer timer.Stop()
 	}
-	lines := bufio.NewScanner(out)
 	n := 0
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())

@@ -173,12 +173,13 @@ func TestReconnectsRestartNothing(t *testing.T) {
 	s.until("all is acknowledged", s.settled)
 	pushes := s.pushes()
 	for range 5 {
-		s.cable.CutAfter(0)
 		s.until("it is cut", func() error {
-			if n := s.cable.Conns(); n > 0 {
-				return fmt.Errorf("%d connections", n)
+			n := s.cable.Conns()
+			if n == 0 {
+				return nil
 			}
-			return nil
+			s.cable.CutAfter(0)
+			return fmt.Errorf("%d connections", n)
 		})
 		s.until("all is acknowledged over a new link", s.settled)
 	}
