@@ -263,7 +263,12 @@ func Fatal(err error) error { return fatalError{err} }
 
 // Poll calls check until it returns nil or a Fatal error, or the context ends.
 func Poll(ctx context.Context, check func() error) error {
-	ticker := time.NewTicker(pollInterval)
+	return PollEvery(ctx, pollInterval, check)
+}
+
+// PollEvery is Poll with an interval between two checks of the caller's choice.
+func PollEvery(ctx context.Context, interval time.Duration, check func() error) error {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		err := check()
