@@ -61,10 +61,10 @@ func TestAssign(t *testing.T) {
 func TestFit(t *testing.T) {
 	groups := []Group{{0, seconds(20)}, {100, seconds(10)}}
 	if diff := cmp.Diff(groups, fit(groups, seconds(30))); diff != "" {
-		t.Error(diff)
+		t.Errorf("groups that fit mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]Group{{0, seconds(10)}, {100, seconds(5)}}, fit(groups, seconds(15))); diff != "" {
-		t.Error(diff)
+		t.Errorf("groups with half the time mismatch (-want +got):\n%s", diff)
 	}
 	if groups[0].Grace != seconds(20) {
 		t.Error("the groups themselves were changed")

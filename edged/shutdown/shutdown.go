@@ -56,14 +56,19 @@ type Options struct {
 }
 
 // Watcher waits for shutdowns.
-type Watcher struct{ opts Options }
+type Watcher struct {
+	opts Options
+	// retryMin is the first delay before the bus is tried again, reloadWithin how long logind may take to read its
+	// configuration again; tests shorten them.
+	retryMin, reloadWithin time.Duration
+}
 
 // New makes a watcher; Run starts it.
 func New(opts Options) *Watcher {
 	if opts.ConfDir == "" {
 		opts.ConfDir = ConfDir
 	}
-	return &Watcher{opts}
+	return &Watcher{opts: opts, retryMin: retryMin, reloadWithin: reloadWithin}
 }
 
 // Run waits for shutdowns until ctx ends.
@@ -72,7 +77,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+	for delay := w.retryMin; ; delay = min(2*delay, retryMax) {
 		began := time.Now()
 		err := w.session(ctx)
 		if ctx.Err() != nil {
@@ -80,7 +85,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 		w.opts.Failed(err)
 		if time.Since(began) > retryMax {
-			delay = retryMin
+			delay = w.retryMin
 		}
 		select {
 		case <-ctx.Done():
@@ -170,7 +175,7 @@ func (w *Watcher) raise(ctx context.Context, l *logind, want time.Duration) erro
 	if err := l.reload(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, reloadWithin)
+	ctx, cancel := context.WithTimeout(ctx, w.reloadWithin)
 	defer cancel()
 	for {
 		if has, err := l.delay(); err != nil || has >= want {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/shutdown/logindtest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -55,7 +57,8 @@ func (r *record) failure() error {
 	return r.err
 }
 
-func watch(t *testing.T, opts Options) *record {
+// watch runs a watcher until the test ends. change, if any, is applied to it before it runs.
+func watch(t *testing.T, opts Options, change ...func(*Watcher)) *record {
 	t.Helper()
 	r := &record{ready: make(chan struct{})}
 	opts.Began, opts.Failed = func(began bool) { r.add("began %v", began) }, r.failed
@@ -72,6 +75,10 @@ func watch(t *testing.T, opts Options) *record {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	w := New(opts)
+	w.retryMin = 10 * time.Millisecond
+	for _, c := range change {
+		c(w)
+	}
 	go func() { ended <- w.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -82,22 +89,21 @@ func watch(t *testing.T, opts Options) *record {
 	return r
 }
 
+// wait waits until the watcher would notice a shutdown.
 func (r *record) wait(t *testing.T) {
 	t.Helper()
-	select {
-	case <-r.ready:
-	case <-time.After(time.Minute):
-		t.Fatalf("it does not wait for a shutdown: %v", r.failure())
-	}
+	wait.Closed(t, "the watcher to be ready", r.ready)
 }
 
-func eventually(t *testing.T, what string, check func() bool) {
+// released waits until nobody holds logind's lock.
+func released(t *testing.T, l *logindtest.Logind) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !check(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(what)
+	wait.Until(t, "the lock to be released", func() error {
+		if held := l.Locks(); held != 0 {
+			return fmt.Errorf("%d locks are held, want none", held)
 		}
-	}
+		return nil
+	})
 }
 
 // TestShutdown: over a real bus logind waits while the pods end, the critical ones last, and goes on when they have; a
@@ -113,21 +119,26 @@ func TestShutdown(t *testing.T) {
 	// Logind's own limit was 5 s.
 	text, err := os.ReadFile(filepath.Join(conf, confName))
 	if err != nil || !strings.Contains(string(text), "\nInhibitDelayMaxSec=30\n") || l.Reloads() != 1 {
-		t.Errorf("%q, %v; %d reloads", text, err, l.Reloads())
+		t.Errorf("the file says %q, %v after %d reloads, want InhibitDelayMaxSec=30 after 1", text, err, l.Reloads())
 	}
 	l.Prepare(t, true)
-	eventually(t, "the lock is not released", func() bool { return l.Locks() == 0 })
+	released(t, l)
 	got := strings.Split(r.all(), "\n")
 	if len(got) != 4 || got[0] != "began true" || got[3] != "end of critical within 10s" {
-		t.Fatalf("%q", got)
+		t.Fatalf("the watcher did %q, want \"began true\", the ends of two pods, and last that of the critical one", got)
 	}
 	if middle := got[1] + got[2]; !strings.Contains(middle, "end of web within 20s") || !strings.Contains(middle, "end of db within 1s") {
-		t.Errorf("%q", got)
+		t.Errorf("the watcher did %q, want web to have 20s and db 1s", got)
 	}
 	l.Prepare(t, false)
-	eventually(t, "no lock is taken again", func() bool { return l.Locks() == 1 && strings.HasSuffix(r.all(), "began false") })
+	wait.Until(t, "a lock to be taken again", func() error {
+		if held, all := l.Locks(), r.all(); held != 1 || !strings.HasSuffix(all, "began false") {
+			return fmt.Errorf("%d locks after %q, want 1 after \"began false\"", held, all)
+		}
+		return nil
+	})
 	l.Prepare(t, true)
-	eventually(t, "the second shutdown is not noticed", func() bool { return l.Locks() == 0 })
+	released(t, l) // the second shutdown is noticed
 }
 
 // TestSlowPods: a pod that does not end holds up its group for the group's time, and no longer.
@@ -152,9 +163,9 @@ func TestSlowPods(t *testing.T) {
 		t.Error("a limit that is long enough was changed")
 	}
 	l.Prepare(t, true)
-	eventually(t, "the lock is not released", func() bool { return l.Locks() == 0 })
-	if got := r.all(); got != "db\nweb: true\ncritical" {
-		t.Errorf("%q", got)
+	released(t, l)
+	if got, want := r.all(), "db\nweb: true\ncritical"; got != want {
+		t.Errorf("the watcher did %q, want %q", got, want)
 	}
 }
 
@@ -162,12 +173,13 @@ func TestSlowPods(t *testing.T) {
 func TestLimitStays(t *testing.T) {
 	l := logindtest.Start(t, 3*time.Second)
 	l.Stubborn()
-	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: t.TempDir()})
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: t.TempDir()},
+		func(w *Watcher) { w.reloadWithin = 300 * time.Millisecond })
 	r.wait(t)
 	l.Prepare(t, true)
-	eventually(t, "the lock is not released", func() bool { return l.Locks() == 0 })
+	released(t, l)
 	if got := r.all(); !strings.Contains(got, "end of web within 2s") || !strings.Contains(got, "end of critical within 1s") {
-		t.Errorf("%q", got)
+		t.Errorf("the watcher did %q, want web to have 2s and the critical pod 1s", got)
 	}
 }
 
@@ -177,20 +189,34 @@ func TestBusGoes(t *testing.T) {
 	r := watch(t, Options{Groups: []Group{{0, seconds(20)}}, Address: l.Address, ConfDir: t.TempDir()})
 	r.wait(t)
 	l.Stop()
-	eventually(t, "the loss is not told", func() bool { return r.failure() != nil })
+	wait.True(t, "the loss of the bus to be reported", func() bool { return r.failure() != nil })
 	l.Restart(t)
-	eventually(t, "the return is not noticed", func() bool { return r.failure() == nil && l.Locks() == 1 })
+	wait.Until(t, "the return of the bus to be noticed", func() error {
+		if err, held := r.failure(), l.Locks(); err != nil || held != 1 {
+			return fmt.Errorf("error %v, %d locks; want none, 1", err, held)
+		}
+		return nil
+	})
 }
 
 // TestNoGroups: nobody waits for a shutdown unless the configuration says so.
 func TestNoGroups(t *testing.T) {
-	r := watch(t, Options{Address: "unix:path=/nonexistent"})
-	if err := r.failure(); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := watch(t, Options{Address: "unix:path=/nonexistent"})
+		time.Sleep(2 * retryMax)
+		synctest.Wait()
+		if err := r.failure(); err != nil {
+			t.Errorf("a watcher without groups reports %v, want nothing", err)
+		}
+	})
 }
 
 func TestNoBus(t *testing.T) {
 	r := watch(t, Options{Groups: []Group{{0, seconds(20)}}, Address: "unix:path=" + filepath.Join(t.TempDir(), "none")})
-	eventually(t, "it is not told", func() bool { err := r.failure(); return err != nil && strings.Contains(err.Error(), "D-Bus") })
+	wait.Until(t, "the missing bus to be reported", func() error {
+		if err := r.failure(); err == nil || !strings.Contains(err.Error(), "D-Bus") {
+			return fmt.Errorf("error %v, want one of the D-Bus", err)
+		}
+		return nil
+	})
 }

@@ -75,7 +75,7 @@ func (l *Logind) Restart(t testing.TB) {
 	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil { // the address: it listens
 		t.Fatalf("dbus-daemon has ended: %v", err)
 	}
-	if l.conn, err = dbus.Connect(l.Address); err != nil {
+	if l.conn, err = dbus.Connect(l.Address, dbus.WithIncomingInterceptor(replyByHand)); err != nil {
 		t.Fatal(err)
 	}
 	if l.props, err = prop.Export(l.conn, path, prop.Map{manager: {"InhibitDelayMaxUSec": {Value: uint64(l.delay / time.Microsecond)}}}); err != nil {
@@ -120,20 +120,42 @@ func (l *Logind) Stubborn() {
 	l.stubborn = true
 }
 
-// Inhibit is the call of that name on the bus.
-func (l *Logind) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
+// inhibit is the method that gives out locks.
+const inhibit = "Inhibit"
+
+// replyByHand leaves the reply to the call of Inhibit to that method, which has to know when it is sent.
+func replyByHand(msg *dbus.Message) {
+	member, _ := msg.Headers[dbus.FieldMember].Value().(string)
+	if msg.Type == dbus.TypeMethodCall && member == inhibit {
+		msg.Flags |= dbus.FlagNoReplyExpected
+	}
+}
+
+// Inhibit is the call of that name on the bus. It closes its own copy of the lock as soon as the reply is sent, so that the
+// caller's release is the end of the lock.
+func (l *Logind) Inhibit(call dbus.Message, what, who, why, mode string) *dbus.Error {
 	if what != "shutdown" || mode != "delay" || who == "" || why == "" {
-		return 0, dbus.MakeFailedError(fmt.Errorf("inhibit %q %q %q %q", what, who, why, mode))
+		return dbus.MakeFailedError(fmt.Errorf("inhibit %q %q %q %q", what, who, why, mode))
 	}
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return 0, dbus.MakeFailedError(err)
+		return dbus.MakeFailedError(err)
 	}
+	defer func() { _ = unix.Close(fds[1]) }() // the message that is under way holds a copy
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.locks = append(l.locks, os.NewFile(uintptr(fds[0]), "lock"))
-	time.AfterFunc(5*time.Second, func() { _ = unix.Close(fds[1]) }) // it is sent by then, and the other end has its own
-	return dbus.UnixFD(fds[1]), nil
+	l.mu.Unlock()
+	lock := dbus.UnixFD(fds[1])
+	l.conn.Send(&dbus.Message{
+		Type: dbus.TypeMethodReply,
+		Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldDestination: call.Headers[dbus.FieldSender],
+			dbus.FieldReplySerial: dbus.MakeVariant(call.Serial()),
+			dbus.FieldSignature:   dbus.MakeVariant(dbus.SignatureOf(lock)),
+		},
+		Body: []any{lock},
+	}, nil)
+	return nil
 }
 
 // Locks is how many locks are held.
