@@ -55,7 +55,8 @@ type Agent struct {
 	proc *daemon.Process
 }
 
-// BinaryEnv names an edgecore that was built before, for machines that have no Go.
+// BinaryEnv names an edgecore that was built before: many test binaries need not build it each, and there are machines
+// without Go.
 const BinaryEnv = "EDGECORE_TEST_BINARY"
 
 // Build builds edgecore into a folder and returns its path; BinaryEnv takes its place.

@@ -46,8 +46,14 @@ type Cloud struct {
 	proc *daemon.Process
 }
 
-// Build builds cloudcore into a folder and returns its path.
+// BinaryEnv names a cloudcore that was built before, so that many test binaries need not build it each.
+const BinaryEnv = "EDGECORE_TEST_CLOUDCORE"
+
+// Build builds cloudcore into a folder and returns its path; BinaryEnv takes its place.
 func Build(ctx context.Context, dir string) (string, error) {
+	if built := os.Getenv(BinaryEnv); built != "" {
+		return built, nil
+	}
 	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the module: %w", err)
