@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -25,23 +26,30 @@ const (
 // each container once, little left behind; and what a fault did not touch keeps running.
 func TestChaos(t *testing.T) {
 	for seed := range uint64(chaosLives) {
-		g := newRig(t)
-		g.backoff = newBackoff(time.Nanosecond)
-		g.fake.SetClock(func() time.Time { return time.Now().Add(-time.Hour) }) // sandboxes have lived
-		r := rand.New(rand.NewPCG(seed, 1))
-		pod := testPod(v1.RestartPolicyAlways, 2, 3)
-		for i := range pod.Spec.InitContainers { // those that end would need someone to end them
-			pod.Spec.InitContainers[i].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
-		}
-		g.heal(pod, seed, "the start")
-		for range chaosRounds {
-			what, spared := g.hurt(r, pod)
-			g.heal(pod, seed, what)
-			after := g.observe(pod)
-			for _, id := range spared {
-				if c := find(after, id); !c.Running() {
-					t.Fatalf("seed %d: %s stopped container %s, which it did not touch", seed, what, id)
-				}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			chaos(t, seed)
+		})
+	}
+}
+
+func chaos(t *testing.T, seed uint64) {
+	g := newDirectRig(t)
+	g.backoff = newBackoff(time.Nanosecond)
+	g.fake.SetClock(func() time.Time { return time.Now().Add(-time.Hour) }) // sandboxes have lived
+	r := rand.New(rand.NewPCG(seed, 1))
+	pod := testPod(v1.RestartPolicyAlways, 2, 3)
+	for i := range pod.Spec.InitContainers { // those that end would need someone to end them
+		pod.Spec.InitContainers[i].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
+	}
+	g.heal(pod, seed, "the start")
+	for range chaosRounds {
+		what, spared := g.hurt(r, pod)
+		g.heal(pod, seed, what)
+		after := g.observe(pod)
+		for _, id := range spared {
+			if c := find(after, id); !c.Running() {
+				t.Fatalf("seed %d: %s stopped container %s, which it did not touch", seed, what, id)
 			}
 		}
 	}

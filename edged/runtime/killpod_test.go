@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -68,40 +69,38 @@ func sidecarPod() *v1.Pod {
 
 // TestSidecarsEndLast: in reverse order after the containers, also those that are slow to end.
 func TestSidecarsEndLast(t *testing.T) {
-	g := newRig(t)
-	pod := sidecarPod()
-	withHooks(pod, "preStop")
-	obs := g.settle(pod)
-	g.fake.SetExec(func(ctx context.Context, req *runtimeapi.ExecSyncRequest) (int32, error) {
-		if req.Cmd[1] == "c0" { // it is the container's own time; the sidecars wait
-			for len(g.fake.Calls("StopContainer")) == 0 && ctx.Err() == nil { // c1 does not
-				time.Sleep(10 * time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		g := newDirectRig(t)
+		pod := sidecarPod()
+		withHooks(pod, "preStop")
+		obs := g.settle(pod)
+		g.fake.SetExec(func(_ context.Context, req *runtimeapi.ExecSyncRequest) (int32, error) {
+			if req.Cmd[1] == "c0" { // it is the container's own time; the sidecars wait, and c1 does not
+				time.Sleep(15 * time.Second)
 			}
-			time.Sleep(300 * time.Millisecond)
+			return 0, nil
+		})
+		if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
+			t.Fatal(err)
 		}
-		return 0, nil
+		names, _ := g.stops(obs)
+		if diff := cmp.Diff([]string{"c1", "c0", "i1", "i0"}, names); diff != "" {
+			t.Errorf("order (-want +got)\n%s", diff)
+		}
+		hooks := g.hooksRun()
+		slices.Sort(hooks)
+		if diff := cmp.Diff([]string{"preStop c0", "preStop c1", "preStop i0", "preStop i1"}, hooks); diff != "" {
+			t.Errorf("hooks (-want +got)\n%s", diff)
+		}
 	})
-	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
-		t.Fatal(err)
-	}
-	names, _ := g.stops(obs)
-	if diff := cmp.Diff([]string{"c1", "c0", "i1", "i0"}, names); diff != "" {
-		t.Errorf("order (-want +got)\n%s", diff)
-	}
-	hooks := g.hooksRun()
-	slices.Sort(hooks)
-	if diff := cmp.Diff([]string{"preStop c0", "preStop c1", "preStop i0", "preStop i1"}, hooks); diff != "" {
-		t.Errorf("hooks (-want +got)\n%s", diff)
-	}
 }
 
 // TestSidecarsShareTheGrace: what a container uses up is missing to the sidecars, but for a little that each gets.
 func TestSidecarsShareTheGrace(t *testing.T) {
-	var took time.Duration
-	for range 10 { // one of which the machine has time for
-		g := newRig(t)
+	synctest.Test(t, func(t *testing.T) {
+		g := newDirectRig(t)
 		pod := sidecarPod()
-		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
 		obs := g.settle(pod)
 		for _, c := range obs.Containers {
 			g.fake.SetDeaf(c.ID)
@@ -110,15 +109,15 @@ func TestSidecarsShareTheGrace(t *testing.T) {
 		if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
 			t.Fatal(err)
 		}
-		// 1 s for the containers; both sidecars end at once 2 s later.
-		if took = time.Since(began); took < 3*time.Second {
-			t.Fatalf("it took %v, want 3 s", took)
+		// 10 s for the containers; both sidecars end at once 2 s later.
+		if took := time.Since(began); took != 12*time.Second {
+			t.Errorf("the pod ended after %v of the simulated clock, want 12s", took)
 		}
-		if took < 4500*time.Millisecond {
-			return
+		_, seconds := g.stops(obs)
+		if want := []int64{10, 10, 2, 2}; !slices.Equal(seconds, want) {
+			t.Errorf("c0, c1, i1 and i0 had %v s to stop, want %v", seconds, want)
 		}
-	}
-	t.Errorf("it took %v, want 3 s", took)
+	})
 }
 
 // TestContainerThatCannotBeStopped: its sidecars live on, and serve it, until it can.
@@ -194,41 +193,45 @@ func TestForcedEndRunsNoHook(t *testing.T) {
 
 // TestPreStopTooLong: when the grace period is over the hook is ended, told, and the container has 2 s.
 func TestPreStopTooLong(t *testing.T) {
-	g := newRig(t)
-	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	withHooks(pod, "preStop")
-	obs := g.settle(pod)
-	g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
-		<-ctx.Done()
-		return 0, ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		g := newDirectRig(t)
+		pod := testPod(v1.RestartPolicyAlways, 0, 1)
+		withHooks(pod, "preStop")
+		obs := g.settle(pod)
+		g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		})
+		if err := g.KillPod(t.Context(), pod.UID, pod, obs, ptr.To[int64](10)); err != nil {
+			t.Fatal(err)
+		}
+		if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{2}) {
+			t.Errorf("it had %v s, want 2", seconds)
+		}
+		if !slices.Contains(g.events.list, "FailedPreStopHook PreStopHook failed: not completed within the grace period") {
+			t.Errorf("events %q", g.events.list)
+		}
 	})
-	if err := g.KillPod(t.Context(), pod.UID, pod, obs, ptr.To[int64](1)); err != nil {
-		t.Fatal(err)
-	}
-	if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{2}) {
-		t.Errorf("it had %v s, want 2", seconds)
-	}
-	if !slices.Contains(g.events.list, "FailedPreStopHook PreStopHook failed: not completed within the grace period") {
-		t.Errorf("events %q", g.events.list)
-	}
 }
 
 // TestOrphanHasItsHook: a pod that nobody knows any more carries its hook and its grace with it.
 func TestOrphanHasItsHook(t *testing.T) {
-	g := newRig(t)
-	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](100)
-	withHooks(pod, "preStop")
-	obs := g.settle(pod)
-	if err := g.KillPod(t.Context(), pod.UID, nil, obs, nil); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"preStop c0"}, g.hooksRun()); diff != "" {
-		t.Error(diff)
-	}
-	if _, seconds := g.stops(obs); len(seconds) != 1 || seconds[0] < 60 || seconds[0] > 101 { // without its grace it has 30
-		t.Errorf("it had %v s, want 100", seconds)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		g := newDirectRig(t)
+		pod := testPod(v1.RestartPolicyAlways, 0, 1)
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](100)
+		withHooks(pod, "preStop")
+		obs := g.settle(pod)
+		if err := g.KillPod(t.Context(), pod.UID, nil, obs, nil); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"preStop c0"}, g.hooksRun()); diff != "" {
+			t.Errorf("hooks mismatch (-want +got):\n%s", diff)
+		}
+		if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{100}) { // without its grace it has 30
+			t.Errorf("it had %v s, want [100]", seconds)
+		}
+	})
 }
 
 // TestPostStart: a hook that fails stops its container, which is restarted; one that is cut short stops nothing.

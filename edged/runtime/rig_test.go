@@ -31,6 +31,18 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	fake, client := fakecri.Start(t)
+	return rigOn(t, fake, client)
+}
+
+// newDirectRig makes a rig for a bubble of testing/synctest: it has no socket.
+func newDirectRig(t *testing.T) *rig {
+	t.Helper()
+	fake, client := fakecri.Direct()
+	return rigOn(t, fake, client)
+}
+
+func rigOn(t *testing.T, fake *fakecri.Runtime, client *cri.Client) *rig {
+	t.Helper()
 	dir := t.TempDir()
 	g := &rig{t: t, fake: fake, client: client, inputs: &stubInputs{}, events: &eventLog{}}
 	g.Runtime = New(Options{

@@ -22,10 +22,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// callTimeout bounds the calls of the client that Start returns.
-const callTimeout = 10 * time.Second
 
 // Runtime is the fake. Its methods may be called from any goroutine.
 type Runtime struct {
@@ -80,6 +78,10 @@ type fault struct {
 	after bool
 }
 
+func newRuntime() *Runtime {
+	return &Runtime{now: time.Now, version: "v1.6.20", image: &runtimeapi.Image{Id: "sha256:image", Uid: &runtimeapi.Int64Value{}}}
+}
+
 // Start runs a runtime for the test and returns a client of it.
 func Start(t testing.TB) (*Runtime, *cri.Client) {
 	t.Helper()
@@ -88,13 +90,14 @@ func Start(t testing.TB) (*Runtime, *cri.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Runtime{endpoint: "unix://" + socket, now: time.Now, version: "v1.6.20", image: &runtimeapi.Image{Id: "sha256:image", Uid: &runtimeapi.Int64Value{}}}
+	r := newRuntime()
+	r.endpoint = "unix://" + socket
 	server := grpc.NewServer(grpc.UnaryInterceptor(r.intercept))
 	runtimeapi.RegisterRuntimeServiceServer(server, r)
 	runtimeapi.RegisterImageServiceServer(server, r)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	client, err := cri.Dial(r.endpoint, "", callTimeout)
+	client, err := cri.Dial(r.endpoint, "", wait.Max())
 	if err != nil {
 		t.Fatal(err)
 	}
