@@ -16,7 +16,7 @@ func TestWantedStops(t *testing.T) {
 		t.Error("a pod is stopped once")
 	}
 	if got, _ := w.get("1"); got.stopped != why {
-		t.Errorf("stopped for %+v", got.stopped)
+		t.Errorf("stopped for %+v, want %+v", got.stopped, why)
 	}
 	w.leave("2")
 	if w.stop("2", why) || w.stop("3", why) {

@@ -28,10 +28,10 @@ func TestAPIIsOpenedForSomebody(t *testing.T) {
 		e := &Edged{opts: tc.opts, health: &health.Registry{}}
 		e.api = e.newAPI()
 		if got := e.api != nil; got != tc.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: there is a port: %v, want %v", name, got, tc.want)
 		}
 		if port := e.daemonEndpoints().KubeletEndpoint.Port; (port == 10250) != tc.want {
-			t.Errorf("%s: port %d", name, port)
+			t.Errorf("%s: port %d, want 10250: %v", name, port, tc.want)
 		}
 		e.api.wake() // which nobody minds, with a port or without
 		e.api.wake()

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -42,38 +43,55 @@ func TestActiveFor(t *testing.T) {
 
 // TestDeadlineOverRestarts: the next agent counts on, and what is written on the disk is believed only if it is whole.
 func TestDeadlineOverRestarts(t *testing.T) {
+	synctest.Test(t, deadlineOverRestarts)
+}
+
+// deadlineOverRestarts runs while the wall clock stands still. The boot clock is the machine's and goes on.
+func deadlineOverRestarts(t *testing.T) {
+	up := func() time.Duration {
+		c, err := readBootClock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.up
+	}
 	dir := filepath.Join(t.TempDir(), "pod")
 	pod := testPod("p", "1")
-	if at := new(deadlines).of(pod, time.Now(), dir); !at.IsZero() {
+	now := time.Now()
+	if at := new(deadlines).of(pod, now, dir); !at.IsZero() {
 		t.Errorf("a pod without a deadline ends at %v", at)
 	}
 	pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](100)
 	var first deadlines
-	at := first.of(pod, time.Now(), dir)
-	if left := time.Until(at); left < 40*time.Second || left > 100*time.Second {
-		t.Errorf("it ends in %v", left)
+	before := up()
+	at := first.of(pod, now, dir)
+	written := up()
+	if want := now.Add(100 * time.Second); !at.Equal(want) {
+		t.Errorf("it ends at %v, want %v", at, want)
 	}
 	// The status says that it began a day ago: the boot clock knows better.
-	yesterday := time.Now().Add(-24 * time.Hour)
+	yesterday := now.Add(-24 * time.Hour)
+	read := up()
 	again := new(deadlines).of(pod, yesterday, dir)
-	if d := again.Sub(at).Abs(); d > 30*time.Second {
-		t.Errorf("the next agent is %v off", d)
+	after := up()
+	if passed := at.Sub(again); passed < read-written || passed > after-before {
+		t.Errorf("the next agent counts %v, want between %v and %v", passed, read-written, after-before)
 	}
 	pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](10)
-	if left := time.Until(first.of(pod, yesterday, dir)); left > 10*time.Second {
-		t.Errorf("a shorter deadline ends in %v", left)
+	if got, want := first.of(pod, yesterday, dir), now.Add(10*time.Second); !got.Equal(want) {
+		t.Errorf("a shorter deadline ends at %v, want %v", got, want)
 	}
 	for _, text := range []string{"", "x", "other-boot 5\n"} {
 		if err := os.WriteFile(filepath.Join(dir, beganFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if left := time.Until(new(deadlines).of(pod, yesterday, dir)); left > 0 {
-			t.Errorf("%q: %v are left, though the status says that it began yesterday", text, left)
+		if got, want := new(deadlines).of(pod, yesterday, dir), yesterday.Add(10*time.Second); !got.Equal(want) {
+			t.Errorf("%q: it ends at %v, want %v: the status says that it began yesterday", text, got, want)
 		}
 	}
 	first.forget("1")
 	if len(first.began) != 0 {
-		t.Error("not forgotten")
+		t.Errorf("remembered after forget: %v", first.began)
 	}
 }
 

@@ -36,10 +36,10 @@ func TestWanted(t *testing.T) {
 	w := newWanted()
 	a, b := testPod("a", "1"), testPod("b", "2")
 	if added, removed := w.setStatic([]*v1.Pod{a, b}); podNames(added) != "a b" || len(removed) != 0 {
-		t.Error(podNames(added), podNames(removed))
+		t.Errorf("setStatic(a, b) = added %q, removed %q; want a and b added", podNames(added), podNames(removed))
 	}
 	if added, removed := w.setStatic([]*v1.Pod{a}); len(added) != 0 || podNames(removed) != "b" {
-		t.Error(podNames(added), podNames(removed))
+		t.Errorf("setStatic(a) = added %q, removed %q; want b removed", podNames(added), podNames(removed))
 	}
 	if added, _ := w.setStatic([]*v1.Pod{a, b}); podNames(added) != "b" {
 		t.Error("a pod that was leaving and is wanted again is not told")
@@ -55,7 +55,7 @@ func TestWanted(t *testing.T) {
 	}
 	w.judge("3", &observed.Reason{Reason: "OutOfcpu"})
 	if got, ok := w.get("3"); !ok || got.admitted || got.rejected.Reason != "OutOfcpu" {
-		t.Errorf("%+v", got)
+		t.Errorf("get(3) = %+v, %v; want a pod rejected for OutOfcpu", got, ok)
 	}
 	w.forget("3")
 	if _, ok := w.get("3"); !ok {
@@ -136,7 +136,7 @@ func TestReporterTellsMilestonesAtOnce(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if m.count() != before+1 {
-				t.Errorf("%s: told %d times", c.status.Phase, m.count()-before)
+				t.Errorf("%s: told %d times, want once", c.status.Phase, m.count()-before)
 			}
 		}
 		cancel()
@@ -164,7 +164,7 @@ func TestReporter(t *testing.T) {
 		synctest.Wait()
 		got := fmt.Sprint(m.puts)
 		if len(m.puts) != 2 || !strings.Contains(got, "report a Running") || !strings.Contains(got, "keep s Failed") {
-			t.Errorf("stored %s", got)
+			t.Errorf("stored %s, want a Running and s Failed", got)
 		}
 		m.set(errors.New("full"))
 		r.PodStatus(a, v1.PodStatus{Phase: v1.PodSucceeded})
@@ -177,7 +177,7 @@ func TestReporter(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if last := m.puts[len(m.puts)-1]; last != "report a Succeeded" || health != nil {
-			t.Errorf("last stored %q, health %v", last, health)
+			t.Errorf("last stored %q, health %v; want a Succeeded and no error", last, health)
 		}
 		cancel()
 		wg.Wait()
@@ -208,7 +208,7 @@ func TestReporterDrops(t *testing.T) {
 	<-s.begun
 	r.PodStatus(static, v1.PodStatus{Phase: v1.PodFailed})
 	go func() { r.drop("2"); dropped <- s.count() }()
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(time.Millisecond) // lets a drop that does not wait for the store return before it; nothing depends on it
 	close(s.goOn)
 	if n := <-dropped; n != 1 || !<-stored {
 		t.Errorf("dropped when %d statuses were stored, want the one under way", n)
@@ -221,9 +221,9 @@ func TestReporterDrops(t *testing.T) {
 func TestExpandPath(t *testing.T) {
 	lookup := func(name string) (string, bool) { return "v", name == "A" }
 	if got, err := expandPath("x/$(A)", lookup); err != nil || got != "x/v" {
-		t.Error(got, err)
+		t.Errorf("expandPath(x/$(A)) = %q, %v; want x/v", got, err)
 	}
 	if _, err := expandPath("x/$(B)", lookup); err == nil || !strings.Contains(err.Error(), "B is not set") {
-		t.Error(err)
+		t.Errorf("expandPath(x/$(B)): %v, want an error that names B", err)
 	}
 }

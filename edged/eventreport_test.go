@@ -61,7 +61,8 @@ func TestRepeatedEvents(t *testing.T) {
 		tell(eventOf(fmt.Sprint(i), fmt.Sprint(i), 1))
 	}
 	if len(r.told) > eventsTold || len(r.objects) > objectsMax {
-		t.Errorf("%d events and %d objects are remembered", len(r.told), len(r.objects))
+		t.Errorf("%d events and %d objects are remembered, want at most %d and %d", len(r.told), len(r.objects),
+			eventsTold, objectsMax)
 	}
 }
 
@@ -83,7 +84,7 @@ func TestEventsOfOneObject(t *testing.T) {
 	l.told = nil
 	quiet := eventOf("quiet", "q", 1)
 	if err := r.tell(t.Context(), &quiet, now); err != nil || len(l.told) != 1 {
-		t.Errorf("%v, told of another: %v", err, l.told)
+		t.Errorf("told of another: %v, %v; want one event", l.told, err)
 	}
 	limited := newEventReporter(&l, EventOptions{Enable: true, QPS: 0.001, Burst: 3})
 	l.told = nil
@@ -118,7 +119,7 @@ func TestEventsWait(t *testing.T) {
 		time.Sleep(eventRetryMax + time.Second)
 		synctest.Wait()
 		if len(l.told) != eventsWaiting || l.told[0] != "44 1 false" || l.told[eventsWaiting-1] != "299 2 false" {
-			t.Errorf("%d are told: %v", len(l.told), l.told)
+			t.Errorf("%d are told, want %d, from 44 to 299: %v", len(l.told), eventsWaiting, l.told)
 		}
 		l.told = nil
 		r.take(eventOf("u", "last", 1), nil)

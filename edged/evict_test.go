@@ -44,7 +44,7 @@ func TestLayout(t *testing.T) {
 	} {
 		got := layoutOf(stats.NodeUsage{NodeFS: fs(c.node), ImageFS: fs(c.image), ContainerFS: fs(c.container)})
 		if got != c.want {
-			t.Errorf("%+v: %+v", c, got)
+			t.Errorf("layoutOf(%d, %d, %d) = %+v, want %+v", c.node, c.image, c.container, got, c.want)
 		}
 	}
 }
@@ -55,7 +55,7 @@ func TestEvictedBefore(t *testing.T) {
 	with := func(c v1.PodCondition) v1.PodStatus { return v1.PodStatus{Conditions: []v1.PodCondition{c}} }
 	why := evicted(with(v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message}))
 	if why == nil || why.Reason != "Evicted" || why.Message != message || why.Condition == nil {
-		t.Errorf("%+v", why)
+		t.Errorf("evicted = %+v, want reason Evicted, message %q and a condition", why, message)
 	}
 	for name, c := range map[string]v1.PodCondition{
 		"of others":     {Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "EvictionByEvictionAPI", Message: message},
@@ -63,7 +63,7 @@ func TestEvictedBefore(t *testing.T) {
 		"another cause": {Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: "Pod was terminated in response to imminent node shutdown."},
 	} {
 		if why := evicted(with(c)); why != nil {
-			t.Errorf("%s: %+v", name, why)
+			t.Errorf("%s: evicted = %+v, want nil", name, why)
 		}
 	}
 }

@@ -48,13 +48,13 @@ func TestWantedImages(t *testing.T) {
 	e.storeComplete()
 	names, ok := e.wantedImages()
 	if diff := cmp.Diff([]string{"evicted:1", "goes:1", "runs:1", "same:1", "waits:1"}, names); diff != "" || !ok {
-		t.Error(ok, diff)
+		t.Errorf("wantedImages: known %v, want true; names mismatch (-want +got):\n%s", ok, diff)
 	}
 	e.wanted.forget("goes")
 	e.statuses.Set(stopped, v1.PodStatus{Phase: v1.PodFailed})
 	names, _ = e.wantedImages()
 	if diff := cmp.Diff([]string{"runs:1", "same:1", "waits:1"}, names); diff != "" {
-		t.Error("pods that have ended:", diff)
+		t.Errorf("wantedImages after pods ended mismatch (-want +got):\n%s", diff)
 	}
 	e.staticLoaded.Store(false)
 	if _, ok := e.wantedImages(); ok {
@@ -65,7 +65,7 @@ func TestWantedImages(t *testing.T) {
 func TestDeadAttempts(t *testing.T) {
 	for perContainer, want := range map[int]int{0: 0, 3: 3, -1: int(^uint(0) >> 1)} {
 		if got := deadAttempts(gc.Policy{PerContainer: perContainer}); got != want {
-			t.Errorf("%d: %d", perContainer, got)
+			t.Errorf("deadAttempts(%d) = %d, want %d", perContainer, got, want)
 		}
 	}
 }

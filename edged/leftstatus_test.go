@@ -22,6 +22,6 @@ func TestLeftStatuses(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if left := leftStatuses(nil, wanted); left != nil {
-		t.Errorf("%v", left)
+		t.Errorf("leftStatuses(nil) = %v, want none", left)
 	}
 }

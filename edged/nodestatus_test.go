@@ -45,7 +45,7 @@ func TestConditionsAreTold(t *testing.T) {
 		Conditions: []v1.NodeCondition{{Type: "ClockNotSet", Status: v1.ConditionTrue}, {Type: v1.NodeReady, Status: v1.ConditionTrue}},
 	}})
 	if list := e.agentConditions(); len(list) != 1 || list[0].Type != "ClockNotSet" || list[0].Status != v1.ConditionFalse {
-		t.Errorf("what was told before and is over: %+v", list)
+		t.Errorf("what was told before and is over: %+v, want ClockNotSet False", list)
 	}
 	for range 2 {
 		e.health.Set(health.ClockNotSet, "", "it says 1970")
@@ -106,11 +106,11 @@ func TestWhoNeedsANetwork(t *testing.T) {
 	} {
 		err := e.lacksNetwork(c.pod, c.obs)
 		if (err != nil) != c.want {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: lacksNetwork = %v, want an error: %v", name, err, c.want)
 		}
 		const text = "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
 		if err != nil && err.Error() != text {
-			t.Errorf("%s: %q", name, err)
+			t.Errorf("%s: lacksNetwork = %q, want %q", name, err, text)
 		}
 	}
 }

@@ -57,10 +57,11 @@ func TestAllocate(t *testing.T) {
 		pod = asking(step.asks)
 		got := e.allocate(pod)
 		if cpuOf(got) != step.gets || len(e.changes(got, obs)) != step.changes {
-			t.Errorf("asks for %s: gets %s, %d changes", step.asks, cpuOf(got), len(e.changes(got, obs)))
+			t.Errorf("asks for %s: gets %s, %d changes; want %s, %d", step.asks, cpuOf(got), len(e.changes(got, obs)),
+				step.gets, step.changes)
 		}
 		if diff := cmp.Diff(step.conditions, conditions(e)); diff != "" {
-			t.Errorf("asks for %s: %s", step.asks, diff)
+			t.Errorf("asks for %s: conditions mismatch (-want +got):\n%s", step.asks, diff)
 		}
 	}
 	// Another agent finds in the status what was allocated and with what the container runs.
@@ -71,7 +72,7 @@ func TestAllocate(t *testing.T) {
 	got := again.allocate(asking("4"))
 	left := again.changes(got, obs)
 	if cpuOf(got) != "2" || len(left) != 1 || left[0].from.Requests.Cpu().String() != "1" {
-		t.Errorf("after a restart: %s, %+v", cpuOf(got), left)
+		t.Errorf("after a restart: %s, %+v; want 2, and one change from 1", cpuOf(got), left)
 	}
 	if probes, err := again.resize(context.Background(), asking("1"), obs, nil); err != nil || len(probes) != 0 {
 		t.Errorf("a container that has what it was allocated: %v, %v", probes, err)

@@ -20,7 +20,7 @@ func TestStartsAgain(t *testing.T) {
 	} {
 		pod := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: c.policy}}
 		if got := startsAgain(pod, c.static); got != c.want {
-			t.Errorf("%+v: %t", c, got)
+			t.Errorf("startsAgain(%s, static %t) = %t, want %t", c.policy, c.static, got, c.want)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestEndedMeanwhile(t *testing.T) {
 		"a pod of which nothing was before": {pod("", false), pod("s", true), false},
 	} {
 		if got := endedMeanwhile(tc.before, tc.after); got != tc.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: endedMeanwhile = %v, want %v", name, got, tc.want)
 		}
 	}
 }
