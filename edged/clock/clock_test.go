@@ -53,10 +53,10 @@ func TestWritten(t *testing.T) {
 		}
 	}
 	if b := Written("x", young, old, filepath.Join(dir, "none")); !b.Time.Equal(at.Add(-tolerance)) || b.Of != "x" {
-		t.Errorf("%+v", b)
+		t.Errorf("Written = %+v, want %v of x", b, at.Add(-tolerance))
 	}
 	if b := Written("x", filepath.Join(dir, "none")); !b.Time.IsZero() {
-		t.Errorf("%+v", b)
+		t.Errorf("Written of a file that is not there = %+v, want no time", b)
 	}
 }
 
@@ -65,12 +65,12 @@ func TestSince(t *testing.T) {
 	began := time.Now()
 	now := began.Add(time.Minute)
 	if got := Since(began, now); now.Sub(got) != time.Minute || !Since(time.Time{}, now).IsZero() {
-		t.Errorf("%v", got)
+		t.Errorf("Since(%v, %v) = %v, want a minute before the second", began, now, got)
 	}
 	// What has no monotonic reading stays.
 	wall := time.Unix(100, 0)
 	if got := Since(wall, time.Unix(200, 0)); !got.Equal(wall) {
-		t.Errorf("%v", got)
+		t.Errorf("Since(%v, 200) = %v, want the first", wall, got)
 	}
 }
 
@@ -102,11 +102,11 @@ func TestFollow(t *testing.T) {
 	set := 0
 	err := follow(t.Context(), s, func() { set++ })
 	if err == nil || !strings.Contains(err.Error(), "over") || set != 3 || s.armed != 4 {
-		t.Errorf("%v, set %d times, armed %d times", err, set, s.armed)
+		t.Errorf("follow: %v, set %d times, armed %d times; want over, 3 and 4", err, set, s.armed)
 	}
 }
 
-// TestWatch: the kernel takes it, and it ends with its context. That it tells is shown on a machine whose clock may be set
+// TestWatch: the kernel takes it, and it ends with its context. That it reports is shown on a machine whose clock may be set
 // (test/vm).
 func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -7,8 +7,16 @@ import (
 	"time"
 )
 
-// TestProcessAge: that of a process which has just begun is next to nothing, and this one's is older.
+// TestProcessAge: a process that begins between two readings of this one's age is no older than the time between them.
 func TestProcessAge(t *testing.T) {
+	own := func() time.Duration {
+		age, err := ProcessAge(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return age
+	}
+	before := own()
 	cmd := exec.CommandContext(t.Context(), "sleep", "60")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -19,11 +27,13 @@ func TestProcessAge(t *testing.T) {
 		}
 	})
 	young, err := ProcessAge(cmd.Process.Pid)
-	if err != nil || young > 30*time.Second {
-		t.Errorf("%v, %v", young, err)
+	after := own()
+	// The kernel rounds the time at which a process began down to a tick.
+	if limit := after - before + time.Second/ticks; err != nil || young > limit {
+		t.Errorf("ProcessAge of a process that has just begun = %v, %v; want at most %v", young, err, limit)
 	}
-	if own, err := ProcessAge(os.Getpid()); err != nil || own < young {
-		t.Errorf("%v, %v", own, err)
+	if after < young || after < before {
+		t.Errorf("ProcessAge of this process = %v, want at least %v and %v", after, before, young)
 	}
 	for _, pid := range []int{0, -1, 1 << 30} {
 		if _, err := ProcessAge(pid); err == nil {
@@ -40,7 +50,7 @@ func FuzzParseStart(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stat []byte) {
 		if d, err := parseStart(stat); err == nil && d < 0 {
-			t.Errorf("%v", d)
+			t.Errorf("parseStart(%q) = %v, want 0 or more", stat, d)
 		}
 	})
 }
@@ -49,7 +59,7 @@ func TestParseStart(t *testing.T) {
 	for _, name := range []string{"init", "a) b (c"} {
 		d, err := parseStart([]byte("1 (" + name + ") S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2"))
 		if err != nil || d != 42420*time.Millisecond {
-			t.Errorf("%s: %v, %v", name, d, err)
+			t.Errorf("parseStart of %q = %v, %v; want 42.42s", name, d, err)
 		}
 	}
 }
