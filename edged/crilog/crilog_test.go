@@ -11,9 +11,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
+
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -100,6 +104,17 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
+// printed waits until a text has been printed.
+func printed(t *testing.T, out *safeBuffer, want string) {
+	t.Helper()
+	wait.Until(t, "the log to be printed", func() error {
+		if got := out.String(); got != want {
+			return fmt.Errorf("printed %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
 // TestFollow goes on over growth in parts, a rotation and a restart.
 func TestFollow(t *testing.T) {
 	dir := t.TempDir()
@@ -113,11 +128,7 @@ func TestFollow(t *testing.T) {
 	expect := func(text string) {
 		t.Helper()
 		want += text
-		for end := time.Now().Add(time.Minute); out.String() != want; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%q, want %q", out.String(), want)
-			}
-		}
+		printed(t, &out, want)
 	}
 	expect("one\n")
 	write(t, current, strings.TrimSuffix(entry(2, "stdout F two"), "wo\n"))
@@ -137,24 +148,20 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowAttempt ends when the container has and its last words had their time, goes on over a rotation, and not into the
-// next attempt.
+// TestFollowAttempt ends when the container has ended, goes on over a rotation, and not into the next attempt.
 func TestFollowAttempt(t *testing.T) {
 	dir := t.TempDir()
 	current := filepath.Join(dir, "3.log")
 	write(t, current, entry(1, "stdout F one")+entry(1, "stderr F err"))
 	var out safeBuffer
 	var over atomic.Bool
-	var end time.Time
 	alive := func() bool {
 		if !over.Load() {
 			return true
 		}
-		time.Sleep(followCheck) // the look of every so often is due, too
 		if err := add(current, entry(4, "stdout F last words")); err != nil {
 			t.Error(err)
 		}
-		end = time.Now()
 		return false
 	}
 	caught := make(chan struct{}, 100)
@@ -169,21 +176,54 @@ func TestFollowAttempt(t *testing.T) {
 	}
 	write(t, current, entry(2, "stdout F two"))
 	write(t, filepath.Join(dir, "4.log"), entry(3, "stdout F of the next attempt"))
-	for end := time.Now().Add(time.Minute); out.String() != "one\ntwo\n"; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%q", out.String())
-		}
-	}
+	printed(t, &out, "one\ntwo\n")
 	over.Store(true)
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if waited := time.Since(end); waited < lastWords {
-		t.Errorf("it waited for %v, want %v", waited, lastWords)
-	}
 	if want := "one\ntwo\nlast words\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
+}
+
+// TestLastWords: what a runtime writes until lastWords after the container ended is printed. Nothing shortens that time:
+// neither a file event, nor an error of the watch, nor the periodic check.
+func TestLastWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "0.log")
+		write(t, path, entry(1, "stdout F one"))
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { f.Close() }()
+		var out safeBuffer
+		watch := &fsnotify.Watcher{Events: make(chan fsnotify.Event, 1), Errors: make(chan error, 1)}
+		var ended time.Time
+		alive := func() bool {
+			time.Sleep(followCheck) // the next check is due when this returns
+			watch.Events <- fsnotify.Event{Name: path, Op: fsnotify.Write}
+			watch.Errors <- fsnotify.ErrEventOverflow
+			ended = time.Now()
+			time.AfterFunc(lastWords-1, func() {
+				if err := add(path, entry(2, "stdout F last words")); err != nil {
+					t.Error(err)
+				}
+			})
+			return false
+		}
+		p := &printer{ctx: t.Context(), out: &out, opts: Options{Tail: -1, Follow: true}}
+		course := course{newest: func() (string, error) { return path, nil }, alive: alive}
+		if err := p.followEvents(t.Context(), &f, course, watch); err != nil {
+			t.Error(err)
+		}
+		if got, want := out.String(), "one\nlast words\n"; got != want {
+			t.Errorf("printed %q, want %q", got, want)
+		}
+		if waited := time.Since(ended); waited != lastWords {
+			t.Errorf("followed for %v after the end, want %v", waited, lastWords)
+		}
+	})
 }
 
 // TestNoEndOfLine prints a damaged log of one line without holding it in memory.

@@ -29,6 +29,11 @@ func (p *printer) follow(ctx context.Context, f **os.File, c course) error {
 	if err := watch.Add(dir); err != nil {
 		return err
 	}
+	return p.followEvents(ctx, f, c, watch)
+}
+
+// followEvents prints what is there, and again at each event of the watch and every followCheck.
+func (p *printer) followEvents(ctx context.Context, f **os.File, c course, watch *fsnotify.Watcher) error {
 	check := time.NewTicker(followCheck)
 	defer check.Stop()
 	ending := false
