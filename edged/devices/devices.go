@@ -56,8 +56,10 @@ type Options struct {
 
 // Manager keeps devices. Its methods may be called from any goroutine.
 type Manager struct {
-	opts    Options
-	watches sync.WaitGroup
+	opts Options
+	// optionsTimeout is how long a plugin that registers may take to answer.
+	optionsTimeout time.Duration
+	watches        sync.WaitGroup
 
 	mu sync.Mutex
 	// ctx is that of Run, in which the watches of plugins live; nil while it does not run.
@@ -94,7 +96,12 @@ func New(opts Options) *Manager {
 	if opts.BootID == "" {
 		opts.BootID = bootID()
 	}
-	m := &Manager{opts: opts, resources: map[string]*pool{}, woken: make(chan struct{}, 1)}
+	m := &Manager{
+		opts:           opts,
+		optionsTimeout: optionsTimeout,
+		resources:      map[string]*pool{},
+		woken:          make(chan struct{}, 1),
+	}
 	m.load()
 	return m
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/plugins"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 var _ plugins.Handler = (*Manager)(nil)
@@ -46,23 +47,23 @@ func TestLife(t *testing.T) {
 	}
 	got, err := m.Container(t.Context(), one, &one.Spec.Containers[0])
 	if err != nil || len(got.Devices) != 1 || got.Devices[0].HostPath != "/dev/b" || got.Envs["DEVICES"] != "b" {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("Container = %+v, %v; want device b", got, err)
 	}
 	m.Free("1")
 	if err := m.Allocate(t.Context(), two); err != nil {
 		t.Errorf("after the other had ended: %v", err)
 	}
 	if diff := cmp.Diff([]Held{{Resource: camera, IDs: []string{"b", "c"}}}, m.Held("2", "main")); diff != "" {
-		t.Error(diff)
+		t.Errorf("held devices mismatch (-want +got):\n%s", diff)
 	}
 	p.set("b!", "d!")
 	counts(t, m, camera, 2, 0)
 	health := []v1.ResourceHealth{{ResourceID: "b", Health: v1.ResourceHealthStatusUnhealthy}, {ResourceID: "c", Health: v1.ResourceHealthStatusUnknown}}
 	if diff := cmp.Diff(map[string][]v1.ResourceStatus{"main": {{Name: camera, Resources: health}}}, m.Health("2")); diff != "" {
-		t.Error(diff)
+		t.Errorf("health mismatch (-want +got):\n%s", diff)
 	}
 	if err := m.Allocate(t.Context(), one); err == nil || !strings.HasPrefix(err.Error(), "no healthy devices present; cannot allocate unhealthy devices") {
-		t.Errorf("%v", err)
+		t.Errorf("Allocate: %v, want no healthy devices present", err)
 	}
 }
 
@@ -80,10 +81,10 @@ func TestPluginEnds(t *testing.T) {
 	p.server.Stop()
 	counts(t, m, camera, 2, 0)
 	if !m.Serves(camera) || m.Health("1")["main"][0].Resources[0].Health != v1.ResourceHealthStatusUnknown {
-		t.Errorf("%v", m.Health("1"))
+		t.Errorf("served %v, health %v; want true and Unknown", m.Serves(camera), m.Health("1"))
 	}
 	if err := m.Allocate(t.Context(), wants("2", camera, "1")); err == nil || err.Error() != "cannot allocate unregistered device example.com/camera" {
-		t.Errorf("%v", err)
+		t.Errorf("Allocate: %v, want cannot allocate unregistered device example.com/camera", err)
 	}
 	m.mu.Lock() // the grace passes
 	m.resources[camera].ended = time.Now().Add(-2 * Grace)
@@ -97,15 +98,11 @@ func TestPluginEnds(t *testing.T) {
 	}
 	// What the pod has it keeps, with what the plugin said, when its container starts again.
 	if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil || len(got.Devices) != 1 {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("Container = %+v, %v; want one device", got, err)
 	}
 	plugged(t, dir, camera, "camera2.sock", &fake{}, "a", "b")
 	counts(t, m, camera, 2, 2)
-	select {
-	case <-changed:
-	case <-time.After(time.Minute):
-		t.Error("nobody was told")
-	}
+	wait.Receive(t, "the change to be reported", changed)
 }
 
 // TestNewPluginTakesOver: a plugin that registers beside another of its resource replaces it, and the end of the
@@ -152,7 +149,7 @@ func TestPluginRestarts(t *testing.T) {
 		counts(t, m, camera, 1, 0)
 		f = plugged(t, dir, camera, "camera.sock", &fake{}, "a")
 		counts(t, m, camera, 1, 1)
-		until(t, func() error {
+		wait.Until(t, "one watch", func() error {
 			if state := before.conn.GetState(); state != connectivity.Shutdown {
 				return fmt.Errorf("the connection of before is %s", state)
 			}
@@ -186,7 +183,7 @@ func TestAgentRestarts(t *testing.T) {
 	}
 	counts(t, m, camera, 0, 0)
 	if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil || got.Devices[0].HostPath != "/dev/b" {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("Container = %+v, %v; want device b", got, err)
 	}
 	if err := m.Allocate(t.Context(), gone); err == nil {
 		t.Error("allocated without a plugin")
@@ -203,18 +200,18 @@ func TestAgentRestarts(t *testing.T) {
 
 	m, _ = running(t, Options{Dir: dir, BootID: "boot-2"})
 	if _, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err == nil || !strings.Contains(err.Error(), "has not registered since the machine started") {
-		t.Errorf("%v", err)
+		t.Errorf("Container: %v, want has not registered since the machine started", err)
 	}
 	back = plugged(t, dir, camera, "again.sock", &fake{}, "a", "b!")
 	counts(t, m, camera, 2, 1)
 	if _, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err == nil || !strings.Contains(err.Error(), "previously allocated devices are no longer healthy") {
-		t.Errorf("%v", err)
+		t.Errorf("Container: %v, want previously allocated devices are no longer healthy", err)
 	}
 	back.set("a", "b")
 	counts(t, m, camera, 2, 2)
 	for range 2 {
 		if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil || got.Devices[0].HostPath != "/dev/b" {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("Container = %+v, %v; want device b", got, err)
 		}
 	}
 	if asked, _ := back.calls(); cmp.Diff([][]string{{"b"}}, asked) != "" {
@@ -241,7 +238,7 @@ func TestInitContainers(t *testing.T) {
 	}
 	want := map[string]string{"first": "[a b]", "sidecar": "[a]", "second": "[b]", "main": "[b]", "other": "[c d]"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("held devices mismatch (-want +got):\n%s", diff)
 	}
 	if again := m.leftBy(pod, &pod.Spec.Containers[1], camera); len(again) != 0 {
 		t.Errorf("left for a container that comes later: %v", again)
@@ -284,7 +281,7 @@ func TestPreferred(t *testing.T) {
 		m.Free("1")
 	}
 	if _, started := f.calls(); len(started) != 5 || fmt.Sprint(started[0]) != "[b d]" {
-		t.Errorf("PreStartContainer: %v", started)
+		t.Errorf("PreStartContainer: %v, want 5 calls, the first with b and d", started)
 	}
 }
 
@@ -310,7 +307,7 @@ func TestRegistersFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, started := f.calls(); len(started) != 1 {
-		t.Errorf("PreStartContainer: %v", started)
+		t.Errorf("PreStartContainer: %v, want one call", started)
 	}
 }
 
@@ -369,10 +366,10 @@ func TestHanging(t *testing.T) {
 	cancel()
 	wg.Wait()
 	if got := m.Pods(); len(got) != 1 || got[0] != "2" {
-		t.Errorf("pods with devices: %v", got)
+		t.Errorf("pods with devices: %v, want 2", got)
 	}
 	if data, err := os.ReadFile(filepath.Join(dir, fileName)); err != nil || strings.Contains(string(data), `"1"`) || strings.Contains(string(data), `"3"`) {
-		t.Errorf("%s, %v", data, err)
+		t.Errorf("the file has %s, %v; want pod 2 only", data, err)
 	}
 }
 

@@ -2,12 +2,11 @@ package devices
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -20,6 +19,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -157,9 +157,7 @@ func register(t *testing.T, dir string, r *api.RegisterRequest) error {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	_, err = api.NewRegistrationClient(conn).Register(ctx, r)
+	_, err = api.NewRegistrationClient(conn).Register(wait.Context(t), r)
 	return err
 }
 
@@ -177,45 +175,36 @@ func plugged(t *testing.T, dir, resource, socket string, f *fake, devices ...str
 func running(t *testing.T, opts Options) (*Manager, func()) {
 	t.Helper()
 	m := New(opts)
+	return m, run(t, m)
+}
+
+// run runs a manager that New made, as running does.
+func run(t *testing.T, m *Manager) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = m.Run(ctx) }()
-	stop := func() { cancel(); <-ended }
+	stop = func() { cancel(); <-ended }
 	t.Cleanup(stop)
-	until(t, func() error {
-		conn, err := net.Dial("unix", filepath.Join(opts.Dir, socketName))
+	wait.Until(t, "the registration socket", func() error {
+		conn, err := net.Dial("unix", filepath.Join(m.opts.Dir, socketName))
 		if err != nil {
 			return err
 		}
 		return conn.Close()
 	})
-	return m, stop
-}
-
-func until(t *testing.T, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	return stop
 }
 
 // counts waits until a resource has a capacity and as much allocatable.
 func counts(t *testing.T, m *Manager, name v1.ResourceName, capacity, allocatable int64) {
 	t.Helper()
-	until(t, func() error {
+	wait.Until(t, "the capacity of "+string(name), func() error {
 		c, a := m.Capacity()
 		have, known := c[name]
 		free := a[name]
 		if !known || have.Value() != capacity || free.Value() != allocatable {
-			return errors.New(string(name) + ": " + have.String() + " of which allocatable " + free.String())
+			return fmt.Errorf("%v, allocatable %v, known %v; want %d, %d", have.Value(), free.Value(), known, capacity, allocatable)
 		}
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -28,7 +29,6 @@ func TestRegistrationIsRefused(t *testing.T) {
 		"path":               {api.Version, camera, "../there.sock", "want the name of a socket"},
 		"the agent's own":    {api.Version, camera, "kubelet.sock", "want the name of a socket"},
 		"no endpoint":        {api.Version, camera, "", "want the name of a socket"},
-		"nobody there":       {api.Version, camera, "missing.sock", "DeadlineExceeded"},
 	} {
 		err := register(t, dir, &api.RegisterRequest{Version: c.version, ResourceName: c.resource, Endpoint: c.endpoint})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -36,15 +36,33 @@ func TestRegistrationIsRefused(t *testing.T) {
 		}
 	}
 	if c, _ := m.Capacity(); len(c) != 0 {
-		t.Errorf("resources: %v", c)
+		t.Errorf("resources: %v, want none", c)
 	}
-	for i := range maxResources {
-		if err := register(t, dir, &api.RegisterRequest{Version: api.Version, ResourceName: fmt.Sprintf("example.com/n%d", i), Endpoint: "there.sock"}); err != nil {
-			t.Fatal(err)
-		}
+	m.mu.Lock()
+	for i := range maxResources - 1 {
+		m.resources[fmt.Sprintf("example.com/n%d", i)] = &pool{ended: time.Now()}
+	}
+	m.mu.Unlock()
+	if err := register(t, dir, &api.RegisterRequest{Version: api.Version, ResourceName: "example.com/last", Endpoint: "there.sock"}); err != nil {
+		t.Fatal(err)
 	}
 	if err := register(t, dir, &api.RegisterRequest{Version: api.Version, ResourceName: camera, Endpoint: "there.sock"}); err == nil || !strings.Contains(err.Error(), "256 resources are registered") {
-		t.Errorf("%v", err)
+		t.Errorf("Register: %v, want 256 resources are registered", err)
+	}
+}
+
+// TestNobodyServes: a registration whose socket nobody serves is refused when the plugin has had its time to answer.
+func TestNobodyServes(t *testing.T) {
+	dir := t.TempDir()
+	m := New(Options{Dir: dir})
+	m.optionsTimeout = time.Millisecond
+	run(t, m)
+	err := register(t, dir, &api.RegisterRequest{Version: api.Version, ResourceName: camera, Endpoint: "missing.sock"})
+	if err == nil || !strings.Contains(err.Error(), "DeadlineExceeded") {
+		t.Errorf("Register: %v, want DeadlineExceeded", err)
+	}
+	if c, _ := m.Capacity(); len(c) != 0 {
+		t.Errorf("resources: %v, want none", c)
 	}
 }
 
@@ -55,7 +73,7 @@ func TestListsAreBounded(t *testing.T) {
 	}
 	devices, left := readDevices(list)
 	if len(devices) != maxDevices || left != 13 || !devices["twice"].healthy || len(devices["d1"].numa) != 1 {
-		t.Errorf("%d devices, %d left out", len(devices), left)
+		t.Errorf("%d devices, %d left out; want %d, 13", len(devices), left, maxDevices)
 	}
 }
 
@@ -95,7 +113,7 @@ func TestAnswers(t *testing.T) {
 		CDIDevices: []*runtimeapi.CDIDevice{{Name: "example.com/gpu=0"}, {Name: "example.com/gpu=1"}},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Error(diff)
+		t.Errorf("merge mismatch (-want +got):\n%s", diff)
 	}
 	vars := got.Variables([]*runtimeapi.KeyValue{{Key: "B"}})
 	if len(vars) != 2 || vars[0].Key != "A" || vars[1].Key != "C" {
@@ -128,7 +146,7 @@ func TestNUMA(t *testing.T) {
 	at := map[string][]int64{"a": {0}, "b": {1}, "c": {0}}
 	want := []Held{{camera, []string{"a", "c"}, []int64{0}}, {camera, []string{"b"}, []int64{1}}, {camera, []string{"d"}, nil}}
 	if diff := cmp.Diff(want, byNUMA(camera, []string{"a", "b", "c", "d"}, func(id string) []int64 { return at[id] })); diff != "" {
-		t.Error(diff)
+		t.Errorf("byNUMA mismatch (-want +got):\n%s", diff)
 	}
 }
 

@@ -64,7 +64,7 @@ func (m *Manager) connect(ctx context.Context, resource, endpoint string, option
 	if err != nil {
 		return err
 	}
-	call, cancel := context.WithTimeout(ctx, optionsTimeout)
+	call, cancel := context.WithTimeout(ctx, m.optionsTimeout)
 	defer cancel()
 	asked, err := p.client.GetDevicePluginOptions(call, &api.Empty{}, grpc.WaitForReady(true))
 	switch {
