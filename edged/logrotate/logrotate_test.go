@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -19,7 +20,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
+
+var long = flag.Bool("long", false, "try ten times as many moments at which a log is rotated")
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
@@ -80,15 +84,15 @@ func TestSurplus(t *testing.T) {
 func TestStampsRise(t *testing.T) {
 	now := time.Date(2026, 5, 4, 3, 2, 1, 5, time.UTC)
 	if got := nextStamp(nil, now); got != "20260504-030201" {
-		t.Error(got)
+		t.Errorf("nextStamp = %s, want 20260504-030201", got)
 	}
 	same, ok := parsePart("0.log", "0.log.20260504-030201.gz")
 	if !ok || !same.gz {
-		t.Fatal(same, ok)
+		t.Fatalf("parsePart = %+v, %v; want a compressed part", same, ok)
 	}
 	for name, now := range map[string]time.Time{"same second": now, "1970": time.Unix(7, 0)} {
 		if got := nextStamp([]part{same}, now); got != "20260504-030202" {
-			t.Errorf("%s: %s", name, got)
+			t.Errorf("%s: nextStamp = %s, want 20260504-030202", name, got)
 		}
 	}
 	for _, name := range []string{"0.log", "0.log.gz", "0.log.20260504-030201.gz.tmp", "0.log.20260504", "10.log.20260504-030201", "0.log.20269999-000000"} {
@@ -195,19 +199,6 @@ func start(t *testing.T, opts Options) *Rotator {
 	return r
 }
 
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
-}
-
 // content is all that is kept of a log, the oldest first, and how many files and bytes that takes.
 func content(t *testing.T, log string) (text string, files int, bytes int64) {
 	t.Helper()
@@ -249,8 +240,8 @@ func TestRotates(t *testing.T) {
 	w.lines(t, 50)
 	r := start(t, Options{MaxSize: 10_000, MaxFiles: 3, Interval: time.Hour, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
 	kernel := r.watch
-	for round := 1; round <= 5; round++ {
-		eventually(t, func() error { // nobody looks at it any more: only the kernel says when it is written
+	for round := 1; round <= 3; round++ { // the first part is removed at the third
+		wait.Until(t, "the kernel to watch the log", func() error { // nobody looks at it any more: only the kernel says when it is written
 			kernel.mu.Lock()
 			defer kernel.mu.Unlock()
 			if kernel.descriptors["c"] == 0 {
@@ -259,14 +250,14 @@ func TestRotates(t *testing.T) {
 			return nil
 		})
 		w.lines(t, 120)
-		eventually(t, func() error {
+		wait.Until(t, "the log to be rotated", func() error {
 			if n := w.rotations(); n < round {
 				return fmt.Errorf("rotated %d times, want %d", n, round)
 			}
 			return nil
 		})
 	}
-	eventually(t, func() error {
+	wait.Until(t, "the older part to be compressed", func() error {
 		parts, err := partsOf(log)
 		if err != nil || len(parts) != 2 || !parts[0].gz || parts[1].gz {
 			return fmt.Errorf("parts %+v, %v: want two, the older compressed", parts, err)
@@ -276,7 +267,7 @@ func TestRotates(t *testing.T) {
 	text, files, _ := content(t, log)
 	lines := strings.Fields(text)
 	if files != 3 || len(lines) < 240 || lines[len(lines)-1] != fmt.Sprint(w.n-1) {
-		t.Fatalf("%d files, %d lines, the last %s", files, len(lines), lines[len(lines)-1])
+		t.Fatalf("%d files, %d lines, the last %s; want 3, at least 240 and %d", files, len(lines), lines[len(lines)-1], w.n-1)
 	}
 	for i, l := range lines {
 		if want := fmt.Sprint(w.n - len(lines) + i); l != want {
@@ -292,16 +283,16 @@ func TestLimitComesLater(t *testing.T) {
 	w := newWriter(t, log)
 	w.lines(t, 50)
 	r := start(t, Options{MaxSize: 0, MaxFiles: 3, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
-	eventually(t, func() error {
+	wait.Until(t, "the log to be noticed", func() error {
 		if len(r.changed) > 0 {
 			return errors.New("it has not noticed that there is a log")
 		}
 		return nil
 	})
 	r.SetLimits(1000, 3)
-	eventually(t, func() error {
+	wait.Until(t, "the log to be rotated", func() error {
 		if parts, err := partsOf(log); err != nil || len(parts) != 1 {
-			return fmt.Errorf("parts %v, %v", parts, err)
+			return fmt.Errorf("parts %v, %v; want one", parts, err)
 		}
 		return nil
 	})
@@ -312,13 +303,12 @@ func TestFlood(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "0.log")
 	w := newWriter(t, log)
-	const size, files = 1 << 20, 4
+	const size, files = 256 << 10, 4
 	start(t, Options{MaxSize: size, MaxFiles: files, Interval: 10 * time.Second, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
 	var most int64
-	wrote := func() int64 { return int64(w.n) * 100 }
-	bounded := func() bool { return w.rotations() >= 3 && most <= wrote()*3/4 }
-	for began := time.Now(); (wrote() < 40e6 || !bounded()) && time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
-		w.lines(t, 2000) // up to 20 MB a second
+	// A log that is not bounded never gets there: all that was written is on the disk at once.
+	wait.Until(t, "three rotations, and twice as much to be written as ever was on the disk", func() error {
+		w.lines(t, 1000) // up to 10 MB a second
 		var sum int64
 		entries, err := os.ReadDir(dir)
 		if err != nil {
@@ -330,14 +320,15 @@ func TestFlood(t *testing.T) {
 			}
 		}
 		most = max(most, sum)
-	}
-	if !bounded() {
-		t.Errorf("%d rotations; %d of %d bytes were on the disk at once", w.rotations(), most, wrote())
-	}
-	eventually(t, func() error {
+		if wrote, n := int64(w.n)*100, w.rotations(); n < 3 || most > wrote/2 {
+			return fmt.Errorf("%d rotations; %d of %d bytes were on the disk at once", n, most, wrote)
+		}
+		return nil
+	})
+	wait.Until(t, "the log to keep its limits after the flood", func() error {
 		_, n, bytes := content(t, log)
 		if n > files || bytes > size*(files+1) {
-			return fmt.Errorf("after the flood: %d files of %d bytes", n, bytes)
+			return fmt.Errorf("%d files of %d bytes, want at most %d of %d", n, bytes, files, size*(files+1))
 		}
 		return nil
 	})
@@ -353,7 +344,7 @@ func TestRuntimeRefuses(t *testing.T) {
 	r := New(Options{MaxSize: 1000, MaxFiles: 3, Reopen: w.reopen})
 	err := r.rotate(t.Context(), Log{"c", log, "n/p/c"})
 	if err == nil || !strings.Contains(err.Error(), "n/p/c") || !strings.Contains(err.Error(), "not now") {
-		t.Errorf("err = %v", err)
+		t.Errorf("rotate: %v, want an error with n/p/c and not now", err)
 	}
 	if parts, err := partsOf(log); err != nil || len(parts) != 0 {
 		t.Errorf("parts %v, %v: want the old name back", parts, err)
@@ -363,7 +354,7 @@ func TestRuntimeRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if parts, err := partsOf(log); err != nil || len(parts) != 1 || parts[0].size != 2000 {
-		t.Errorf("parts %v, %v", parts, err)
+		t.Errorf("parts %v, %v; want one of 2000 bytes", parts, err)
 	}
 }
 
@@ -395,7 +386,7 @@ func TestLeftOvers(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if text, _, _ := content(t, log); text != "twothreenow" {
-		t.Errorf("content %q", text)
+		t.Errorf("content %q, want twothreenow", text)
 	}
 	// A link where a log should be is no log.
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "1.log")); err != nil {
@@ -449,7 +440,11 @@ func TestTakePlace(t *testing.T) {
 func TestRotatedWhileTidied(t *testing.T) {
 	r := New(Options{MaxSize: 1000, MaxFiles: 3})
 	text := bytes.Repeat([]byte("the same line again and again\n"), 200)
-	for i := range 600 {
+	tries := 60
+	if *long {
+		tries = 600
+	}
+	for i := range tries {
 		dir := t.TempDir()
 		log := filepath.Join(dir, "0.log")
 		if err := os.WriteFile(log, text, 0o640); err != nil {
@@ -457,7 +452,7 @@ func TestRotatedWhileTidied(t *testing.T) {
 		}
 		tidied := make(chan error, 1)
 		go func() { tidied <- r.tidy(t.Context(), log) }()
-		for began := time.Now(); time.Since(began) < time.Duration(i)*200*time.Nanosecond; { // a sleep is never as short
+		for began := time.Now(); time.Since(began) < time.Duration(i)*120*time.Microsecond/time.Duration(tries); { // a sleep is never as short
 		}
 		if err := os.Rename(log, log+"."+nextStamp(nil, time.Now())); err != nil {
 			t.Fatal(err)
