@@ -136,7 +136,7 @@ func TestEndsUntilThereIsEnough(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		expect(t, f, "[MemoryPressure]", "short of memory", "b ends within 1", "short of memory", "a ends within 1")
 		if got := names(f.pods); got != "c d" {
-			t.Errorf("%s are left", got)
+			t.Errorf("%s are left, want c d", got)
 		}
 		if why := m.Admit(named("new", 0)); why == nil {
 			t.Error("a BestEffort pod is taken at once after")
@@ -144,10 +144,10 @@ func TestEndsUntilThereIsEnough(t *testing.T) {
 		time.Sleep(time.Minute)
 		expect(t, f, "[]")
 		if why := m.Admit(named("new", 0)); why != nil {
-			t.Errorf("%+v", why)
+			t.Errorf("Admit = %+v, want nil", why)
 		}
 		if got := counted(t, m); got != "eviction_signal=memory.available 2" {
-			t.Errorf("metrics: %s", got)
+			t.Errorf("metrics: %s, want eviction_signal=memory.available 2", got)
 		}
 	})
 }
@@ -192,7 +192,7 @@ func TestPoke(t *testing.T) {
 		expect(t, f, "[]")
 		f.set(func() {
 			if f.looks != 6 {
-				t.Errorf("%d looks in a minute", f.looks)
+				t.Errorf("%d looks in a minute, want 6", f.looks)
 			}
 			f.pods[0].Memory = 900
 		})
@@ -201,7 +201,7 @@ func TestPoke(t *testing.T) {
 		synctest.Wait()
 		expect(t, f, "[MemoryPressure]", "short of memory", "a ends within 1")
 		if took := time.Since(began); took > 0 {
-			t.Errorf("after %v", took)
+			t.Errorf("evicted after %v, want at once", took)
 		}
 		// What is read may be a moment old: it is looked at once more, soon.
 		time.Sleep(time.Minute + 30*time.Second)
@@ -265,12 +265,12 @@ func TestQuietInVain(t *testing.T) {
 		}
 		log := f.said()
 		if len(log) > 12 || log[1] != "short of ephemeral-storage" || slices.Contains(log[2:], "short of ephemeral-storage") {
-			t.Errorf("%d things were said in 10 minutes: %q", len(log), log)
+			t.Errorf("%d things were said in 10 minutes, want at most 12 and the shortage once: %q", len(log), log)
 		}
 		f.set(func() { f.pods = append(f.pods, PodUsage{Pod: named("a", 0), Logs: DiskUse{Bytes: 10}}) })
 		time.Sleep(maxVain)
 		if log = f.said(); len(log) == 0 || !slices.Contains(log, "a ends within 1") {
-			t.Errorf("a pod that came later: %q", log)
+			t.Errorf("a pod that came later: %q, want a to end within 1", log)
 		}
 	})
 }

@@ -6,9 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const cgroupMount = "/sys/fs/cgroup"
@@ -30,13 +36,11 @@ func group(t *testing.T, limit int64) (dir string, v1 bool) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		deadline := time.Now().Add(time.Minute)
-		for err := os.Remove(dir); err != nil; err = os.Remove(dir) {
-			if time.Now().After(deadline) {
-				t.Errorf("cgroup left: %v", err)
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
+		// A context of its own: the test's has ended by now.
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Max())
+		defer cancel()
+		if err := daemon.Poll(ctx, func() error { return os.Remove(dir) }); err != nil {
+			t.Errorf("cgroup left: %v", err)
 		}
 	})
 	if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0); err != nil {
@@ -90,19 +94,35 @@ func running(t *testing.T, o NotifierOptions) (*Notifier, <-chan struct{}) {
 func armed(t *testing.T, dir string) {
 	t.Helper()
 	const own = "/proc/self/fd"
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	wait.True(t, "this process to watch "+dir, func() bool {
 		files, err := os.ReadDir(own)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range files {
+		return slices.ContainsFunc(files, func(f os.DirEntry) bool {
 			// One that was closed meanwhile leads nowhere.
-			if to, err := os.Readlink(filepath.Join(own, f.Name())); err == nil && filepath.Dir(to) == dir {
-				return
-			}
+			to, err := os.Readlink(filepath.Join(own, f.Name()))
+			return err == nil && filepath.Dir(to) == dir
+		})
+	})
+}
+
+// TestHeadroomIsNoNews: that Headroom wakes the notifier is not taken for news of the kernel.
+func TestHeadroomIsNoNews(t *testing.T) {
+	control, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := &watch{fd: control, events: unix.POLLIN}
+	defer own.close()
+	n := NewNotifier(NotifierOptions{Poke: func() { t.Error("news, though the kernel has said nothing") }})
+	n.control = control
+	for range 2 {
+		n.Headroom(map[Signal]int64{Memory: 1})
+		if err := n.wait(t.Context(), []*watch{own}, nil); err != nil {
+			t.Fatal(err)
 		}
 	}
-	t.Fatal("nobody watches " + dir)
 }
 
 // TestKernelSaysThatMemoryGetsShort: on cgroup v1 by a threshold on a cgroup's use, on v2 by its pressure. The script writes a
@@ -116,18 +136,12 @@ func TestKernelSaysThatMemoryGetsShort(t *testing.T) {
 	n, news := running(t, o)
 	n.Headroom(map[Signal]int64{AllocatableMemory: 8 << 20})
 	armed(t, dir)
-	select {
-	case <-news:
+	if len(news) > 0 {
 		t.Fatal("news before anything has happened")
-	case <-time.After(300 * time.Millisecond):
 	}
 	file := filepath.Join(t.TempDir(), "data")
 	inGroup(t, dir, `while true; do dd if=/dev/zero of="$1" bs=1M count=64 conv=fsync 2>/dev/null; cat "$1" > /dev/null; done`, file)
-	select {
-	case <-news:
-	case <-time.After(60 * time.Second):
-		t.Fatal("no news though the cgroup is full")
-	}
+	wait.Receive(t, "news of the full cgroup", news)
 }
 
 // TestSystemPressure: a kernel with PSI takes our trigger for the whole machine; one without it has us poll.
@@ -149,12 +163,22 @@ func TestSystemPressure(t *testing.T) {
 func TestNotifierEnds(t *testing.T) {
 	n := NewNotifier(NotifierOptions{Pressure: []string{"/nowhere"}, Memcg: map[Signal]string{Memory: "/nowhere"}, Poke: func() { t.Error("news of nothing") }})
 	n.Headroom(map[Signal]int64{Memory: 1})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	var told sync.WaitGroup
 	for i := range 5 {
-		go n.Headroom(map[Signal]int64{Memory: int64(i)})
+		told.Go(func() { n.Headroom(map[Signal]int64{Memory: int64(i)}) })
 	}
-	if err := n.Run(ctx); err != nil {
+	told.Wait()
+	wait.True(t, "the notifier to run", func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.control >= 0
+	})
+	cancel()
+	if err := wait.Receive(t, "the notifier's end", ended); err != nil {
 		t.Error(err)
 	}
 	n.Headroom(map[Signal]int64{Memory: 1})
@@ -171,7 +195,7 @@ func TestReadNumber(t *testing.T) {
 			got = -1
 		}
 		if got != want {
-			t.Errorf("%q: %d, %v", text, got, err)
+			t.Errorf("readNumber of %q = %d, %v; want %d", text, got, err, want)
 		}
 	}
 }

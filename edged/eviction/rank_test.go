@@ -103,7 +103,7 @@ func TestMessage(t *testing.T) {
 	}
 	over := Threshold{Signal: Memory, Value: Value{Amount: 100 * mi}}
 	if got := over.Describe(seen); got != "memory.available is 90Mi, and should be 100Mi or more" {
-		t.Error(got)
+		t.Errorf("Describe = %q, want memory.available is 90Mi, and should be 100Mi or more", got)
 	}
 }
 

@@ -103,10 +103,10 @@ func TestStepForgets(t *testing.T) {
 	now := time.Now()
 	state, v := Step(c, State{}, Observations{PIDs: {99, 1000}}, now)
 	if got := say(v); got != "[PIDPressure] pid.available, again in 2s" {
-		t.Error(got)
+		t.Errorf("step: %q, want [PIDPressure] pid.available, again in 2s", got)
 	}
 	if _, v = Step(c, state, Observations{PIDs: {500, 1000}}, now.Add(time.Second)); len(v.Conditions) > 0 {
-		t.Errorf("%v", v.Conditions)
+		t.Errorf("conditions %v, want none", v.Conditions)
 	}
 }
 

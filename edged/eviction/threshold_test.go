@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 func TestParseOwnThreshold(t *testing.T) {
 	list, err := Parse(Settings{Hard: map[string]string{"memory.available": "100Mi", "allocatableMemory.available": "7Mi"}, PodsLimited: true})
 	if err != nil || len(list) != 2 || list[1].Value.Amount != 7<<20 {
-		t.Errorf("%+v, %v", list, err)
+		t.Errorf("Parse = %+v, %v; want two thresholds, the second 7Mi", list, err)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestParseRefuses(t *testing.T) {
 		"reclaim":  {Hard: map[string]string{"memory.available": "1Mi"}, MinReclaim: map[string]string{"memory.available": "x"}},
 	} {
 		if list, err := Parse(s); err == nil {
-			t.Errorf("%s: %+v", name, list)
+			t.Errorf("%s: Parse = %+v, want an error", name, list)
 		}
 	}
 }
@@ -70,10 +70,10 @@ func FuzzParseValue(f *testing.F) {
 			return
 		}
 		if v.Amount < 0 || v.Percent < 0 || v.Percent > 100 {
-			t.Errorf("%q: %+v", text, v)
+			t.Errorf("parseValue(%q) = %+v, want 0 or more, and at most 100 percent", text, v)
 		}
 		if of := v.Of(1 << 40); of < 0 {
-			t.Errorf("%q: %d of a terabyte", text, of)
+			t.Errorf("%q of a terabyte = %d, want 0 or more", text, of)
 		}
 	})
 }
