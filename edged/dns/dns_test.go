@@ -98,10 +98,10 @@ func TestResolve(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
-				t.Error(diff)
+				t.Errorf("configuration mismatch (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tc.warnings, warnings); diff != "" {
-				t.Error(diff)
+				t.Errorf("warnings mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestBothWarnings(t *testing.T) {
 	spec := v1.PodSpec{DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"}}}
 	_, warnings, err := New(Config{ResolvConf: write(t, "")}).Resolve(podWith(spec))
 	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[0].Message, "ClusterDNS") || !strings.Contains(warnings[1].Message, "Nameserver limits") {
-		t.Errorf("%v, %v", warnings, err)
+		t.Errorf("warnings %v, %v; want ClusterDNS and Nameserver limits", warnings, err)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestParseResolvConf(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
-				t.Error(diff)
+				t.Errorf("ParseResolvConf mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -193,7 +193,7 @@ func FuzzResolvConf(f *testing.F) {
 			t.Fatalf("%v in %q", err, b.String())
 		}
 		if diff := cmp.Diff(got, again, protocmp.Transform()); diff != "" {
-			t.Errorf("%q: %s", b.String(), diff)
+			t.Errorf("%q read back mismatch (-want +got):\n%s", b.String(), diff)
 		}
 	})
 }

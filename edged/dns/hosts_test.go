@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -56,7 +57,7 @@ func TestHostname(t *testing.T) {
 	}
 	pod := podWith(v1.PodSpec{Subdomain: "web"})
 	if _, domain, err := New(Config{}).Hostname(pod); err != nil || domain != "web.shop.svc" {
-		t.Errorf("without a cluster domain: %q, %v", domain, err)
+		t.Errorf("without a cluster domain: %q, %v; want web.shop.svc", domain, err)
 	}
 }
 
@@ -109,7 +110,7 @@ func TestHostsFile(t *testing.T) {
 				t.Errorf("%v\ngot:\n%s\nwant:\n%s", err, data, tc.want)
 			}
 			if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 || path != filepath.Join(dir, "etc-hosts") {
-				t.Errorf("%s: %v, %v", path, info, err)
+				t.Errorf("%s: %v, %v; want etc-hosts in the pod's folder, mode 0644", path, info, err)
 			}
 		})
 	}
@@ -130,10 +131,13 @@ func TestHostsFileIsWrittenWhenItDiffers(t *testing.T) {
 		return info.Sys().(*syscall.Stat_t)
 	}
 	first := stat()
-	if again := stat(); again.Ctim != first.Ctim {
-		t.Error("written again without need")
-	}
 	path := filepath.Join(dir, "etc-hosts")
+	if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if again := stat(); again.Mtim.Nano() != 1e9 {
+		t.Errorf("written again without need, at %v; want the time %v", time.Unix(0, again.Mtim.Nano()), time.Unix(1, 0))
+	}
 	for name, wreck := range map[string]func() error{
 		"same size":  func() error { return os.WriteFile(path, []byte(strings.Repeat("x", int(first.Size))), 0o644) },
 		"larger":     func() error { return os.Truncate(path, 1<<40) }, // by a container; not to be read
@@ -144,10 +148,10 @@ func TestHostsFileIsWrittenWhenItDiffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after := stat(); after.Size != first.Size || after.Mode != first.Mode || after.Ino != first.Ino {
-			t.Errorf("%s: %+v", name, after)
+			t.Errorf("%s: %+v, want size, mode and inode of %+v", name, after, first)
 		}
 		if data, err := os.ReadFile(path); err != nil || string(data) != managed+"10.200.0.4\tweb-0\n" {
-			t.Errorf("%s: %s, %v", name, data, err)
+			t.Errorf("%s: %s, %v; want the file as it was", name, data, err)
 		}
 	}
 	ips = []string{"10.200.0.9"} // a new sandbox
@@ -155,7 +159,7 @@ func TestHostsFileIsWrittenWhenItDiffers(t *testing.T) {
 		t.Error("replaced: containers that have the file bound do not see it")
 	}
 	if data, err := os.ReadFile(path); err != nil || string(data) != managed+"10.200.0.9\tweb-0\n" {
-		t.Errorf("%s, %v", data, err)
+		t.Errorf("%s, %v; want the new address", data, err)
 	}
 }
 
@@ -165,12 +169,12 @@ func TestHostsFileErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := New(Config{}).EnsureHosts(dir, podWith(v1.PodSpec{}), nil); err == nil || !strings.Contains(err.Error(), "is in the way") {
-		t.Errorf("a link was followed: %v", err)
+		t.Errorf("EnsureHosts where a link lies: %v, want is in the way", err)
 	}
 	if _, err := New(Config{}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{Hostname: "a.b"}), nil); err == nil {
 		t.Error("a bad hostname was taken")
 	}
 	if _, err := New(Config{HostsFile: dir}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{HostNetwork: true}), nil); err == nil || !strings.Contains(err.Error(), "names of the node") {
-		t.Errorf("got %v", err)
+		t.Errorf("EnsureHosts: %v, want an error with names of the node", err)
 	}
 }
