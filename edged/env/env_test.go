@@ -142,10 +142,10 @@ func TestMake(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, lines(vars)); diff != "" {
-				t.Error(diff)
+				t.Errorf("environment mismatch (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tc.invalid, invalid); diff != "" {
-				t.Error(diff)
+				t.Errorf("invalid names mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestMakeErrors(t *testing.T) {
 	} {
 		// An optional object that cannot be read is not one that is missing.
 		if _, _, err := Make(t.Context(), testPod(), &c, facts(), broken); err == nil || !strings.Contains(err.Error(), `"c": database is locked`) {
-			t.Errorf("got %v", err)
+			t.Errorf("Make: %v, want database is locked", err)
 		}
 	}
 }
@@ -204,7 +204,7 @@ func TestFieldsThatTheSpecLacks(t *testing.T) {
 		}
 	}
 	if got, err := Field(testPod(), "status.podIP", Facts{}); err != nil || got != "" {
-		t.Errorf("without an address: %q, %v", got, err)
+		t.Errorf("status.podIP without an address = %q, %v; want none", got, err)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	}
 	for _, v := range vars {
 		if len(v.Value) > maxString() {
-			t.Errorf("%s has %d bytes", v.Key, len(v.Value))
+			t.Errorf("%s has %d bytes, want at most %d", v.Key, len(v.Value), maxString())
 		}
 	}
 	c.Env = []v1.EnvVar{val("A", strings.Repeat("x", 100_000))}
@@ -228,7 +228,7 @@ func TestExpansionIsBounded(t *testing.T) {
 		c.Env = append(c.Env, val(fmt.Sprintf("B%d", i), "$(A)"))
 	}
 	if _, _, err := Make(t.Context(), testPod(), c, facts(), store{}); err == nil || !strings.Contains(err.Error(), "the environment has more than the 6291456 bytes") {
-		t.Errorf("got %v", err)
+		t.Errorf("Make: %v, want the environment has more than the 6291456 bytes", err)
 	}
 	args := make([]string, 10_000)
 	for i := range args {
@@ -239,7 +239,7 @@ func TestExpansionIsBounded(t *testing.T) {
 		total += len(arg)
 	}
 	if total > maxTotal+len(args)*len(args[0]) {
-		t.Errorf("arguments have %d bytes", total)
+		t.Errorf("arguments have %d bytes, want at most %d", total, maxTotal+len(args)*len(args[0]))
 	}
 }
 
@@ -259,12 +259,12 @@ func TestDefaultLimits(t *testing.T) {
 	}
 	pod := testPod()
 	if diff := cmp.Diff([]string{"C=4000", "M=1024", "H=0"}, of(pod)); diff != "" {
-		t.Error(diff)
+		t.Errorf("limits of the node mismatch (-want +got):\n%s", diff)
 	}
 	pod.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("500m")}}
 	c.Resources.Limits = v1.ResourceList{huge: resource.MustParse("4Mi")}
 	if diff := cmp.Diff([]string{"C=500", "M=1024", "H=4"}, of(pod)); diff != "" {
-		t.Error(diff)
+		t.Errorf("limits of the pod mismatch (-want +got):\n%s", diff)
 	}
 	if f.Allocatable.Cpu().MilliValue() != 4000 {
 		t.Error("what the node has was changed")

@@ -47,7 +47,7 @@ func TestExpand(t *testing.T) {
 func TestExpandAll(t *testing.T) {
 	vars := []*runtimeapi.KeyValue{{Key: "A", Value: []byte("a b")}}
 	if diff := cmp.Diff([]string{"sh", "-c", "echo a b $(B)", ""}, ExpandAll([]string{"sh", "-c", "echo $(A) $(B)", ""}, vars)); diff != "" {
-		t.Error(diff)
+		t.Errorf("ExpandAll mismatch (-want +got):\n%s", diff)
 	}
 	if got := ExpandAll(nil, vars); got != nil {
 		t.Errorf("nothing became %v: the image's own command would not be used", got)
@@ -64,19 +64,19 @@ func FuzzExpand(f *testing.F) {
 		known := func(string) (string, bool) { return value, true }
 		unknown := func(string) (string, bool) { return "", false }
 		if got := Expand(strings.ReplaceAll(text, "$", "$$"), known); got != text {
-			t.Errorf("%q doubled gave %q", text, got)
+			t.Errorf("Expand of %q doubled = %q, want it as it was", text, got)
 		}
 		if !strings.Contains(text, "$$") {
 			if got := Expand(text, unknown); got != text {
-				t.Errorf("%q with nothing known gave %q", text, got)
+				t.Errorf("Expand(%q) with nothing known = %q, want it as it was", text, got)
 			}
 		}
 		got := Expand(text, known)
 		if refs := strings.Count(text, "$("); len(got) > len(text)+refs*len(value) {
-			t.Errorf("%q gave %d bytes", text, len(got))
+			t.Errorf("Expand(%q) has %d bytes, want at most %d", text, len(got), len(text)+refs*len(value))
 		}
 		if !strings.Contains(text, "$(") && !strings.Contains(text, "$$") && got != text {
-			t.Errorf("%q gave %q", text, got)
+			t.Errorf("Expand(%q) = %q, want it as it was", text, got)
 		}
 	})
 }

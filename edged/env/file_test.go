@@ -35,7 +35,7 @@ func TestParseFile(t *testing.T) {
 		"A": "line 1: want NAME='value'", "A\nB='1'": "line 1: want NAME='value'", "='x'": "line 1: the name of the variable", "A='\x00'": "zero byte",
 	} {
 		if got, err := ParseFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v %v", text, got, err)
+			t.Errorf("ParseFile(%q) = %v, %v; want %q", text, got, err, want)
 		}
 	}
 }
@@ -46,7 +46,7 @@ func FuzzParseFile(f *testing.F) {
 		values, err := ParseFile([]byte(text))
 		for name, value := range values {
 			if err != nil || name == "" || strings.ContainsAny(name, "=\n") || strings.ContainsAny(value, "'\x00") || !strings.Contains(text, "'"+value+"'") {
-				t.Errorf("%q: %q=%q, %v", text, name, value, err)
+				t.Errorf("ParseFile(%q): %q=%q, %v; want a value of the text in quotes", text, name, value, err)
 			}
 		}
 	})
@@ -71,16 +71,16 @@ func TestReadFile(t *testing.T) {
 	must(os.WriteFile(filepath.Join(dir, "large"), make([]byte, maxFile+1), 0o600))
 	for _, path := range []string{"sub/env", "within"} {
 		if data, err := ReadFile(dir, path); err != nil || string(data) != "A='1'" {
-			t.Errorf("%s: %q %v", path, data, err)
+			t.Errorf("ReadFile(%s) = %q, %v; want A='1'", path, data, err)
 		}
 	}
 	for _, path := range []string{"absolute", "relative", "folder/secret", "../" + filepath.Base(outside) + "/secret", "pipe", "large", "sub", ""} {
 		if data, err := ReadFile(dir, path); err == nil || errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), dir) {
-			t.Errorf("%q: %q %v", path, data, err)
+			t.Errorf("ReadFile(%q) = %q, %v; want an error that does not name the folder", path, data, err)
 		}
 	}
 	if _, err := ReadFile(dir, "none"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("one that there is not: %v", err)
+		t.Errorf("ReadFile(none): %v, want it not to exist", err)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestFileKey(t *testing.T) {
 			t.Errorf("%v, want %q", err, tc.err)
 		}
 		if diff := cmp.Diff(tc.want, lines(vars)); diff != "" {
-			t.Error(diff)
+			t.Errorf("environment mismatch (-want +got):\n%s", diff)
 		}
 	}
 }

@@ -68,6 +68,6 @@ func TestServiceOfIPv6AndUDP(t *testing.T) {
 		got = append(got, v.name+"="+v.value)
 	}
 	if text := strings.Join(got, " "); !strings.Contains(text, "DNS_SERVICE_PORT_DNS_UDP=53") || !strings.Contains(text, "DNS_PORT_53_UDP=udp://[fd00::1]:53") {
-		t.Error(text)
+		t.Errorf("variables %s, want DNS_SERVICE_PORT_DNS_UDP=53 and DNS_PORT_53_UDP=udp://[fd00::1]:53", text)
 	}
 }

@@ -22,12 +22,12 @@ func TestRecorder(t *testing.T) {
 	r.ContainerEventf(pod, &pod.Spec.Containers[0], v1.EventTypeWarning, "BackOff", "again %d", 1)
 	list := r.List()
 	if len(list) != 2 || list[0].Reason != "Started" || list[1].Count != 2 || len(sunk) != 3 {
-		t.Fatalf("%d events, %d handed on: %+v", len(list), len(sunk), list)
+		t.Fatalf("%d events, %d handed on, want 2 and 3, the second with count 2: %+v", len(list), len(sunk), list)
 	}
 	e := list[1]
 	if e.InvolvedObject.FieldPath != "spec.containers{c}" || list[0].InvolvedObject.FieldPath != "spec.initContainers{i}" || e.InvolvedObject.UID != "1" ||
 		e.Message != "again 1" || e.Source.Host != "node1" || !e.LastTimestamp.After(e.FirstTimestamp.Time) || e.Namespace != "n" {
-		t.Errorf("%+v", e)
+		t.Errorf("event %+v, want one of node1 about container c of pod 1 that came again", e)
 	}
 	for i := range 2 * keep {
 		r.Eventf(pod, v1.EventTypeNormal, fmt.Sprint("Many", i), "m")
@@ -52,21 +52,21 @@ func TestSimilarEvents(t *testing.T) {
 	list := r.List()
 	combined := list[len(list)-2]
 	if len(list) != similarMax+1 || combined.Count != 90 || combined.Message != "(combined from similar events): request 99 failed" || len(sunk) != 101 {
-		t.Fatalf("%d events, %d told, the last %+v", len(list), len(sunk), combined)
+		t.Fatalf("%d events, %d reported, want %d, 101, and 90 combined: %+v", len(list), len(sunk), similarMax+1, combined)
 	}
 	if again := list[len(list)-1]; again.Message != "request 3 failed" || again.Count != 2 {
-		t.Errorf("%+v", again)
+		t.Errorf("event %+v, want request 3 failed, twice", again)
 	}
 	now = now.Add(similarFor + time.Minute)
 	r.Eventf(pod, v1.EventTypeWarning, "Failed", "request 100 failed")
 	if last := sunk[len(sunk)-1]; last.Message != "request 100 failed" || last.Count != 1 {
-		t.Errorf("%+v", last)
+		t.Errorf("event %+v, want request 100 failed, once", last)
 	}
 	for i := range 2 * similarKinds {
 		r.Eventf(pod, v1.EventTypeNormal, fmt.Sprint("Reason", i), "m")
 	}
 	if n := len(r.similar.kinds); n > similarKinds {
-		t.Errorf("%d kinds are remembered", n)
+		t.Errorf("%d kinds are remembered, want at most %d", n, similarKinds)
 	}
 }
 
@@ -78,6 +78,6 @@ func TestNodeEvents(t *testing.T) {
 	e := r.List()[0]
 	want := v1.ObjectReference{Kind: "Node", Name: "node1", UID: "node1"}
 	if e.InvolvedObject != want || e.Namespace != "default" || e.Message != "Node node1 status is now: NodeReady" || len(of) != 1 || of[0] != nil {
-		t.Errorf("%+v", e)
+		t.Errorf("event %+v of pods %v, want one about %+v", e, of, want)
 	}
 }
