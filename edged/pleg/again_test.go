@@ -18,6 +18,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestLookAgain(t *testing.T) {
@@ -114,13 +115,8 @@ func TestRuntimeBehindTheKernel(t *testing.T) {
 		t.Error(err)
 	}
 	s.mu.Unlock()
-	deadline := time.After(time.Minute)
 	for !p.Get("1").Containers[0].Exited() {
-		select {
-		case <-told:
-		case <-deadline:
-			t.Fatal("the death was not told")
-		}
+		wait.Receive(t, "news of the death", told)
 	}
 	cancel()
 	wg.Wait()
@@ -141,11 +137,12 @@ func TestStuckRelist(t *testing.T) {
 		}
 		time.Sleep(maxSilence)
 		if err := p.Healthy(); err != nil {
-			t.Error(err)
+			t.Errorf("Healthy() after %v = %v, want nil", maxSilence, err)
 		}
 		time.Sleep(time.Second)
-		if got := fmt.Sprint(p.Healthy()); got != "pleg was last seen active 3m1s ago; threshold is 3m0s" {
-			t.Error(got)
+		const want = "pleg was last seen active 3m1s ago; threshold is 3m0s"
+		if got := fmt.Sprint(p.Healthy()); got != want {
+			t.Errorf("Healthy() = %q, want %q", got, want)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -240,13 +241,8 @@ func TestExitWatch(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case uid := <-ends:
-		if uid != "pod" {
-			t.Errorf("the end of %s was noticed", uid)
-		}
-	case <-time.After(time.Minute):
-		t.Error("the end was not noticed")
+	if uid := wait.Receive(t, "the end of the process", ends); uid != "pod" {
+		t.Errorf("the end of %q was noticed, want %q", uid, "pod")
 	}
 	if err := cmd.Wait(); err == nil {
 		t.Error("killed, and ended well?")

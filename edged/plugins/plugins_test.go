@@ -3,6 +3,7 @@ package plugins
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,13 +11,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -149,26 +150,17 @@ func start(t *testing.T, dir string, h *handler) (stop func()) {
 
 func wantLog(t *testing.T, h *handler, want ...string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		got := h.seen()
-		if cmp.Equal(got, want) {
-			return
+	wait.Until(t, "the calls of the handler", func() error {
+		if diff := cmp.Diff(want, h.seen()); diff != "" {
+			return fmt.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
-		if time.Now().After(end) {
-			t.Fatal(cmp.Diff(want, got))
-		}
-	}
+		return nil
+	})
 }
 
 func told(t *testing.T, p *plug) *registration.RegistrationStatus {
 	t.Helper()
-	select {
-	case s := <-p.told:
-		return s
-	case <-time.After(time.Minute):
-		t.Fatal("the plugin was not told")
-		return nil
-	}
+	return wait.Receive(t, "the answer to the plugin", p.told)
 }
 
 func TestRegistration(t *testing.T) {
@@ -335,14 +327,10 @@ func TestAgentComesBack(t *testing.T) {
 	h := &handler{fail: map[string]int{}}
 	dir := filepath.Join(t.TempDir(), "deep", "plugins_registry")
 	stop := start(t, dir, h)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(dir); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the folder was not made")
-		}
-	}
+	wait.Until(t, "the folder", func() error {
+		_, err := os.Stat(dir)
+		return err
+	})
 	serve(t, filepath.Join(dir, "p.sock"), csi("p"))
 	wantLog(t, h, "+p p.sock 1.0.0")
 	stop()

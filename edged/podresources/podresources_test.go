@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/devices"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -74,8 +74,7 @@ func TestAPI(t *testing.T) {
 	c, socket := client(t, Options{
 		Pods: func() []*v1.Pod { return []*v1.Pod{pod} }, Devices: held{"u/main": {one, two}, "u/sidecar": {two}, "u/init": {one}, "all": {one}},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := wait.Context(t)
 	first := &api.ContainerDevices{ResourceName: "example.com/x", DeviceIds: []string{"1", "2"}, Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 0}, {ID: 1}}}}
 	second := &api.ContainerDevices{ResourceName: "example.com/y", DeviceIds: []string{"3"}}
 	want := &api.PodResources{Name: "a", Namespace: "ns", Containers: []*api.ContainerResources{

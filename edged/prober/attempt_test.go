@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -19,6 +18,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // quiet records no events.
@@ -95,56 +96,72 @@ func pages(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// allClosed waits until no connection is open.
+func allClosed(t *testing.T, open *atomic.Int32) {
+	t.Helper()
+	wait.Until(t, "all connections to be closed", func() error {
+		if n := open.Load(); n != 0 {
+			return fmt.Errorf("%d connections are open, want none", n)
+		}
+		return nil
+	})
+}
+
 func TestHTTP(t *testing.T) {
+	t.Parallel()
 	plain := httptest.NewServer(http.HandlerFunc(pages))
-	defer plain.Close()
+	t.Cleanup(plain.Close)
 	safe := httptest.NewUnstartedServer(http.HandlerFunc(pages))
 	safe.EnableHTTP2 = true
 	safe.StartTLS()
-	defer safe.Close()
+	t.Cleanup(safe.Close)
 	twice := []v1.HTTPHeader{{Name: "Host", Value: "me.example"}, {Name: "X-Twice", Value: "a"}, {Name: "x-twice", Value: "b"}}
 	none := []v1.HTTPHeader{{Name: "Accept", Value: ""}, {Name: "User-Agent", Value: ""}}
 	for _, server := range []struct {
 		scheme  v1.URIScheme
 		address string
 	}{{v1.URISchemeHTTP, plain.Listener.Addr().String()}, {v1.URISchemeHTTPS, safe.Listener.Addr().String()}} {
-		host, port := where(t, server.address)
-		for name, c := range map[string]struct {
-			path    string
-			headers []v1.HTTPHeader
-			want    string
-		}{
-			"ok":                     {"/status?code=200", nil, "success"},
-			"399":                    {"/status?code=399", nil, "warning ProbeWarning: Liveness probe warning: Probe terminated redirects, Response body:"},
-			"not found":              {"/nothing", nil, "failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 404"},
-			"broken":                 {"/status?code=500", nil, "failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"},
-			"redirect to itself":     {"/here", nil, "success"},
-			"redirect to another":    {"/away", nil, "warning ProbeWarning: Liveness probe warning: Probe terminated redirects, Response body: <a href=\"http://elsewhere.example/\">Found</a>.\n\n"},
-			"redirects without end":  {"/loop", nil, "failure Unhealthy: Liveness probe failed: Get \"/loop\": ...stopped after 10 redirects"},
-			"no answer in time":      {"/hang", nil, "failure Unhealthy: Liveness probe failed: Get \"..."},
-			"an answer without end":  {"/huge", nil, "success"},
-			"headers":                {"/headers", twice, "success"},
-			"headers set to nothing": {"/own-headers", none, "success"},
-			"no leading slash":       {"status?code=200", nil, "success"},
-			"a path that is no URL":  {"/plain path", nil, "success"},
-			"a path like a URL":      {"http://elsewhere.example/status?code=200", nil, "success"},
-		} {
-			h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: c.path, Port: intstr.FromString("web"), Scheme: server.scheme, HTTPHeaders: c.headers}}
-			within := int32(60)
-			if c.path == "/hang" {
-				within = 1
+		t.Run(string(server.scheme), func(t *testing.T) {
+			t.Parallel()
+			host, port := where(t, server.address)
+			for name, c := range map[string]struct {
+				path    string
+				headers []v1.HTTPHeader
+				want    string
+			}{
+				"ok":                     {"/status?code=200", nil, "success"},
+				"399":                    {"/status?code=399", nil, "warning ProbeWarning: Liveness probe warning: Probe terminated redirects, Response body:"},
+				"not found":              {"/nothing", nil, "failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 404"},
+				"broken":                 {"/status?code=500", nil, "failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"},
+				"redirect to itself":     {"/here", nil, "success"},
+				"redirect to another":    {"/away", nil, "warning ProbeWarning: Liveness probe warning: Probe terminated redirects, Response body: <a href=\"http://elsewhere.example/\">Found</a>.\n\n"},
+				"redirects without end":  {"/loop", nil, "failure Unhealthy: Liveness probe failed: Get \"/loop\": ...stopped after 10 redirects"},
+				"no answer in time":      {"/hang", nil, "failure Unhealthy: Liveness probe failed: Get \"..."},
+				"an answer without end":  {"/huge", nil, "success"},
+				"headers":                {"/headers", twice, "success"},
+				"headers set to nothing": {"/own-headers", none, "success"},
+				"no leading slash":       {"status?code=200", nil, "success"},
+				"a path that is no URL":  {"/plain path", nil, "success"},
+				"a path like a URL":      {"http://elsewhere.example/status?code=200", nil, "success"},
+			} {
+				h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: c.path, Port: intstr.FromString("web"), Scheme: server.scheme, HTTPHeaders: c.headers}}
+				within := int32(60)
+				if c.path == "/hang" {
+					within = 1
+				}
+				got := tryWithin(t, within, h, v1.Container{Name: "a", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}, host)
+				begin, end, open := strings.Cut(c.want, "...")
+				if !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !open && got != begin {
+					t.Errorf("%s, %s: %q, want %q", server.scheme, name, got, c.want)
+				}
 			}
-			got := tryWithin(t, within, h, v1.Container{Name: "a", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}, host)
-			begin, end, open := strings.Cut(c.want, "...")
-			if !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !open && got != begin {
-				t.Errorf("%s, %s: %q, want %q", server.scheme, name, got, c.want)
-			}
-		}
+		})
 	}
 }
 
 // TestHTTP2: a probe may ask for HTTP/2 from the first byte, without TLS; its connection is not kept either.
 func TestHTTP2(t *testing.T) {
+	t.Parallel()
 	var open atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(pages))
 	server.Config.Protocols = new(http.Protocols)
@@ -162,34 +179,30 @@ func TestHTTP2(t *testing.T) {
 	host, port := where(t, server.Listener.Addr().String())
 	h := v1.HTTPGetAction{Path: "/status?code=200", Port: intstr.FromInt32(int32(port))}
 	if got := tryWithin(t, 1, v1.ProbeHandler{HTTPGet: &h}, v1.Container{Name: "a"}, host); !strings.HasPrefix(got, "failure") {
-		t.Errorf("HTTP/1.1: %s", got)
+		t.Errorf("HTTP/1.1: %q, want a failure", got)
 	}
 	h.Protocol = ptr.To(v1.HTTPProtocolHTTP2)
 	if got := try(t, v1.ProbeHandler{HTTPGet: &h}, v1.Container{Name: "a"}, host); got != "success" {
-		t.Errorf("HTTP/2: %s", got)
+		t.Errorf("HTTP/2: %q, want success", got)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for open.Load() != 0 {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d connections are open", open.Load())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	allClosed(t, &open)
 }
 
 // TestHTTPOtherHost: a probe may name a host of its own.
 func TestHTTPOtherHost(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(pages))
 	defer server.Close()
 	host, port := where(t, server.Listener.Addr().String())
 	h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/status?code=200", Host: host, Port: intstr.FromInt32(int32(port))}}
 	if got := try(t, h, v1.Container{Name: "a"}, "192.0.2.1"); got != "success" {
-		t.Error(got)
+		t.Errorf("probe of a host of its own: %q, want success", got)
 	}
 }
 
 // TestNoConnectionIsKept: what a probe opened is closed when it is over.
 func TestNoConnectionIsKept(t *testing.T) {
+	t.Parallel()
 	var open atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(pages))
 	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
@@ -207,19 +220,14 @@ func TestNoConnectionIsKept(t *testing.T) {
 	h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/huge", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt32(int32(port))}}
 	for range 5 {
 		if got := try(t, h, v1.Container{Name: "a"}, host); got != "success" {
-			t.Error(got)
+			t.Errorf("probe: %q, want success", got)
 		}
 	}
-	deadline := time.Now().Add(time.Minute)
-	for open.Load() != 0 {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d connections are open", open.Load())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	allClosed(t, &open)
 }
 
 func TestTCP(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -247,8 +255,9 @@ func TestTCP(t *testing.T) {
 	if got := try(t, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromString("db"), Host: host}}, c, "192.0.2.1"); got != "success" {
 		t.Errorf("a host of its own: %q", got)
 	}
-	if got := try(t, v1.ProbeHandler{}, c, host); got != "unknown Unhealthy: Liveness probe errored and resulted in unknown state: missing probe handler for default/p:a" {
-		t.Error(got)
+	const want = "unknown Unhealthy: Liveness probe errored and resulted in unknown state: missing probe handler for default/p:a"
+	if got := try(t, v1.ProbeHandler{}, c, host); got != want {
+		t.Errorf("probe without a handler: %q, want %q", got, want)
 	}
 }
 
@@ -283,6 +292,7 @@ func serveGRPC(t *testing.T, register func(*grpc.Server), opts ...grpc.ServerOpt
 }
 
 func TestGRPC(t *testing.T) {
+	t.Parallel()
 	well := health.NewServer()
 	well.SetServingStatus("ill", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	serving := serveGRPC(t, func(s *grpc.Server) { grpc_health_v1.RegisterHealthServer(s, well) })
@@ -322,8 +332,9 @@ func TestGRPC(t *testing.T) {
 
 func TestExpandStatic(t *testing.T) {
 	vars := []v1.EnvVar{{Name: "A", Value: "x"}, {Name: "B", ValueFrom: &v1.EnvVarSource{}}}
-	if got := strings.Join(expandStatic([]string{"echo", "$(A)-$(B)-$(C)-$$(A)"}, vars), " "); got != "echo x-$(B)-$(C)-$(A)" {
-		t.Error(got)
+	const want = "echo x-$(B)-$(C)-$(A)"
+	if got := strings.Join(expandStatic([]string{"echo", "$(A)-$(B)-$(C)-$$(A)"}, vars), " "); got != want {
+		t.Errorf("expandStatic() = %q, want %q", got, want)
 	}
 }
 

@@ -15,10 +15,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 
@@ -26,6 +25,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/auth"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // guardian lets in whoever may do one thing, and keeps what it was asked.
@@ -217,26 +217,24 @@ func listening(t *testing.T, h http.Handler) string {
 			t.Error(err)
 		}
 	})
-	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	wait.Until(t, "the server to listen", func() error {
 		c, err := net.Dial("tcp", address)
-		if err == nil {
-			_ = c.Close()
-			return address
+		if err != nil {
+			return err
 		}
-		if time.Now().After(until) {
-			t.Fatal(err)
-		}
-	}
+		return c.Close()
+	})
+	return address
 }
 
 // TestServeTLS: HTTP/1.1 over TLS, streams without a deadline, upgraded connections, and an end that ends them all.
 func TestServeTLS(t *testing.T) {
-	var ended atomic.Bool
+	ended := make(chan struct{})
 	stream := Route{Pattern: "/stream", Stream: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, r.Proto)
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
-		ended.Store(true)
+		close(ended)
 	})}
 	hijack := Route{Pattern: "/hijack", Stream: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
@@ -257,7 +255,7 @@ func TestServeTLS(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		if resp.StatusCode != 200 || resp.Proto != "HTTP/1.1" {
-			t.Errorf("%s %s", resp.Status, resp.Proto)
+			t.Errorf("the answer is %s %s, want 200 HTTP/1.1", resp.Status, resp.Proto)
 		}
 		if resp, err := client.Get("http://" + address + "/healthz"); err == nil {
 			if resp.StatusCode == 200 {
@@ -285,58 +283,68 @@ func TestServeTLS(t *testing.T) {
 			t.Errorf("%q, %v", data, err)
 		}
 	})
-	for until := time.Now().Add(time.Minute); !ended.Load(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("a stream outlives its server")
-		}
+	wait.Closed(t, "the stream to end with its server", ended)
+}
+
+// pipes is a listener in memory. Each value sent to it is a connection that waits to be accepted.
+type pipes struct {
+	queue  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.queue:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
 	}
 }
 
+func (p *pipes) Close() error {
+	close(p.closed)
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
 func TestBoundedListener(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newBounded(l, 1)
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", l.Addr().String())
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipes{queue: make(chan net.Conn, 2), closed: make(chan struct{})}
+		b := newBounded(l, 1)
+		for range cap(l.queue) {
+			near, far := net.Pipe()
+			t.Cleanup(func() { _ = far.Close() })
+			l.queue <- near
+		}
+		first, err := b.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	}
-	dial()
-	first, err := b.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dial()
-	second := make(chan net.Conn)
-	go func() {
-		c, _ := b.Accept()
-		second <- c
-	}()
-	select {
-	case <-second:
-		t.Error("two at once")
-	case <-time.After(50 * time.Millisecond):
-	}
-	_ = first.Close()
-	_ = first.Close() // which gives its place back once
-	c := <-second
-	if c == nil {
-		t.Fatal("no second one")
-	}
-	go func() {
-		c, _ := b.Accept()
-		second <- c
-	}()
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
-	if got := <-second; got != nil {
-		t.Error("accepted after the end")
-	}
-	_ = c.Close()
+		second := make(chan net.Conn, 1)
+		accept := func() {
+			c, _ := b.Accept()
+			second <- c
+		}
+		go accept()
+		synctest.Wait()
+		if got := len(second) + 1; got != 1 {
+			t.Errorf("%d connections are accepted at once, want 1", got)
+		}
+		_ = first.Close()
+		_ = first.Close() // which gives its place back once
+		c := <-second
+		if c == nil {
+			t.Fatal("no second connection is accepted after the end of the first")
+		}
+		go accept()
+		synctest.Wait()
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := <-second; got != nil {
+			t.Error("a connection is accepted after the end of the listener")
+		}
+		_ = c.Close()
+	})
 }

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
@@ -20,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -106,20 +106,18 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		ended <- Serve(ctx, address, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { text(w, "hello") }))
 	}()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	wait.Until(t, "the server to answer", func() error {
 		resp, err := client.Get("http://" + address)
-		if err == nil {
-			body, err := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if err != nil || string(body) != "hello" {
-				t.Errorf("%q, %v", body, err)
-			}
-			break
+		if err != nil {
+			return err
 		}
-		if time.Now().After(end) {
-			t.Fatal(err)
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || string(body) != "hello" {
+			t.Errorf("answer %q, %v; want %q", body, err, "hello")
 		}
-	}
+		return nil
+	})
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -335,14 +336,6 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	wait := func(what string, ok func() bool) {
-		t.Helper()
-		for until := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(until) {
-				t.Fatal(what)
-			}
-		}
-	}
 	last := func() string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -351,11 +344,11 @@ func TestRun(t *testing.T) {
 		}
 		return faults[len(faults)-1]
 	}
-	wait("no fault", func() bool { return strings.Contains(last(), "not connected") })
+	wait.True(t, "the fault to be reported", func() bool { return strings.Contains(last(), "not connected") })
 	api.set(func() { api.down, api.approve = nil, true })
 	c.Wake()
-	wait("no certificate", func() bool { c.Wake(); return issuer(t, c) == "cluster" })
-	wait("a fault for ever", func() bool { return last() == "" })
+	wait.True(t, "the certificate", func() bool { c.Wake(); return issuer(t, c) == "cluster" })
+	wait.True(t, "the fault to be over", func() bool { return last() == "" })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

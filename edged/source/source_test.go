@@ -2,6 +2,7 @@ package source
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -256,13 +258,8 @@ func TestRunNoticesChanges(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	want := func(n int) {
 		t.Helper()
-		select {
-		case pods := <-got:
-			if len(pods) != n {
-				t.Fatalf("%d pods, want %d", len(pods), n)
-			}
-		case <-time.After(time.Minute):
-			t.Fatalf("no news; want %d pods", n)
+		if pods := wait.Receive(t, fmt.Sprintf("news of %d pods", n), got); len(pods) != n {
+			t.Fatalf("%d pods, want %d", len(pods), n)
 		}
 	}
 	want(0)

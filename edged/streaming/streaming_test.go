@@ -26,11 +26,10 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
-
-const patience = 30 * time.Second
 
 // device is a node with one pod, and a runtime that streams at url.
 type device struct {
@@ -162,7 +161,7 @@ func dial(t *testing.T, base, path string) (net.Conn, *bufio.Reader, *http.Respo
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(wait.Max())); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer secret\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\r\nearly\n", path)
@@ -235,9 +234,11 @@ func TestEnds(t *testing.T) {
 		}
 	})
 	t.Run("idle", func(t *testing.T) {
-		s, base := serve(t, t.Context(), d, Options{IdleTimeout: 2 * time.Second})
-		_, r, _ := dial(t, base, "/portForward/ns/p")
-		expectLine(t, r, "hello")
+		s, base := serve(t, t.Context(), d, Options{IdleTimeout: 100 * time.Millisecond})
+		_, r, resp := dial(t, base, "/portForward/ns/p")
+		if resp.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("the answer is %s, want 101", resp.Status)
+		}
 		if _, err := io.ReadAll(r); os.IsTimeout(err) {
 			t.Error(err)
 		}
@@ -270,7 +271,7 @@ func get(t *testing.T, method, address string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Max()}
 	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +370,7 @@ func TestLogs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Max()}
 		resp, err := client.Do(req) // the head comes before the first line
 		if err != nil {
 			t.Fatal(err)

@@ -30,6 +30,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -69,7 +70,7 @@ type device struct {
 type power struct{}
 
 func newDevice(t *testing.T) *device {
-	d := &device{t: t, root: t.TempDir(), agent: "KubeEdge", wait: 30 * time.Second}
+	d := &device{t: t, root: t.TempDir(), agent: "KubeEdge", wait: wait.Max()}
 	d.cri, d.client = fakecri.Start(t)
 	must(t, patient(t.Context(), func(ctx context.Context) error {
 		_, err := d.client.Version(ctx, &runtimeapi.VersionRequest{})

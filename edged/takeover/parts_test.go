@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestProgramOf(t *testing.T) {
@@ -43,15 +45,12 @@ func TestHolder(t *testing.T) {
 	must(t, cmd.Start())
 	// The name of a program changes a moment after its start.
 	want := fmt.Sprintf("sleep (pid %d)", cmd.Process.Pid)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		who := holder(name)
-		if who == want {
-			break
+	wait.Until(t, "the holder of the file", func() error {
+		if who := holder(name); who != want {
+			return fmt.Errorf("%q has it open, want %q", who, want)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%q has it open, want %q", who, want)
-		}
-	}
+		return nil
+	})
 	short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer stop()
 	if err := waitUnused(short, name); err == nil || !strings.Contains(err.Error(), "another agent runs here") {

@@ -9,12 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func configMapVolume(name string, items ...v1.KeyToPath) v1.Volume {
@@ -233,15 +234,22 @@ func TestUpdateIsAtomic(t *testing.T) {
 			}
 		}
 	})
-	deadline := time.Now().Add(30 * time.Second)
-	for i := 1; i <= 300 || reads.Load() < 100; i++ {
-		if time.Now().After(deadline) {
-			t.Errorf("%d reads only", reads.Load())
-			break
-		}
-		o.configMaps["shop/c"] = value(i)
+	updates := 0
+	update := func() {
+		updates++
+		o.configMaps["shop/c"] = value(updates)
 		setup(t, m, pod)
 	}
+	for range 300 {
+		update()
+	}
+	wait.Until(t, "100 reads between updates", func() error {
+		update()
+		if n := reads.Load(); n < 100 {
+			return fmt.Errorf("%d reads, want 100", n)
+		}
+		return nil
+	})
 	cancel()
 	wg.Wait()
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func localSource(path string) v1.PersistentVolumeSource {
@@ -343,9 +346,7 @@ func TestUnmountByForce(t *testing.T) {
 	dir := t.TempDir()
 	must(t, s.Mount(t.Context(), "nas:/", dir, "nfs", nil))
 	s.hangs = true
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	must(t, m.unmountOne(ctx, dir, 10*time.Millisecond))
+	must(t, m.unmountOne(wait.Context(t), dir, 10*time.Millisecond))
 	if !slices.Equal(s.unmounts, []bool{false, true}) {
 		t.Errorf("unmounts by force: %v", s.unmounts)
 	}
@@ -353,13 +354,32 @@ func TestUnmountByForce(t *testing.T) {
 
 // mount(8) that waits for somebody ends with its context, and so does what it started.
 func TestMountCommandEndsWithContext(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	begin := time.Now()
-	err := run(ctx, "sh", "-c", "echo waiting; sleep 60 & wait")
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting") || time.Since(begin) > 50*time.Second {
-		t.Errorf("after %v: %v", time.Since(begin), err)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, "sh", "-c", `echo waiting; sleep 1000000 & echo $! >"$0.new"; mv "$0.new" "$0"; wait`, pidFile)
+	}()
+	var child int
+	wait.Until(t, "the command to wait", func() error {
+		text, err := os.ReadFile(pidFile)
+		if err == nil {
+			child, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err
+	})
+	cancel()
+	err := wait.Receive(t, "the end of the command", ended)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "waiting") {
+		t.Errorf("run() = %v, want context.Canceled with what the command said", err)
 	}
+	wait.Until(t, "the end of what the command started", func() error {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); err == nil && !strings.Contains(string(stat), ") Z ") {
+			return fmt.Errorf("process %d still runs: %s", child, stat)
+		}
+		return nil
+	})
 	err = mountCommand{}.Mount(t.Context(), "nas:/x", t.TempDir(), "nfs", []string{"soft"})
 	if err == nil || !strings.Contains(err.Error(), "Mounting arguments: -t nfs -o soft -- nas:/x") {
 		t.Errorf("%v", err)
