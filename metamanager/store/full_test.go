@@ -121,7 +121,7 @@ func TestDeletesOnFullDisk(t *testing.T) {
 	}
 	list, err := s.Outbox(t.Context())
 	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
+		t.Fatalf("Outbox returned %v, %v; want one report", list, err)
 	}
 	apply(t, s, OutboxAck(list[0].Key, list[0].Seq), DeleteIf("a/pod/p20", func([]byte) bool { return true }))
 	if err := s.Apply(t.Context(), Upsert(meta("a/pod/small", "x"))); !errors.Is(err, ErrFull) {
@@ -135,7 +135,7 @@ func TestDeletesOnFullDisk(t *testing.T) {
 		t.Errorf("the reserve is not there again: %v", err)
 	}
 	if list, err := s.List(t.Context(), "pod"); err != nil || len(list) != 200-21+1 {
-		t.Errorf("%d rows, %v", len(list), err)
+		t.Errorf("%d rows, %v; want %d", len(list), err, 200-21+1)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestOpenOnFullDisk(t *testing.T) {
 	stuffing := stuff(t, dir)
 	s = openTest(t, path)
 	if got := value(t, s, "a/pod/x"); got != "1" {
-		t.Error(got)
+		t.Errorf("a/pod/x is %q, want 1", got)
 	}
 	if err := os.Remove(stuffing); err != nil {
 		t.Fatal(err)

@@ -76,7 +76,11 @@ func (m *model) step(r *rand.Rand, i int, known []Report) Op {
 
 // TestAgainstModel: random groups of operations, some of which fail as a whole, and reopenings do what maps do.
 func TestAgainstModel(t *testing.T) {
-	for seed := range uint64(4) {
+	seeds, groups := uint64(1), 200
+	if *long {
+		seeds, groups = 4, 400
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "edgecore.db")
 			r := rand.New(rand.NewPCG(seed, 4))
@@ -86,7 +90,7 @@ func TestAgainstModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			var known []Report
-			for i := range 400 {
+			for i := range groups {
 				m = group(t, s, m, r, i, known)
 				now, err := s.Outbox(t.Context())
 				if err != nil {
@@ -130,7 +134,7 @@ func group(t *testing.T, s *Store, m *model, r *rand.Rand, i int, known []Report
 	}
 	if r.IntN(10) == 0 {
 		if err := s.Apply(t.Context(), append(ops, Op{kind: 99})...); !errors.Is(err, errBadOp) {
-			t.Fatal(err)
+			t.Fatalf("Apply of a group with an unknown operation: %v, want %v", err, errBadOp)
 		}
 		return m
 	}
@@ -182,6 +186,6 @@ func compare(t *testing.T, s *Store, m *model) {
 	got := &model{rows: rows, notes: notes, outbox: append([]Report{}, outbox...)}
 	want := &model{rows: m.rows, notes: m.notes, outbox: append([]Report{}, m.outbox...)}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(model{})); diff != "" {
-		t.Error(diff)
+		t.Errorf("store mismatch (-want +got):\n%s", diff)
 	}
 }

@@ -48,7 +48,7 @@ func dump(t *testing.T, path string, queries ...string) []string {
 	for _, q := range queries {
 		rows, err := db.Query(q)
 		if err != nil {
-			t.Fatal(path, q, err)
+			t.Fatalf("%s of %s: %v", q, path, err)
 		}
 		for rows.Next() {
 			var line string
@@ -131,7 +131,7 @@ func TestUpgradeKeepsOrderOfReports(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s since %d", r.Key, r.Value, r.First))
 	}
 	if diff := cmp.Diff([]string{`patch default/podpatch/p0 {"n":3} since 3`, "new {} since 4", `delete default/pod/p1 {"n":4} since 2`}, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("reports mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestFailedMigrationChangesNothing(t *testing.T) {
 	}
 	got := dump(t, path, "PRAGMA user_version", "SELECT count(*) FROM pragma_table_info('outbox')")
 	if diff := cmp.Diff([]string{"1", "3"}, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("version and columns mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestOneProcessOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := value(t, openTest(t, path), "a/pod/x"); got != "1" {
-		t.Error(got)
+		t.Errorf("a/pod/x is %q, want 1", got)
 	}
 }
 
@@ -256,6 +256,6 @@ func TestReadOnlyDisk(t *testing.T) {
 	}
 	remount(t, dir, 0, "")
 	if got := value(t, openTest(t, path), "a/pod/x"); got != "1" {
-		t.Error("after the disk was writable again:", got)
+		t.Errorf("a/pod/x is %q after the disk was writable again, want 1", got)
 	}
 }

@@ -16,9 +16,11 @@ import (
 const (
 	// maxRestored bounds what a damaged head may ask for, in bytes; the file stays sparse.
 	maxRestored = 1 << 30
-	// maxGap is how many rows in a row may be unreadable before the rest of a table is given up.
-	maxGap = 20_000
 )
+
+// maxGap is how many rows in a row may be unreadable before the rest of a table is given up. Tests with small files
+// lower it.
+var maxGap int64 = 20_000
 
 // salvageTable is how a table is read and filled when its file is damaged. The first column is the key, the
 // last the value.

@@ -1,6 +1,0 @@
-//go:build race
-
-package store
-
-// raceEnabled: times mean nothing under the race detector.
-const raceEnabled = true
