@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -54,7 +55,7 @@ func TestExec(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 		if c.run.got.ContainerId != "c1" || !cmp.Equal(c.run.got.Cmd, []string{"a", "b"}) || c.run.got.Timeout != 0 {
-			t.Errorf("%s: asked %+v", name, c.run.got)
+			t.Errorf("%s: asked %+v, want a b in c1 without a timeout", name, c.run.got)
 		}
 	}
 }
@@ -76,13 +77,13 @@ func TestHooksEndWithTheirContext(t *testing.T) {
 			began := time.Now()
 			err := New(&commands{hang: true}, "").Run(ctx, Target{}, h)
 			if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
-				t.Errorf("%+v: %v after %v", h, err, time.Since(began))
+				t.Errorf("%+v: %v after %v, want the deadline after 3s", h, err, time.Since(began))
 			}
 			cancel()
 		}
 		began := time.Now()
 		if err := New(nil, "").Run(t.Context(), Target{}, &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 5}}); err != nil || time.Since(began) != 5*time.Second {
-			t.Errorf("slept %v: %v", time.Since(began), err)
+			t.Errorf("slept %v: %v, want 5s", time.Since(began), err)
 		}
 	})
 }
@@ -90,7 +91,7 @@ func TestHooksEndWithTheirContext(t *testing.T) {
 func TestHandlersThatAlwaysFail(t *testing.T) {
 	for _, h := range []*v1.LifecycleHandler{{}, {TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}}} {
 		if err := New(nil, "").Run(t.Context(), Target{Address: "127.0.0.1"}, h); !strings.HasPrefix(text(err), "invalid handler") {
-			t.Errorf("%+v: %v", h, err)
+			t.Errorf("%+v: %v, want invalid handler", h, err)
 		}
 	}
 }
@@ -114,6 +115,24 @@ func server(t *testing.T, start func(http.Handler) *httptest.Server) (*httptest.
 	}))
 	t.Cleanup(s.Close)
 	return s, &all
+}
+
+// deaf returns a port on which nobody listens, and which nobody else gets until the test ends.
+func deaf(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name.(*unix.SockaddrInet4).Port
 }
 
 func TestHTTPGet(t *testing.T) {
@@ -154,14 +173,14 @@ func TestHTTPGet(t *testing.T) {
 		"unknown name": {Port: intstr.FromString("nope")}, "port 0": {}, "port too large": {Port: intstr.FromInt(70000)},
 	} {
 		if err := New(nil, "").Run(t.Context(), target, &v1.LifecycleHandler{HTTPGet: &h}); !strings.Contains(text(err), "neither a number") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want neither a number", name, err)
 		}
 	}
 	if err := New(nil, "").Run(t.Context(), Target{}, &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(1)}}); !strings.Contains(text(err), "no address") {
 		t.Error(err)
 	}
-	plain.Close()
-	if err := New(nil, "").Run(t.Context(), target, &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromString("web")}}); err == nil {
+	silent := &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt(deaf(t))}}
+	if err := New(nil, "").Run(t.Context(), target, silent); err == nil {
 		t.Error("nobody listens, and the hook succeeded")
 	}
 }
@@ -177,7 +196,7 @@ func TestHTTPS(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if len(*asked) != 1 || (fellBack != "") != (name == "plain") || ((*asked)[0].Auth == "") != (name == "plain") {
-			t.Errorf("%s: asked %+v, fell back to %q", name, *asked, fellBack)
+			t.Errorf("%s: asked %+v, fell back to %q; want one request, the secret and no fallback with TLS", name, *asked, fellBack)
 		}
 	}
 }
@@ -196,6 +215,6 @@ func TestHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-version; got != "HTTP/2.0" {
-		t.Error(got)
+		t.Errorf("protocol %s, want HTTP/2.0", got)
 	}
 }
