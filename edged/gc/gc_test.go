@@ -84,7 +84,7 @@ func TestPlan(t *testing.T) {
 		{"pod without anything", Policy{}, []Pod{pod("p", true, 0)}, nil},
 	} {
 		if diff := cmp.Diff(c.want, ids(Plan(c.policy, c.pods, now))); diff != "" {
-			t.Errorf("%s: %s", c.name, diff)
+			t.Errorf("%s: Plan mismatch (-want +got):\n%s", c.name, diff)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func TestClockWentBack(t *testing.T) {
 	past := now.AddDate(-50, 0, 0)
 	got := ids(Plan(Policy{PerContainer: 0, Total: -1, MinAge: time.Hour}, []Pod{pod("p", true, 1, "c/0", exited)}, past))
 	if diff := cmp.Diff([]string{"p-c-0", "p-box-0"}, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("Plan mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -142,18 +142,18 @@ func TestCollector(t *testing.T) {
 	c := New(Options{Runtime: f, Policy: Policy{PerContainer: 0, Total: -1}, Pods: func() []Pod { return []Pod{seen} }, Refresh: f.refresh})
 	n, err := c.Collect(t.Context())
 	if diff := cmp.Diff([]string{"p-c-0"}, f.removed); diff != "" || n != 1 || err != nil || f.reads != 2 {
-		t.Errorf("%d removed after %d reads, %v: %s", n, f.reads, err, diff)
+		t.Errorf("%d removed after %d reads, %v; want 1 and 2; removed mismatch (-want +got):\n%s", n, f.reads, err, diff)
 	}
 	quiet := &fake{}
 	c = New(Options{Runtime: quiet, Policy: Policy{PerContainer: 2, Total: -1}, Pods: func() []Pod { return []Pod{seen} }, Refresh: quiet.refresh})
 	if n, err := c.Collect(t.Context()); n != 0 || err != nil || quiet.reads != 0 {
-		t.Errorf("%d removed after %d reads, %v: there is nothing to remove, and nothing to ask", n, quiet.reads, err)
+		t.Errorf("%d removed after %d reads, %v; want 0 and 0: there is nothing to remove", n, quiet.reads, err)
 	}
 	ended := at(pod("p", true, 1, "a/0", exited, "b/0", exited))
 	f = &fake{pod: ended.Observed, fail: map[string]bool{"p-a-0": true}}
 	c = New(Options{Runtime: f, Policy: Policy{PerContainer: 1, Total: -1}, Pods: func() []Pod { return []Pod{ended} }, Refresh: f.refresh})
 	if n, err := c.RemoveAllDead(t.Context()); n != 1 || err == nil || slices.Contains(f.removed, "p-box-0") {
-		t.Errorf("removed %v, %v: the sandbox stays as long as a container of it", f.removed, err)
+		t.Errorf("%d removed, %v, %v; want 1, an error, and the sandbox to stay with its container", n, f.removed, err)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestLeftovers(t *testing.T) {
 	}, func(uid types.UID) bool { return uid == "a" })
 	want := map[types.UID][]string{"b": {"cgroup", "folder"}, "c": {"folder", "logs"}, "d": {"cgroup"}}
 	if diff := cmp.Diff(want, left); diff != "" || err == nil || err.Error() != "logs: half of them" {
-		t.Error(err, diff)
+		t.Errorf("Leftovers: %v, want logs: half of them; mismatch (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestRemoveDeadLinks(t *testing.T) {
 	dir := t.TempDir()
 	logs, links, other := filepath.Join(dir, "pods"), filepath.Join(dir, "containers"), filepath.Join(dir, "other")
 	if n, err := RemoveDeadLinks(links, logs); n != 0 || err != nil {
-		t.Error(n, err)
+		t.Errorf("RemoveDeadLinks without a folder = %d, %v; want 0", n, err)
 	}
 	for _, d := range []string{logs + "/n_p_1/c", links, other} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
@@ -197,10 +197,10 @@ func TestRemoveDeadLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := RemoveDeadLinks(links, logs); n != 1 || err != nil {
-		t.Error(n, err)
+		t.Errorf("RemoveDeadLinks = %d, %v; want 1", n, err)
 	}
 	if got, later := deadLink(filepath.Join(links, "young"), logs, time.Now()), deadLink(filepath.Join(links, "young"), logs, time.Now().Add(2*linkMinAge)); got || !later {
-		t.Errorf("a link whose log is not there yet is dead: at once %v, later %v", got, later)
+		t.Errorf("a link whose log is not there yet is dead: at once %v, later %v; want false, true", got, later)
 	}
 	if deadLink(filepath.Join(links, "rotating"), logs, time.Now().Add(2*linkMinAge)) {
 		t.Error("a link to a log that is being rotated is dead")
@@ -214,6 +214,6 @@ func TestRemoveDeadLinks(t *testing.T) {
 		left = append(left, e.Name())
 	}
 	if diff := cmp.Diff([]string{"file", "foreign", "relative", "rotating", "there", "tricky", "young"}, left); diff != "" {
-		t.Error(diff)
+		t.Errorf("links left mismatch (-want +got):\n%s", diff)
 	}
 }

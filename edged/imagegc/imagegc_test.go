@@ -84,33 +84,33 @@ func TestCollect(t *testing.T) {
 		}
 		wanted = []string{name("d")}
 		if len(d.removed) > 0 {
-			t.Errorf("%v removed below the threshold", d.removed)
+			t.Errorf("%v removed below the threshold, want none", d.removed)
 		}
 		d.other = 100 // 910 in use; wanted are 500
 		res := collect()
 		if diff := cmp.Diff([]string{"b", "c", "a"}, d.removed); diff != "" || res.Freed != 600 {
-			t.Errorf("freed %d, %s", res.Freed, diff)
+			t.Errorf("freed %d, want 600; removed mismatch (-want +got):\n%s", res.Freed, diff)
 		}
 		d.removed = nil
 		d.add("e", 300)
 		d.add("f", 300) // 910 again
 		_, err := c.Collect(t.Context())
 		if short, ok := errors.AsType[*NotEnoughError](err); !ok || short.Want != 410 || len(d.removed) > 0 {
-			t.Errorf("%v: young images are not to go, and that is to be said; removed %v", err, d.removed)
+			t.Errorf("Collect: %v, removed %v; want 410 bytes missing, and young images to stay", err, d.removed)
 		}
 		time.Sleep(2 * time.Minute)
 		known = false
 		if _, err := c.Collect(t.Context()); !errors.Is(err, ErrUnknown) || len(d.removed) > 0 {
-			t.Errorf("%v: removed %v before the pods are known", err, d.removed)
+			t.Errorf("Collect before the pods are known: %v, removed %v; want %v, none", err, d.removed, ErrUnknown)
 		}
 		known = true
 		_, err = c.Collect(t.Context())
 		if diff := cmp.Diff([]string{"e", "f"}, d.removed); diff != "" || err != nil {
-			t.Error(err, diff)
+			t.Errorf("Collect: %v; removed mismatch (-want +got):\n%s", err, diff)
 		}
 		d.other = 700 // nothing is left to remove
 		if _, err = c.Collect(t.Context()); err == nil || !strings.Contains(err.Error(), "only found 0 bytes eligible to free") {
-			t.Error(err)
+			t.Errorf("Collect: %v, want only found 0 bytes eligible to free", err)
 		}
 	})
 }
@@ -126,10 +126,10 @@ func TestCollectMeasures(t *testing.T) {
 	c := New(Options{State: d, Policy: p, Wanted: func() ([]string, bool) { return nil, true }})
 	res, err := c.Collect(t.Context())
 	if diff := cmp.Diff([]string{"a", "c"}, d.removed); diff != "" || res.Freed != 210 {
-		t.Errorf("freed %d, %s", res.Freed, diff)
+		t.Errorf("freed %d, want 210; removed mismatch (-want +got):\n%s", res.Freed, diff)
 	}
 	if err == nil || !strings.Contains(err.Error(), "example.com/b:1: it is busy") {
-		t.Error(err)
+		t.Errorf("Collect: %v, want example.com/b:1: it is busy", err)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestNeedAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"a", "c"}, d.removed); diff != "" {
-		t.Error(diff)
+		t.Errorf("removed mismatch (-want +got):\n%s", diff)
 	}
 	d.add("e", 1)
 	d.add("f", 1)
@@ -155,7 +155,7 @@ func TestNeedAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Free(t.Context(), nil); err == nil || len(d.removed) != 2 {
-		t.Errorf("%v: removed %v with a keep list that cannot be read", err, d.removed)
+		t.Errorf("Free with a keep list that cannot be read: %v, removed %v; want an error, and 2 as before", err, d.removed)
 	}
 	if err := os.WriteFile(keep, []byte("example.com/[ex]:*\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestNeedAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"a", "c", "b"}, d.removed); diff != "" {
-		t.Error("it goes on though there is enough, or takes what is kept:", diff)
+		t.Errorf("removed until there is enough, without what is kept, mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -186,10 +186,10 @@ func TestUsesBetweenLooks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{"c", "a", "b"}, d.removed); diff != "" {
-			t.Error(diff)
+			t.Errorf("removed mismatch (-want +got):\n%s", diff)
 		}
 		if len(c.used) > 0 {
-			t.Errorf("%d uses are kept after they were counted", len(c.used))
+			t.Errorf("%d uses are kept after they were counted, want none", len(c.used))
 		}
 	})
 }
@@ -209,13 +209,13 @@ func TestMaximumAge(t *testing.T) {
 			time.Sleep(5 * time.Minute)
 		}
 		if len(d.removed) > 0 {
-			t.Errorf("removed %v after an hour", d.removed)
+			t.Errorf("removed %v after an hour, want none", d.removed)
 		}
 		if _, err := c.Collect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{"a"}, d.removed); diff != "" {
-			t.Error(diff)
+			t.Errorf("removed mismatch (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -225,7 +225,7 @@ func TestSandboxImage(t *testing.T) {
 		`{"containerd":{},"sandboxImage":"pause:3.6"}`: "pause:3.6", `{}`: "", `nonsense`: "", ``: "",
 	} {
 		if got := sandboxImage(config); got != want {
-			t.Errorf("%s: %q", config, got)
+			t.Errorf("sandboxImage(%s) = %q, want %q", config, got, want)
 		}
 	}
 }

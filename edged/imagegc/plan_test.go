@@ -61,7 +61,7 @@ func TestRemovable(t *testing.T) {
 		t.Errorf("expired %s, want %s", got, want)
 	}
 	if got := Expired(removable, 0, now); len(got) > 0 {
-		t.Errorf("expired %v without a maximum age", got)
+		t.Errorf("expired %v without a maximum age, want none", got)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestMark(t *testing.T) {
 	}
 	want := []string{NeededByContainer, NeededByPod, NeededByPod, NeededByKeep, NeededBySandbox, NeededBySandbox, "", NeededByContainer, ""}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("needs mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestPodImages(t *testing.T) {
 		Volumes:             []v1.Volume{{}, {VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data"}}}},
 	}}
 	if diff := cmp.Diff([]string{"init", "main", "debug", "data"}, PodImages(pod)); diff != "" {
-		t.Error(diff)
+		t.Errorf("PodImages mismatch (-want +got):\n%s", diff)
 	}
 	static := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.source": "file"}}}
 	for _, c := range []struct {
@@ -108,7 +108,7 @@ func TestPodImages(t *testing.T) {
 		want  bool
 	}{{pod, v1.PodRunning, true}, {pod, "", true}, {pod, v1.PodSucceeded, false}, {pod, v1.PodFailed, false}, {static, v1.PodFailed, true}} {
 		if got := Wants(c.pod, c.phase); got != c.want {
-			t.Errorf("%v %s: %v", c.pod.Annotations, c.phase, got)
+			t.Errorf("Wants(%v, %s) = %v, want %v", c.pod.Annotations, c.phase, got, c.want)
 		}
 	}
 }

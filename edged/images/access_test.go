@@ -21,7 +21,7 @@ func creds(t *testing.T, uid, password string) []credential {
 	}
 	list, err := credentials([]v1.Secret{secret}, "example.com/app:1")
 	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
+		t.Fatalf("credentials = %v, %v; want one", list, err)
 	}
 	return list
 }
@@ -74,7 +74,7 @@ func TestWhoMayUseAnImage(t *testing.T) {
 			}
 			again := &access{dir: a.dir, policy: a.policy, allow: a.allow} // the agent starts anew
 			if got, err := again.allowed(id, image, c.creds); got != c.want || err != nil {
-				t.Errorf("%v, %v", got, err)
+				t.Errorf("allowed = %v, %v; want %v", got, err, c.want)
 			}
 		})
 	}
@@ -93,10 +93,10 @@ func TestRecords(t *testing.T) {
 	}
 	data, err := os.ReadFile(a.path("sha256:1"))
 	if info, _ := os.Stat(filepath.Dir(a.path("sha256:1"))); err != nil || info.Mode().Perm() != 0o700 {
-		t.Error(err, info)
+		t.Errorf("folder of records %v, %v; want mode 0700", info, err)
 	}
 	if text := string(data); len(text) == 0 || strings.Contains(text, "secret-word") {
-		t.Errorf("the record tells the password: %s", text)
+		t.Errorf("record %q, want one without the password", text)
 	}
 	before, err := os.Stat(a.path("sha256:1"))
 	if err != nil {
@@ -119,12 +119,12 @@ func TestRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok, err := a.allowed("sha256:2", "example.com/app:1", nil); !ok || err == nil {
-		t.Errorf("%v, %v", ok, err)
+		t.Errorf("allowed by an empty record = %v, %v; want true and an error", ok, err)
 	}
 	if err := a.pulled("sha256:2", "example.com/app:1", &one[0], nil); err != nil {
 		t.Error(err)
 	}
 	if ok, err := a.allowed("sha256:2", "example.com/app:1", nil); ok || err != nil {
-		t.Errorf("%v, %v", ok, err)
+		t.Errorf("allowed by a new record = %v, %v; want false", ok, err)
 	}
 }

@@ -65,7 +65,7 @@ func TestArchiveNames(t *testing.T) {
 	} {
 		got, err := ArchiveNames(bytes.NewReader(c.data))
 		if diff := cmp.Diff(c.want, got); diff != "" || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: %v %s", c.name, err, diff)
+			t.Errorf("%s: ArchiveNames: %v, want %q; names mismatch (-want +got):\n%s", c.name, err, c.err, diff)
 		}
 	}
 }
@@ -79,11 +79,11 @@ func FuzzArchiveNames(f *testing.F) {
 			return
 		}
 		if !slices.IsSorted(names) {
-			t.Error(names)
+			t.Errorf("names %q, want them sorted", names)
 		}
 		for _, name := range names {
 			if again, err := Normalize(name); err != nil || again != name {
-				t.Errorf("%q is no complete name: %q, %v", name, again, err)
+				t.Errorf("Normalize(%q) = %q, %v; want the same: it is a complete name", name, again, err)
 			}
 		}
 	})

@@ -106,7 +106,7 @@ func TestPolicies(t *testing.T) {
 		s := &service{present: map[string]bool{name: c.there && err == nil}}
 		ref, reason, _ := ensure(t.Context(), New(s, Options{Recorder: &events{}}), testPod(c.image, c.policy))
 		if ref != c.ref || !strings.HasPrefix(reason, c.reason) || (c.reason == "") != (reason == "") || len(s.pulls) != c.pulls {
-			t.Errorf("%q %s there=%v: %q, %q, pulls %v", c.image, c.policy, c.there, ref, reason, s.pulls)
+			t.Errorf("%q %s there=%v: %q, %q, pulls %v; want %q, %q, %d", c.image, c.policy, c.there, ref, reason, s.pulls, c.ref, c.reason, c.pulls)
 		}
 	}
 }
@@ -117,11 +117,11 @@ func TestBackoff(t *testing.T) {
 		p := New(s, Options{Recorder: &events{}})
 		pod := testPod("a:1", v1.PullIfNotPresent)
 		if _, reason, _ := ensure(t.Context(), p, pod); reason != "ErrImagePull: no route to registry" {
-			t.Error(reason)
+			t.Errorf("reason %q, want ErrImagePull: no route to registry", reason)
 		}
 		_, reason, retry := ensure(t.Context(), p, pod)
 		if reason != `ImagePullBackOff: Back-off pulling image "a:1": no route to registry` || time.Until(retry) != 10*time.Second {
-			t.Errorf("%s, again in %v", reason, time.Until(retry))
+			t.Errorf("%s, again in %v; want ImagePullBackOff, in 10s", reason, time.Until(retry))
 		}
 		var delays []time.Duration
 		for range 7 {
@@ -131,13 +131,13 @@ func TestBackoff(t *testing.T) {
 			ensure(t.Context(), p, pod)
 		}
 		if fmt.Sprint(delays) != "[10s 20s 40s 1m20s 2m40s 5m0s 5m0s]" {
-			t.Errorf("delays %v", delays)
+			t.Errorf("delays %v, want [10s 20s 40s 1m20s 2m40s 5m0s 5m0s]", delays)
 		}
 		_, _, retry = ensure(t.Context(), p, pod)
 		time.Sleep(time.Until(retry))
 		s.pull = nil
 		if ref, reason, _ := ensure(t.Context(), p, pod); ref == "" {
-			t.Errorf("it does not heal: %s", reason)
+			t.Errorf("pull after the failures: %q, want it to succeed", reason)
 		}
 	})
 }
@@ -211,7 +211,7 @@ func TestCredentials(t *testing.T) {
 	ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/team/a:1", v1.PullAlways),
 		secret("reg.example.com", "right"), secret("other.example.com", "other"), secret("https://reg.example.com/team", "wrong"))
 	if ref == "" || fmt.Sprint(s.pulls) != "[reg.example.com/team/a:1 as wrong reg.example.com/team/a:1 as right]" {
-		t.Errorf("%q %q %v", ref, reason, s.pulls)
+		t.Errorf("%q, %q, pulls %v; want one as wrong and one as right", ref, reason, s.pulls)
 	}
 	bad := secret("x", "y")
 	bad.Data[v1.DockerConfigJsonKey] = []byte("{secret garbage")
@@ -237,7 +237,7 @@ func TestMatches(t *testing.T) {
 		{"reg.example.com", "busybox", false},
 	} {
 		if got := matches(c.registry, c.image); got != c.want {
-			t.Errorf("%s for %s: %v", c.registry, c.image, got)
+			t.Errorf("matches(%s, %s) = %v, want %v", c.registry, c.image, got, c.want)
 		}
 	}
 }
@@ -269,13 +269,13 @@ func TestPullIsRepaired(t *testing.T) {
 		}
 		p := New(s, Options{Recorder: &events{}, Repair: func(_ context.Context, image string, err error) bool {
 			if image != name || !strings.Contains(err.Error(), "blob not found") {
-				t.Errorf("%s: told of %s: %v", what, image, err)
+				t.Errorf("%s: repair of %s for %v, want %s for blob not found", what, image, err, name)
 			}
 			return tc.repair(s)
 		}})
 		ref, reason, _ := ensure(t.Context(), p, testPod("a:1", tc.policy))
 		if ref != tc.ref || len(s.pulls) != tc.pulls || (ref == "") != (reason != "") {
-			t.Errorf("%s: %q, %q, pulls %v", what, ref, reason, s.pulls)
+			t.Errorf("%s: %q, %q, pulls %v; want %q, %d pulls", what, ref, reason, s.pulls, tc.ref, tc.pulls)
 		}
 	}
 }

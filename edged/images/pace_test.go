@@ -11,16 +11,16 @@ func TestSetPace(t *testing.T) {
 	p := New(nil, Options{Serialize: true, QPS: 5, Burst: 2})
 	first := p.slotsNow()
 	if cap(first) != 1 || p.limit.Limit() != 5 || p.limit.Burst() != 2 {
-		t.Errorf("%d slots, %v a second, %d at once", cap(first), p.limit.Limit(), p.limit.Burst())
+		t.Errorf("%d slots, %v a second, %d at once; want 1, 5, 2", cap(first), p.limit.Limit(), p.limit.Burst())
 	}
 	first <- struct{}{}
 	p.SetPace(Pace{Serialize: true, QPS: 9})
 	if p.slotsNow() != first || p.limit.Limit() != 9 || p.limit.Burst() != 1 {
-		t.Errorf("another pace has other slots, or %v a second, %d at once", p.limit.Limit(), p.limit.Burst())
+		t.Errorf("same slots %v, %v a second, %d at once; want true, 9, 1", p.slotsNow() == first, p.limit.Limit(), p.limit.Burst())
 	}
 	p.SetPace(Pace{MaxParallel: 3})
 	if next := p.slotsNow(); cap(next) != 3 || len(next) != 0 || p.limit.Limit() != rate.Inf {
-		t.Errorf("%d of %d slots, %v a second", len(next), cap(next), p.limit.Limit())
+		t.Errorf("%d of %d slots taken, %v a second; want 0 of 3, no limit", len(next), cap(next), p.limit.Limit())
 	}
 	<-first // the pull ends in the slots that it began in
 	p.SetPace(Pace{})

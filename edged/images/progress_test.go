@@ -69,7 +69,7 @@ func TestDeadlineByProgress(t *testing.T) {
 				took := time.Since(began)
 				if c.after == 0 {
 					if !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("given up after %v: %v", took, err)
+						t.Errorf("given up after %v: %v, want it to go on", took, err)
 					}
 					return
 				}
@@ -77,7 +77,7 @@ func TestDeadlineByProgress(t *testing.T) {
 				if !ok || took < c.after-5*time.Second || took > c.after+5*time.Second || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("after %v: %v; want %q after %v", took, err, c.says, c.after)
 				} else if stalled.After < DefaultProgressTimeout {
-					t.Errorf("given up after %v without progress", stalled.After)
+					t.Errorf("given up after %v without progress, want %v or more", stalled.After, DefaultProgressTimeout)
 				}
 			})
 		})
@@ -96,7 +96,7 @@ func TestSlowPullTells(t *testing.T) {
 		pulled := 0
 		p.opts.Pulled = func() { pulled++ }
 		if ref, reason, _ := ensure(t.Context(), p, testPod("a:1", v1.PullIfNotPresent)); ref == "" {
-			t.Fatal(reason)
+			t.Fatalf("pull: %q, want it to succeed", reason)
 		}
 		want := []string{
 			`Pulling: Pulling image "a:1"`,
@@ -107,7 +107,7 @@ func TestSlowPullTells(t *testing.T) {
 			`Pulled: Successfully pulled image "a:1" in 9m58s (9m58s including waiting). Image size: 0 bytes. It received 59.5 MiB of 60.0 MiB at 101.9 KiB/s.`,
 		}
 		if diff := cmp.Diff(want, rec.list); diff != "" || pulled != 1 {
-			t.Error(pulled, diff)
+			t.Errorf("pulled %d times, want once; events mismatch (-want +got):\n%s", pulled, diff)
 		}
 	})
 }
@@ -118,10 +118,10 @@ func TestStalledPullBacksOff(t *testing.T) {
 		p := New(&service{pull: hangs}, Options{Recorder: &events{}, Meter: newMeter(func(time.Duration) ([]Fetch, uint64) { return nil, 0 })})
 		pod := testPod("a:1", v1.PullIfNotPresent)
 		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason, "ErrImagePull: nothing came for 5m0s") {
-			t.Error(reason)
+			t.Errorf("reason %q, want ErrImagePull: nothing came for 5m0s", reason)
 		}
 		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason, "ImagePullBackOff: Back-off pulling image") {
-			t.Error(reason)
+			t.Errorf("reason %q, want ImagePullBackOff", reason)
 		}
 	})
 }
@@ -129,7 +129,7 @@ func TestStalledPullBacksOff(t *testing.T) {
 func TestBytes(t *testing.T) {
 	for n, want := range map[float64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 20: "5.0 MiB", 3 << 50: "3072.0 TiB"} {
 		if got := Bytes(n); got != want {
-			t.Errorf("%v: %s", n, got)
+			t.Errorf("Bytes(%v) = %s, want %s", n, got, want)
 		}
 	}
 }

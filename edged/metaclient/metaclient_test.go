@@ -45,31 +45,31 @@ func TestPods(t *testing.T) {
 		t.Errorf("err = %v: want one that names the bad ones", err)
 	}
 	if b.asked.Route.Resource != "null/podlist" || b.asked.Route.Operation != model.OpQuery || b.asked.Route.Group != "meta" {
-		t.Errorf("asked %+v", b.asked.Route)
+		t.Errorf("asked %+v, want a query of null/podlist to meta", b.asked.Route)
 	}
 }
 
 func TestObjects(t *testing.T) {
 	c := New(&bus{answer: `{"metadata":{"name":"c"},"data":{"k":"v"}}`})
 	if cm, err := c.ConfigMap(t.Context(), "n", "c"); err != nil || cm.Data["k"] != "v" {
-		t.Error(cm, err)
+		t.Errorf("ConfigMap = %v, %v; want k=v", cm, err)
 	}
 	// The text of an object that speaks of an ErrStatus is no error.
 	c = New(&bus{answer: `{"metadata":{"name":"c"},"data":{"k":"ErrStatus"}}`})
 	if cm, err := c.ConfigMap(t.Context(), "n", "c"); err != nil || cm.Data["k"] != "ErrStatus" {
-		t.Error(cm, err)
+		t.Errorf("ConfigMap = %v, %v; want k=ErrStatus", cm, err)
 	}
 	c = New(&bus{answer: `{"ErrStatus":{"status":"Failure","reason":"NotFound","code":404,"message":"secret \"s\" not found"}}`})
 	if _, err := c.Secret(t.Context(), "n", "s"); !apierrors.IsNotFound(err) || err.Error() != `secret "s" not found` {
-		t.Errorf("err = %v", err)
+		t.Errorf("Secret: %v, want not found", err)
 	}
 	c = New(&bus{bad: errors.New("the disk is full")})
 	if _, err := c.Secret(t.Context(), "n", "s"); err == nil || !strings.Contains(err.Error(), "query n/secret/s: the disk is full") {
-		t.Errorf("err = %v", err)
+		t.Errorf("Secret: %v, want query n/secret/s: the disk is full", err)
 	}
 	c = New(&bus{answer: `[1]`})
 	if _, err := c.Secret(t.Context(), "n", "s"); err == nil || !strings.Contains(err.Error(), "decode n/secret/s") {
-		t.Errorf("err = %v", err)
+		t.Errorf("Secret: %v, want decode n/secret/s", err)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestReports(t *testing.T) {
 	// On the wire a patch is a string that holds JSON.
 	if r := b.asked.Route; r.Resource != "n/podpatch/p" || r.Operation != model.OpPatch || b.asked.Content[0] != '"' ||
 		!strings.HasPrefix(string(b.asked.ContentData()), `{"metadata":{"uid":"1"},"status":{`) || !strings.Contains(string(b.asked.ContentData()), `"phase":"Running"`) {
-		t.Errorf("%+v %s", r, b.asked.Content)
+		t.Errorf("ReportStatus asked %+v %s, want a patch of n/podpatch/p that says Running", r, b.asked.Content)
 	}
 	row, err := json.Marshal([]map[string]string{{"key": "n/podpatch/p", "value": string(b.asked.ContentData())}, {"key": "x", "value": "garbage"}})
 	if err != nil {
@@ -98,22 +98,22 @@ func TestReports(t *testing.T) {
 		t.Errorf("%v, %v: want whose status was reported", owners, err)
 	}
 	if err := c.KeepStatus(t.Context(), pod, v1.PodStatus{}); err != nil || b.asked.Route.Resource != "n/podstatus/p" {
-		t.Error(err, b.asked.Route)
+		t.Errorf("KeepStatus: %v, asked %+v; want n/podstatus/p", err, b.asked.Route)
 	}
 	if err := c.ReportMirrorStatus(t.Context(), pod, v1.PodStatus{Phase: v1.PodRunning}); err != nil || b.asked.Route.Resource != "n/podpatch/p" ||
 		b.asked.Route.Operation != model.OpUpdate || !strings.HasPrefix(string(b.asked.ContentData()), `{"metadata":{"uid":"1"}`) {
-		t.Error(err, b.asked.Route)
+		t.Errorf("ReportMirrorStatus: %v, asked %+v; want an update of n/podpatch/p", err, b.asked.Route)
 	}
 	made := New(&bus{answer: `{"Object":{"metadata":{"name":"p","uid":"made"}},"Err":null}`})
 	if got, err := made.CreatePod(t.Context(), pod); err != nil || got.UID != "made" {
-		t.Error(got, err)
+		t.Errorf("CreatePod = %v, %v; want UID made", got, err)
 	}
 	if err := c.ForgetStatus(t.Context(), pod); err != nil || b.asked.Route.Operation != model.OpDelete {
-		t.Error(err, b.asked.Route)
+		t.Errorf("ForgetStatus: %v, asked %+v; want a delete", err, b.asked.Route)
 	}
 	if err := c.ReportDeleted(t.Context(), pod); err != nil || b.asked.Route.Resource != "n/pod/p" ||
 		string(b.asked.Content) != `{"gracePeriodSeconds":0,"preconditions":{"uid":"1"}}` {
-		t.Errorf("%v %s", err, b.asked.Content)
+		t.Errorf("ReportDeleted: %v, asked %s; want n/pod/p with UID 1 as precondition", err, b.asked.Content)
 	}
 }
 
@@ -122,11 +122,11 @@ func TestRareObjects(t *testing.T) {
 	key := resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeRuntimeClass, Name: "gvisor"}
 	class, err := Get[nodev1.RuntimeClass](t.Context(), New(b), key)
 	if err != nil || class.Handler != "runsc" || b.asked.Route.Resource != "null/runtimeclass/gvisor" || b.asked.Route.Operation != model.OpQuery {
-		t.Errorf("%+v %v, asked %+v", class, err, b.asked.Route)
+		t.Errorf("%+v, %v, asked %+v; want runsc from null/runtimeclass/gvisor", class, err, b.asked.Route)
 	}
 	c := New(&bus{answer: `{"ErrStatus":{"status":"Failure","reason":"ServiceUnavailable","code":503,"message":"unknown here"}}`})
 	if _, err := Get[nodev1.RuntimeClass](t.Context(), c, key); !apierrors.IsServiceUnavailable(err) {
-		t.Errorf("err = %v", err)
+		t.Errorf("RuntimeClass: %v, want ServiceUnavailable", err)
 	}
 	b = &bus{answer: `{"Object":{"metadata":{"name":"n","resourceVersion":"7"}},"Err":null}`}
 	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d", NodeID: "id"}}}}
@@ -135,15 +135,15 @@ func TestRareObjects(t *testing.T) {
 		got, err := do(t.Context(), node)
 		if err != nil || got.ResourceVersion != "7" || b.asked.Route.Resource != "null/csinode/n" || b.asked.Route.Operation != operation ||
 			!strings.Contains(string(b.asked.Content), `"nodeID":"id"`) {
-			t.Errorf("%s: %+v %v, asked %+v %s", operation, got, err, b.asked.Route, b.asked.Content)
+			t.Errorf("%s: %+v, %v, asked %+v %s; want version 7 of null/csinode/n", operation, got, err, b.asked.Route, b.asked.Content)
 		}
 	}
 	c = New(&bus{answer: `{"Object":null,"Err":{"ErrStatus":{"status":"Failure","reason":"Conflict","code":409}}}`})
 	if _, err := c.UpdateCSINode(t.Context(), node); !apierrors.IsConflict(err) {
-		t.Errorf("err = %v", err)
+		t.Errorf("UpdateCSINode: %v, want Conflict", err)
 	}
 	c = New(&bus{answer: `{"metadata":{"name":"n"},"spec":{"drivers":[{"name":"d","nodeID":"id"}]}}`})
 	if got, err := c.CSINode(t.Context(), "n"); err != nil || len(got.Spec.Drivers) != 1 {
-		t.Errorf("%+v %v", got, err)
+		t.Errorf("CSINode = %+v, %v; want one driver", got, err)
 	}
 }

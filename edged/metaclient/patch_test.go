@@ -28,7 +28,7 @@ func TestPatch(t *testing.T) {
 	}
 	uid, kept, err := readPatch(text)
 	if err != nil || uid != "u" {
-		t.Fatal(uid, err)
+		t.Fatalf("readPatch: UID %q, %v; want u", uid, err)
 	}
 	if diff := cmp.Diff(want, kept); diff != "" {
 		t.Errorf("what the store keeps (-want +got):\n%s", diff)
@@ -49,7 +49,7 @@ func TestPatch(t *testing.T) {
 		ready = after.Status.Conditions[1]
 	}
 	if len(after.Status.Conditions) != 2 || ready.Status != v1.ConditionTrue || ready.Reason != "" || ready.Message != "" {
-		t.Errorf("conditions %+v", after.Status.Conditions)
+		t.Errorf("conditions %+v, want two, and Ready true without reason and message", after.Status.Conditions)
 	}
 	want.Conditions, want.NominatedNodeName = after.Status.Conditions, "of the scheduler"
 	if diff := cmp.Diff(want, after.Status); diff != "" {

@@ -73,7 +73,7 @@ func TestOf(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, s); diff != "" {
-		t.Errorf("the static pod has changed:\n%s", diff)
+		t.Errorf("the static pod has changed (-want +got):\n%s", diff)
 	}
 	if !Is(got) || Is(s) {
 		t.Error("a mirror pod is not told from a static one")
@@ -199,7 +199,7 @@ func TestLife(t *testing.T) {
 		w.Gone("m3")
 		w.expect("h,i,i", "m1 m2 m3", "m1 Running,m2 Pending,m3 Pending")
 		if len(w.pods) != 0 {
-			t.Errorf("%v is remembered of what is gone", w.pods)
+			t.Errorf("%v is remembered of what is gone, want nothing", w.pods)
 		}
 	})
 }
@@ -224,7 +224,7 @@ func TestOffline(t *testing.T) {
 		w.cloud.mu.Lock()
 		defer w.cloud.mu.Unlock()
 		if len(w.cloud.created) != 2 || strings.Join(w.cloud.told, ",") != "m1 Running" {
-			t.Errorf("made %v, told %v", w.cloud.created, w.cloud.told)
+			t.Errorf("made %v, told %v; want two made, and m1 Running", w.cloud.created, w.cloud.told)
 		}
 	})
 }
@@ -243,7 +243,7 @@ func TestRefused(t *testing.T) {
 		w.cloud.created, w.cloud.refuse = nil, nil
 		w.cloud.mu.Unlock()
 		if tries < 12 || tries > 25 {
-			t.Errorf("tried %d times within an hour", tries)
+			t.Errorf("tried %d times within an hour, want 12 to 25", tries)
 		}
 		w.Link(false)
 		w.Link(true)
