@@ -38,7 +38,7 @@ func TestLimitOfAllPods(t *testing.T) {
 			}
 		}
 		if v2 := cgroups.IsCgroup2UnifiedMode(); v2 != (m.PodsMemcg() == "") || v2 == (m.PodsPressure() == "") {
-			t.Errorf("cgroup v2: %v, and %q, %q", v2, m.PodsMemcg(), m.PodsPressure())
+			t.Errorf("cgroup v2 %v, memory cgroup %q, pressure %q; want pressure on v2 only", v2, m.PodsMemcg(), m.PodsPressure())
 		}
 	})
 }
@@ -63,13 +63,13 @@ func TestReserved(t *testing.T) {
 		m = New(opts)
 		err := m.Setup(t.Context())
 		if _, limit := errors.AsType[*LimitError](err); !limit || !strings.Contains(fmt.Sprint(err), "there is no cgroup /nowhere.slice; make it, or take its entry out of enforceNodeAllocatable") {
-			t.Errorf("%v", err)
+			t.Errorf("Setup: %v, want a LimitError that names /nowhere.slice", err)
 		}
 		if got, want := values(t, m, system), either("512, -1, 33554432, 77", "59, max 100000, 33554432, 77"); got != want {
 			t.Errorf("the system's cgroup has %q, want %q", got, want)
 		}
 		if got := values(t, m, m.classPath(v1.PodQOSGuaranteed)); !strings.Contains(got, "67108864") {
-			t.Errorf("the pods' cgroup has %q", got)
+			t.Errorf("the pods' cgroup has %q, want 67108864 bytes", got)
 		}
 		if err := m.remove(system); err != nil {
 			t.Error(err)
@@ -90,6 +90,6 @@ func TestGiven(t *testing.T) {
 
 func TestMaxPIDs(t *testing.T) {
 	if n := MaxPIDs(); n < 1000 {
-		t.Errorf("the kernel has room for %d processes", n)
+		t.Errorf("MaxPIDs = %d, want 1000 or more", n)
 	}
 }

@@ -112,7 +112,7 @@ func TestHugePages(t *testing.T) {
 		t.Errorf("a pod that asks for none may have none (-want +got):\n%s", diff)
 	}
 	if none := ContainerResources(p, &p.Spec.Containers[0], ResourceOptions{}).HugepageLimits; none != nil {
-		t.Errorf("limits on a node without huge pages: %v", none)
+		t.Errorf("limits on a node without huge pages: %v, want none", none)
 	}
 	dir := t.TempDir()
 	if hugetlb(dir) {
@@ -185,7 +185,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s at %q: directory %q, want %q", c.driver, c.root, dir, c.dir)
 		}
 		if uid, ok := m.podUID(v1.PodQOSBurstable, filepath.Base(dir)); !ok || uid != "12-ab" {
-			t.Errorf("%s: uid of %q = %q, %v", c.driver, filepath.Base(dir), uid, ok)
+			t.Errorf("%s: uid of %q = %q, %v; want 12-ab", c.driver, filepath.Base(dir), uid, ok)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func TestNames(t *testing.T) {
 func TestMissingControllers(t *testing.T) {
 	dir := t.TempDir()
 	if diff := cmp.Diff([]string{"cpu", "memory", "pids"}, missingControllers(dir)); diff != "" {
-		t.Error(diff)
+		t.Errorf("missingControllers of an empty folder mismatch (-want +got):\n%s", diff)
 	}
 	for _, name := range []string{"cpu", "memory", "pids"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
@@ -207,12 +207,12 @@ func TestMissingControllers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"memory"}, missingControllers(dir)); diff != "" {
-		t.Error(diff)
+		t.Errorf("missingControllers of v1 mismatch (-want +got):\n%s", diff)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpuset cpu io pids\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"memory"}, missingControllers(dir)); diff != "" {
-		t.Error(diff)
+		t.Errorf("missingControllers of v2 mismatch (-want +got):\n%s", diff)
 	}
 }

@@ -162,7 +162,7 @@ func TestRealCgroups(t *testing.T) {
 			}
 		}
 		if uids, err := m.Pods(); err != nil || len(uids) != 0 {
-			t.Errorf("pods %v, %v after the removal", uids, err)
+			t.Errorf("pods %v, %v after the removal, want none", uids, err)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func TestRemovalEndsWhatRuns(t *testing.T) {
 			t.Error(err)
 		}
 		if err := <-ended; err == nil || !strings.Contains(err.Error(), "signal") {
-			t.Errorf("the container's process ended with %v", err)
+			t.Errorf("the container's process ended with %v, want a signal", err)
 		}
 		if m.exists(m.podPath(p)) {
 			t.Error("the pod's cgroup is still there")
@@ -216,7 +216,7 @@ func TestResizePod(t *testing.T) {
 		m := setUp(t, opts)
 		p := pod("77-88", resources("", "cpu=100m memory=64Mi"))
 		if err := m.ResizePod(p); err != nil || m.exists(m.podPath(p)) {
-			t.Errorf("a pod without a cgroup: %v", err)
+			t.Errorf("a pod without a cgroup: %v, exists %v; want no error and no cgroup", err, m.exists(m.podPath(p)))
 		}
 		if err := m.EnsurePod(p); err != nil {
 			t.Fatal(err)
