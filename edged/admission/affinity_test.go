@@ -85,7 +85,7 @@ func TestNodeAffinity(t *testing.T) {
 				if r := k.got.Rejected; r != nil {
 					got = reject
 					if r.Reason != "NodeAffinity" || r.Message != "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector" {
-						t.Errorf("%s: %+v", what, r)
+						t.Errorf("%s: %+v, want reason NodeAffinity and the scheduler's message", what, r)
 					}
 				}
 				if got != k.want {
@@ -122,13 +122,13 @@ func TestTaints(t *testing.T) {
 		node := Node{Whole: true, Taints: []v1.Taint{c.taint}}
 		r := Admit(node, p, nil).Rejected
 		if (r == nil) != c.ok || r != nil && (r.Reason != "TaintToleration" || r.Message != "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate") {
-			t.Errorf("%s: %+v", name, r)
+			t.Errorf("%s: rejected for %+v, want admitted: %v", name, r, c.ok)
 		}
 		if r := Admit(node, static(p), nil).Rejected; r != nil {
-			t.Errorf("%s: a static pod is judged by taints: %+v", name, r)
+			t.Errorf("%s: static pod rejected for %+v, want it admitted whatever the taints", name, r)
 		}
 		if node.Whole = false; Admit(node, p, nil).Rejected != nil {
-			t.Errorf("%s: judged by taints that may be old", name)
+			t.Errorf("%s: rejected for taints that may be old, want admitted", name)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestSelects(t *testing.T) {
 			{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: []string{"edge"}}}}}, true},
 	} {
 		if got := Selects("edge", labels, &v1.NodeSelector{NodeSelectorTerms: tc.terms}); got != tc.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: Selects = %v, want %v", name, got, tc.want)
 		}
 	}
 }

@@ -36,10 +36,10 @@ func TestTranslateWhole(t *testing.T) {
 				t.Fatalf("the file that was made: %v\n%s", err, c.Text)
 			}
 			if diff := cmp.Diff(c.EdgeCore, again); diff != "" {
-				t.Errorf("what was checked is not what was written:\n%s", diff)
+				t.Errorf("what was checked and what was written mismatch (-checked +written):\n%s", diff)
 			}
 			if again.Database.DataSource != here.Store || again.Modules.EdgeHub.TLSCertFile != "/etc/edgecore/certs/server.crt" {
-				t.Errorf("our own places: %s, %s", again.Database.DataSource, again.Modules.EdgeHub.TLSCertFile)
+				t.Errorf("our own places: %s, %s; want %s, /etc/edgecore/certs/server.crt", again.Database.DataSource, again.Modules.EdgeHub.TLSCertFile, here.Store)
 			}
 			was, is := before.Modules.Edged, again.Modules.Edged
 			for what, pair := range map[string][2]string{
@@ -50,12 +50,12 @@ func TestTranslateWhole(t *testing.T) {
 				"static":   {was.TailoredKubeletConfig.StaticPodPath, is.TailoredKubeletConfig.StaticPodPath},
 			} {
 				if pair[0] != pair[1] {
-					t.Errorf("%s was %q, and is %q", what, pair[0], pair[1])
+					t.Errorf("%s is %q, want %q as before", what, pair[1], pair[0])
 				}
 			}
 			// KubeEdge's files have modules switched on that are not there yet: that is said.
 			if !slices.ContainsFunc(c.Notes, func(n Note) bool { return n.Key == "modules.eventBus.enable" || n.Key == "modules.deviceTwin.enable" }) {
-				t.Errorf("nothing is said of the modules that are not there: %v", c.Notes)
+				t.Errorf("notes %v, want one on a module that is not there", c.Notes)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestTranslate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !test.check(c.EdgeCore) {
-				t.Errorf("made this of it:\n%s", c.Text)
+				t.Errorf("the check of the configuration failed, made this of it:\n%s", c.Text)
 			}
 			for _, want := range test.notes {
 				if !slices.ContainsFunc(c.Notes, func(n Note) bool { return n.Key == want.Key && strings.HasPrefix(n.Text, want.Text) }) {
@@ -127,7 +127,7 @@ func TestTranslate(t *testing.T) {
 				}
 			}
 			if len(test.notes) != len(c.Notes) {
-				t.Errorf("notes %q", c.Notes)
+				t.Errorf("notes %q, want %q", c.Notes, test.notes)
 			}
 		})
 	}
@@ -149,7 +149,7 @@ func TestTranslateRefuses(t *testing.T) {
 		c, err := Translate([]byte(text), here)
 		if want == "" { // what is no mapping is taken for one that says nothing
 			if err != nil {
-				t.Errorf("%q: %v", text, err)
+				t.Errorf("Translate(%q): %v, want no error", text, err)
 			}
 			continue
 		}

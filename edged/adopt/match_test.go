@@ -119,19 +119,19 @@ func TestMatch(t *testing.T) {
 			got := Match(test.facts, when)
 			if len(test.want.containers)+len(got.Record.Containers) > 0 {
 				if diff := cmp.Diff(test.want.containers, got.Record.Containers); diff != "" {
-					t.Errorf("containers:\n%s", diff)
+					t.Errorf("containers mismatch (-want +got):\n%s", diff)
 				}
 			}
 			if len(test.want.static)+len(got.Record.Static) > 0 {
 				if diff := cmp.Diff(test.want.static, got.Record.Static); diff != "" {
-					t.Errorf("static pods:\n%s", diff)
+					t.Errorf("static pods mismatch (-want +got):\n%s", diff)
 				}
 			}
 			if got.Containers != test.want.running {
 				t.Errorf("%d containers run on, want %d", got.Containers, test.want.running)
 			}
 			if diff := cmp.Diff(test.want.idle, got.Idle); diff != "" {
-				t.Errorf("idle:\n%s", diff)
+				t.Errorf("idle mismatch (-want +got):\n%s", diff)
 			}
 			if len(got.Lost) != len(test.want.lost) {
 				t.Fatalf("lost %v, want %v", got.Lost, test.want.lost)
@@ -163,7 +163,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(made, r); diff != "" {
-		t.Errorf("read back:\n%s", diff)
+		t.Errorf("record read back mismatch (-want +got):\n%s", diff)
 	}
 	for _, test := range []struct {
 		id            string
@@ -174,13 +174,13 @@ func TestRecord(t *testing.T) {
 		}
 	}
 	if got := (*Record)(nil).Hash("c1", 5); got != 5 {
-		t.Errorf("without a record: %x", got)
+		t.Errorf("Hash without a record = %x, want 5", got)
 	}
 	changed := podOf("agent-edge1", "changed", func(p *v1.Pod) { p.Annotations = map[string]string{"hash": "changed"} })
 	r.StaticPods([]*v1.Pod{static, changed}, "hash")
 	(*Record)(nil).StaticPods([]*v1.Pod{changed}, "hash")
 	if static.UID != "theirs" || static.Annotations["hash"] != "theirs" || changed.UID != "changed" || changed.Annotations["hash"] != "changed" {
-		t.Errorf("static pods %v %v, %v %v", static.UID, static.Annotations, changed.UID, changed.Annotations)
+		t.Errorf("static pods %v %v, %v %v; want theirs, changed", static.UID, static.Annotations, changed.UID, changed.Annotations)
 	}
 }
 

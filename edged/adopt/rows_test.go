@@ -54,14 +54,14 @@ func TestRows(t *testing.T) {
 		`"default"/"default"/[]string(nil)/3607/v1.BoundObjectReference{Kind:"Pod", APIVersion:"v1", Name:"web", UID:"u-web"}`: "serviceaccounttoken",
 	}
 	if diff := cmp.Diff(wantKeys, keys); diff != "" {
-		t.Errorf("rows:\n%s", diff)
+		t.Errorf("rows mismatch (-want +got):\n%s", diff)
 	}
 	var names []string
 	for _, pod := range got.Pods {
 		names = append(names, pod.Name+" "+string(pod.Status.Phase))
 	}
 	if diff := cmp.Diff([]string{"again ", "job Succeeded", "web Running"}, names); diff != "" {
-		t.Errorf("pods:\n%s", diff)
+		t.Errorf("pods mismatch (-want +got):\n%s", diff)
 	}
 	notes := map[string]string{}
 	for _, n := range got.Notes {
@@ -77,7 +77,7 @@ func TestRows(t *testing.T) {
 		delete(notes, key)
 	}
 	if len(notes) > 0 {
-		t.Errorf("more notes: %v", notes)
+		t.Errorf("more notes than wanted: %v", notes)
 	}
 }
 
@@ -85,14 +85,14 @@ func TestRows(t *testing.T) {
 func TestStatus(t *testing.T) {
 	got := Rows([]Row{meta("default/pod/web", "pod", webRow), meta("default/podpatch/web", "podpatch", webDiff)}, "edge1")
 	if len(got.Rows) != 2 {
-		t.Fatalf("rows %v", got.Rows)
+		t.Fatalf("rows %v, want 2", got.Rows)
 	}
 	if string(got.Rows[0].Value) != webRow {
-		t.Errorf("the pod was changed: %s", got.Rows[0].Value)
+		t.Errorf("the pod is %s, want %s", got.Rows[0].Value, webRow)
 	}
 	uid, status, err := metaclient.ReadPatch(got.Rows[1].Value)
 	if err != nil || uid != "u-web" {
-		t.Fatalf("status of %s: %v", uid, err)
+		t.Fatalf("status of %q, %v; want u-web", uid, err)
 	}
 	var want v1.PodStatus
 	if err := json.Unmarshal([]byte(`{"phase":"Running","qosClass":"BestEffort","startTime":"2026-11-21T03:25:03Z","podIP":"10.0.0.7","podIPs":[{"ip":"10.0.0.7"}],
@@ -101,10 +101,10 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want.Conditions, status.Conditions); diff != "" {
-		t.Errorf("conditions:\n%s", diff)
+		t.Errorf("conditions mismatch (-want +got):\n%s", diff)
 	}
 	if status.Phase != want.Phase || status.PodIP != want.PodIP || len(status.PodIPs) != 1 || !status.StartTime.Equal(want.StartTime) || len(status.ContainerStatuses) != 1 || status.ContainerStatuses[0].RestartCount != 2 {
-		t.Errorf("status %+v", status)
+		t.Errorf("status %+v, want %+v", status, want)
 	}
 }
 
@@ -117,7 +117,7 @@ func FuzzRows(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, typ, value string) {
 		for _, row := range Rows([]Row{meta(key, typ, value), meta("default/podpatch/web", "podpatch", value)}, "edge1").Rows {
 			if !json.Valid(row.Value) {
-				t.Errorf("row %s is no JSON: %s", row.Key, row.Value)
+				t.Errorf("row %s is %s, want JSON", row.Key, row.Value)
 			}
 		}
 	})

@@ -83,7 +83,7 @@ func code(t *testing.T, err error) int {
 	}
 	r, ok := errors.AsType[*Refusal](err)
 	if !ok {
-		t.Fatalf("%v is no refusal", err)
+		t.Fatalf("%v, want a refusal", err)
 	}
 	return r.Code
 }
@@ -160,7 +160,7 @@ func TestWhatIsAsked(t *testing.T) {
 	}
 	c.denied = true
 	if err := New(options(c)).Check(withToken("good"), "get", "proxy"); code(t, err) != 403 {
-		t.Errorf("allowed and denied at once: %v", err)
+		t.Errorf("allowed and denied at once: %v, want 403", err)
 	}
 }
 
@@ -179,23 +179,23 @@ func TestStrangers(t *testing.T) {
 			}
 		}
 		if n := len(c.questions()); n > reviewsBurst {
-			t.Errorf("%d questions at once", n)
+			t.Errorf("%d questions at once, want at most %d", n, reviewsBurst)
 		}
 		if n := a.strangers.len() + a.tokens.len() + a.access.len(); n > 3*cacheSize {
-			t.Errorf("%d answers kept", n)
+			t.Errorf("%d answers kept, want at most %d", n, 3*cacheSize)
 		}
 		if err := a.Check(withToken("good"), "get", "pods"); err != nil {
-			t.Errorf("who was known: %v", err)
+			t.Errorf("who was known: %v, want admitted", err)
 		}
 		if err := a.Check(withToken("late"), "get", "pods"); code(t, err) != 503 {
-			t.Errorf("in the flood: %v", err)
+			t.Errorf("in the flood: %v, want 503", err)
 		}
 		time.Sleep(time.Second)
 		if err := a.Check(withToken("late"), "get", "pods"); err != nil {
-			t.Errorf("after the flood: %v", err)
+			t.Errorf("after the flood: %v, want admitted", err)
 		}
 		if err := a.Check(withToken(strings.Repeat("x", maxToken+1)), "get", "pods"); code(t, err) != 401 {
-			t.Errorf("a huge token: %v", err)
+			t.Errorf("a huge token: %v, want 401", err)
 		}
 	})
 }
@@ -289,26 +289,26 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	if asked != 1 {
-		t.Errorf("strangers had the cluster asked %d times", asked)
+		t.Errorf("strangers had the cluster asked %d times, want once", asked)
 	}
 	user, err := a.byCertificate(shows(old.sign(t, admin, x509.ExtKeyUsageClientAuth)))
 	if err != nil || user.Name != "admin" || fmt.Sprint(user.Groups) != "[ops system:authenticated]" {
-		t.Errorf("%+v, %v", user, err)
+		t.Errorf("user %+v, %v; want admin of ops", user, err)
 	}
 	good := old.sign(t, admin, x509.ExtKeyUsageClientAuth)
 	now = now.Add(48 * time.Hour)
 	if err := a.Check(shows(good), "get", "pods"); code(t, err) != 401 {
-		t.Errorf("an expired one: %v", err)
+		t.Errorf("an expired one: %v, want 401", err)
 	}
 	now = now.Add(-48 * time.Hour)
 	// A file of no use changes nothing; a new one does.
 	write([]byte("nothing"))
 	if err := a.Check(shows(good), "get", "pods"); err != nil {
-		t.Errorf("with a broken file: %v", err)
+		t.Errorf("with a broken file: %v, want admitted", err)
 	}
 	write(append(wrong.pem(), '\n'))
 	if err := a.Check(shows(wrong.sign(t, admin, x509.ExtKeyUsageClientAuth)), "get", "pods"); err != nil {
-		t.Errorf("with a new file: %v", err)
+		t.Errorf("with a new file: %v, want admitted", err)
 	}
 	// A cloud that does not answer leaves what was known.
 	bad = errors.New("not connected")
@@ -316,7 +316,7 @@ func TestCertificates(t *testing.T) {
 		t.Error(err)
 	}
 	if err := a.Check(shows(cluster.sign(t, admin, x509.ExtKeyUsageClientAuth)), "get", "pods"); err != nil {
-		t.Errorf("the cluster's after a failure: %v", err)
+		t.Errorf("the cluster's after a failure: %v, want admitted", err)
 	}
 }
 
@@ -336,19 +336,19 @@ func TestCAThatIsNoMore(t *testing.T) {
 		now = fresh.pem()
 		time.Sleep(caAge / 2)
 		if err := a.Check(r, "get", "pods"); err != nil || asked != 1 {
-			t.Errorf("%v, asked %d times", err, asked)
+			t.Errorf("%v, asked %d times; want admitted, once", err, asked)
 		}
 		bad = errors.New("not connected")
 		time.Sleep(caAge)
 		for range 3 { // a CA is not forgotten for want of a link
 			if err := a.Check(r, "get", "pods"); err != nil || asked != 2 {
-				t.Errorf("%v, asked %d times", err, asked)
+				t.Errorf("%v, asked %d times; want admitted, twice", err, asked)
 			}
 		}
 		bad = nil
 		time.Sleep(2 * refreshPace)
 		if err := a.Check(r, "get", "pods"); code(t, err) != 401 {
-			t.Errorf("%v", err)
+			t.Errorf("a CA that the cluster does not trust any more: %v, want 401", err)
 		}
 	})
 }

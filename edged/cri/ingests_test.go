@@ -24,10 +24,10 @@ func TestDecodeIngests(t *testing.T) {
 	got, err := decodeIngests(append(aStatus("layer-sha256:a", 17, 100), aStatus("config-sha256:b", 0, 0)...))
 	want := []Ingest{{"layer-sha256:a", 17, 100}, {"config-sha256:b", 0, 0}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Error(err, diff)
+		t.Errorf("decodeIngests: %v; mismatch (-want +got):\n%s", err, diff)
 	}
 	if got, err := decodeIngests(nil); len(got) > 0 || err != nil {
-		t.Error(got, err)
+		t.Errorf("decodeIngests(nil) = %v, %v; want none", got, err)
 	}
 	if _, err := decodeIngests(aStatus("x", 1, 2)[:5]); err == nil {
 		t.Error("half a message was taken")
@@ -40,7 +40,7 @@ func FuzzDecodeIngests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		list, err := decodeIngests(data)
 		if err == nil && len(list) > len(data) {
-			t.Errorf("%d blobs in %d bytes", len(list), len(data))
+			t.Errorf("%d blobs in %d bytes, want no more than bytes", len(list), len(data))
 		}
 	})
 }

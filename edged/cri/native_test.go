@@ -28,10 +28,10 @@ func TestDecodeTarget(t *testing.T) {
 	target := text(text(nil, 1, "application/vnd.oci.image.index.v1+json"), 2, "sha256:a")
 	image := append(text(nil, 1, "name"), field(3, target)...)
 	if got, err := decodeTarget(field(1, image)); got != "sha256:a" || err != nil {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("decodeTarget = %q, %v; want sha256:a", got, err)
 	}
 	if got, err := decodeTarget(nil); got != "" || err != nil {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("decodeTarget(nil) = %q, %v; want none", got, err)
 	}
 	if _, err := decodeTarget(field(1, image)[:9]); err == nil {
 		t.Error("half a message was taken")
@@ -42,7 +42,7 @@ func TestDecodeBlobs(t *testing.T) {
 	one := append(text(nil, 1, "sha256:a"), number(2, 17)...)
 	got, err := decodeBlobs(append(field(1, one), field(1, text(nil, 1, "sha256:b"))...))
 	if diff := cmp.Diff([]Blob{{"sha256:a", 17}, {"sha256:b", 0}}, got); diff != "" || err != nil {
-		t.Error(err, diff)
+		t.Errorf("decodeBlobs: %v; mismatch (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestDecodeLayers(t *testing.T) {
 	} {
 		got, err := decodeLayers(tc.data)
 		if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != tc.fail {
-			t.Errorf("%s: %v %s", name, err, diff)
+			t.Errorf("%s: %v, want an error: %v; layers mismatch (-want +got):\n%s", name, err, tc.fail, diff)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestManners(t *testing.T) {
 				text = err.Error()
 			}
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(manners{})); diff != "" || text != tc.err {
-				t.Errorf("%v, %s", err, diff)
+				t.Errorf("mannersOf: %v, want %q; mismatch (-want +got):\n%s", err, tc.err, diff)
 			}
 		})
 	}
@@ -102,7 +102,7 @@ func TestAsk(t *testing.T) {
 	got, err := ask(pod, volume.Spec{Name: "v", Inline: &v1.CSIVolumeSource{Driver: "d", ReadOnly: ptr.To(true), FSType: ptr.To("ext4")}}, "dir")
 	// The handle is what a kubelet makes of "u" and "v".
 	if err != nil || !got.readOnly || got.fsType != "ext4" || got.mode != ephemeral || got.handle != handleOf("u", "v") || len(got.handle) != 68 {
-		t.Errorf("%+v %v", got, err)
+		t.Errorf("volume %+v, %v; want a read-only ephemeral one of ext4", got, err)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestCSINodeSteps(t *testing.T) {
 				got = append(got, n.Spec.Drivers)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Error(diff)
+				t.Errorf("steps mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -174,15 +174,15 @@ func TestMarkNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"mine": "1", annotationIDs: `{"a":"1","x":"9"}`, annotationAttach: "true"}, marked.Annotations); diff != "" || marked.Labels["zone"] != "z" {
-		t.Error(diff, marked.Labels)
+		t.Errorf("labels %v, want zone z; annotations mismatch (-want +got):\n%s", marked.Labels, diff)
 	}
 	if again, err := markNode(marked, nil, now, map[string]string{"zone": "z"}); again != nil || err != nil {
-		t.Errorf("marked twice: %v, %v", again, err)
+		t.Errorf("marked again: %v, %v; want nothing to change", again, err)
 	}
 	for _, bad := range []string{"{", "null", "7"} {
 		node.Annotations[annotationIDs] = bad
 		if _, err := markNode(node, nil, now, nil); err == nil || !strings.Contains(err.Error(), "annotation csi.volume.kubernetes.io/nodeid of node n is not readable") {
-			t.Errorf("%s: %v", bad, err)
+			t.Errorf("%s: %v, want the annotation is not readable", bad, err)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func TestLocks(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := l.take(short, "d", "a"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("err = %v", err)
+			t.Errorf("take of a lock that is held: %v, want %v", err, context.DeadlineExceeded)
 		}
 		got := make(chan struct{})
 		go func() {
@@ -221,7 +221,7 @@ func TestLocks(t *testing.T) {
 		release()
 		<-got
 		if len(l.held) > 0 {
-			t.Errorf("left: %v", l.held)
+			t.Errorf("locks left: %v, want none", l.held)
 		}
 	})
 }
@@ -234,10 +234,10 @@ func TestRecord(t *testing.T) {
 	}
 	got, err := readRecord(dir)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Error(diff, err)
+		t.Errorf("readRecord: %v; mismatch (-want +got):\n%s", err, diff)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("in the folder: %v %v", entries, err)
+		t.Errorf("in the folder: %v, %v; want the record only", entries, err)
 	}
 	// A record of a kubelet.
 	text := `{"attachmentID":"csi-5a","driverName":"hostpath.csi.k8s.io","nodeName":"n","specVolID":"pvc-1","volumeHandle":"x","volumeLifecycleMode":"Persistent","seLinuxMountContext":""}`
@@ -245,7 +245,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := readRecord(dir); err != nil || got.Handle != "x" || got.Name != "pvc-1" || got.lifecycle() != persistent {
-		t.Errorf("%+v %v", got, err)
+		t.Errorf("record of a kubelet %+v, %v; want x, pvc-1, persistent", got, err)
 	}
 	if err := errors.Join(removeRecord(dir), os.Symlink("/etc/passwd", filepath.Join(dir, recordFile))); err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func FuzzRecord(f *testing.F) {
 		staging, home := m.staging(r)
 		for _, path := range []string{staging, home, m.target(r, "uid", "/root/pods/uid/volumes/v")} {
 			if path != filepath.Clean(path) || !strings.HasPrefix(path, "/root/plugins/kubernetes.io/csi/") && path != "/root/pods/uid/volumes/v/mount" {
-				t.Fatalf("%q leads to %s", data, path)
+				t.Fatalf("%q leads to %s, want a place below the agent's folder", data, path)
 			}
 		}
 	})
