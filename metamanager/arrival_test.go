@@ -6,12 +6,14 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestMessageTwice: a message of the cloud that comes again, after others have changed what it said, is acknowledged and
@@ -97,12 +99,12 @@ func TestEventStays(t *testing.T) {
 		"KubeEdge's":          {up, 10 * time.Second, always(""), false},
 		"KubeEdge's, at once": {up, time.Hour, always(""), true},
 	} {
-		t.Run(name, func(t *testing.T) {
+		bubble(t, name, func(t *testing.T) {
 			e, h := linkedWith(t, func(m *Module) { m.drain.grace = tc.grace })
 			h.answer(synced(e.noLink))
 			e.ok(e.edged("insert", "default/event/e1", `{"reason":"Started"}`))
 			e.link(tc.link)
-			eventually(t, "it was sent", func() bool { return !h.has("insert default/event/e1", 0) })
+			wait.True(t, "it was sent", func() bool { return !h.has("insert default/event/e1", 0) })
 			e.link(down)
 			if diff := cmp.Diff([]string{"insert default/event/e1"}, e.waiting()); diff != "" {
 				t.Errorf("lost with the link (-want +got):\n%s", diff)
@@ -110,15 +112,16 @@ func TestEventStays(t *testing.T) {
 			h.sent()
 			h.answer(synced(tc.arrives))
 			e.link(tc.link)
-			eventually(t, "it was sent again", func() bool { return !h.has("insert default/event/e1", 0) })
+			wait.True(t, "it was sent again", func() bool { return !h.has("insert default/event/e1", 0) })
 			if tc.stays {
-				time.Sleep(50 * time.Millisecond) // that nothing happens takes a while to see
-				if len(e.waiting()) != 1 {
-					t.Error("it left the outbox")
+				time.Sleep(30 * time.Minute) // of the simulated clock
+				synctest.Wait()
+				if got := e.waiting(); len(got) != 1 {
+					t.Errorf("the outbox holds %v, want the event", got)
 				}
 				return
 			}
-			eventually(t, "it left the outbox", func() bool { return len(e.waiting()) == 0 })
+			wait.True(t, "it left the outbox", func() bool { return len(e.waiting()) == 0 })
 		})
 	}
 }

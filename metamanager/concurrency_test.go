@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // dropping is a bus on which nobody listens.
@@ -91,7 +92,7 @@ func TestDurableBeforeAcknowledged(t *testing.T) {
 		e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u", "1")))
 		answered.Store(true)
 	})
-	eventually(t, "the write begins", func() bool { return s.inside() == 1 })
+	wait.True(t, "the write begins", func() bool { return s.inside() == 1 })
 	if f := e.forwarded(); f != nil || answered.Load() {
 		t.Errorf("forwarded %v, answered %v, before it was written", f, answered.Load())
 	}
@@ -148,7 +149,7 @@ func TestHealthIsTold(t *testing.T) {
 	m := New(dropping{}, s, Options{Health: func(err error) { told = append(told, err) }})
 	insert := model.New("edgecontroller", model.GroupResource, model.OpInsert, "default/pod/one", json.RawMessage(object("default", "one", "u", "1")))
 	if _, err := m.do(t.Context(), insert); !errors.Is(err, store.ErrFull) {
-		t.Error(err)
+		t.Errorf("do with a full store: %v, want %v", err, store.ErrFull)
 	}
 	failing = false
 	if _, err := m.do(t.Context(), insert); err != nil {
@@ -200,7 +201,7 @@ func TestOneObjectInOrderOthersBeside(t *testing.T) {
 		send("default/pod/same", object("default", "same", "u", fmt.Sprint(i+1)))
 	}
 	release(n)
-	eventually(t, "all are written", func() bool { return s.applies() == n && s.inside() == 0 })
+	wait.True(t, "all are written", func() bool { return s.applies() == n && s.inside() == 0 })
 	if s.highest != 1 {
 		t.Errorf("%d writes of one object at a time", s.highest)
 	}
@@ -208,9 +209,9 @@ func TestOneObjectInOrderOthersBeside(t *testing.T) {
 		name := fmt.Sprintf("p%d", i)
 		send("default/pod/"+name, object("default", name, "u", "1"))
 	}
-	eventually(t, "all are written at a time", func() bool { return s.inside() == inHand })
+	wait.True(t, "all are written at a time", func() bool { return s.inside() == inHand })
 	release(n)
-	eventually(t, "all are written", func() bool { return s.applies() == 2*n && s.inside() == 0 })
+	wait.True(t, "all are written", func() bool { return s.applies() == 2*n && s.inside() == 0 })
 }
 
 // TestOrder: many senders and objects; edged sees each object's messages in the order of its sender.
@@ -230,8 +231,7 @@ func TestOrder(t *testing.T) {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := wait.Context(t)
 	last := map[string]int{}
 	for range objects * updates {
 		m, err := e.bus.Receive(ctx, model.ModuleEdged)
@@ -249,8 +249,7 @@ func TestOrder(t *testing.T) {
 // TestEdgedDoesNotKeepUp: what edged could not take is not acknowledged, and is handed on when it comes again.
 func TestEdgedDoesNotKeepUp(t *testing.T) {
 	e := newEdge(t, nil, beehive.WithInbox(1), beehive.WithTimeout(20*time.Millisecond))
-	long, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	long := wait.Context(t)
 	send := func(name string) *model.Message {
 		answer, err := e.bus.SendSync(long, model.ModuleMetaManager,
 			model.New("edgecontroller", model.GroupResource, "insert", "default/pod/"+name, json.RawMessage(object("default", name, "u", "1"))))
@@ -289,7 +288,7 @@ func insertPods(t testing.TB, e *edge, senders, round int) time.Duration {
 		wg.Go(func() {
 			for m := range pods {
 				if answer, err := e.bus.SendSync(t.Context(), model.ModuleMetaManager, m); err != nil || answer.Route.Operation != model.OpResponse {
-					t.Error(answer, err)
+					t.Errorf("answer %+v, %v; want an acknowledgement", answer, err)
 				}
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // hub stands in for edgehub and the cloud behind it: it keeps what it is sent, and answers as the test says.
@@ -68,7 +70,7 @@ func (h *hub) sent() []string {
 	return got
 }
 
-// has tells whether n messages whose names begin so came since sent was called.
+// has reports whether n messages whose names begin so came since sent was called.
 func (h *hub) has(prefix string, n int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +93,13 @@ func (e *edge) noLink(m *model.Message) string {
 	return ""
 }
 
-// newLinked is an edge with a hub, in a bubble of time of its own; the link is down at first.
+// bubble runs a subtest on a simulated clock, so that tries again come at once.
+func bubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// newLinked is an edge with a hub; the link is down at first.
 func newLinked(t *testing.T, opts Options) (*edge, *hub) {
 	t.Helper()
 	e := &edge{t: t, bus: beehive.New(), store: openStore(t)}
@@ -133,7 +141,7 @@ func TestQueries(t *testing.T) {
 	if a := e.edged("query", "default/configmap/conf", "null"); string(a.Content) != want {
 		t.Errorf("over the link: %s, want %s", a.Content, want)
 	}
-	eventually(t, "the answer is acknowledged", func() bool { return h.has("response default/configmap/conf", 1) })
+	wait.True(t, "the answer is acknowledged", func() bool { return h.has("response default/configmap/conf", 1) })
 	h.sent()
 	h.answer(always(object("default", "conf", "u1", "8")))
 	if a := e.edged("query", "default/configmap/conf", "null"); string(a.Content) != want {
@@ -182,7 +190,7 @@ func TestSlowCloud(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all were asked for", func() bool { return h.has("", 2*inHand) })
+	wait.True(t, "all were asked for", func() bool { return h.has("", 2*inHand) })
 	e.ok(e.cloud("insert", "default/configmap/c1", object("default", "c1", "u", "1")))
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
 	cancel()
@@ -196,14 +204,16 @@ func TestAcknowledgementsTravel(t *testing.T) {
 	if err := e.bus.Send(t.Context(), model.ModuleMetaManager, m); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the acknowledgement", func() bool { return slices.Equal(h.sent(), []string{"response default/pod/one"}) })
+	wait.True(t, "the acknowledgement", func() bool { return slices.Equal(h.sent(), []string{"response default/pod/one"}) })
 	if len(e.rows("pod")) != 1 {
 		t.Error("acknowledged and not stored")
 	}
 }
 
 // TestInventory: a cloud of ours is told what is here, and edged hears when all is as it should be.
-func TestInventory(t *testing.T) {
+func TestInventory(t *testing.T) { synctest.Test(t, testInventory) }
+
+func testInventory(t *testing.T) {
 	synced := make(chan struct{}, 9)
 	e, h := newLinked(t, Options{
 		Synced: func(context.Context) { synced <- struct{}{} },
@@ -243,11 +253,11 @@ func TestInventory(t *testing.T) {
 	if told != want {
 		t.Errorf("inventory %s, want %s", told, want)
 	}
-	eventually(t, "edged is told of the link, and that all is there", func() bool {
+	wait.True(t, "edged is told of the link, and that all is there", func() bool {
 		forwarded = append(forwarded, e.forwarded()...)
 		return slices.Equal(forwarded, []string{"connect null/link", "connect null/link"})
 	})
-	eventually(t, "the report has left", func() bool { return len(e.waiting()) == 0 })
+	wait.True(t, "the report has left", func() bool { return len(e.waiting()) == 0 })
 	// The cloud renews the lease itself.
 	h.sent()
 	if a := e.edged("update", "kube-node-lease/lease/n", `{"x":1}`); string(a.Content) != `{"Err":null,"Object":{"x":1}}` {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,7 +38,7 @@ func openStore(t testing.TB) *store.Store {
 	t.Helper()
 	s, recovery, err := store.Open(context.Background(), filepath.Join(t.TempDir(), "edgecore.db"), store.Options{})
 	if err != nil || recovery != nil {
-		t.Fatal(err, recovery)
+		t.Fatalf("store.Open: recovery %v, err %v; want neither", recovery, err)
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -325,16 +324,5 @@ func TestBadMessages(t *testing.T) {
 		if got := e.rows(typ); len(got) != 0 {
 			t.Errorf("stored: %v", got)
 		}
-	}
-}
-
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); {
-		if time.Now().After(end) {
-			t.Fatalf("not so in a minute: %s", what)
-		}
-		time.Sleep(time.Millisecond)
 	}
 }

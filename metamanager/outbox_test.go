@@ -12,6 +12,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // waiting are the keys of the outbox.
@@ -34,20 +35,20 @@ func TestOutboxDrains(t *testing.T) {
 		t.Errorf("sent without a link: %v", got)
 	}
 	e.link(up)
-	eventually(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
+	wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
 	want := []string{"delete default/pod/two", "insert default/event/e1", "patch default/podpatch/one", "patch default/podpatch/two"}
 	if diff := cmp.Diff(want, h.sent()); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
-	eventually(t, "a new report leaves at once", func() bool { return len(e.waiting()) == 0 })
+	wait.True(t, "a new report leaves at once", func() bool { return len(e.waiting()) == 0 })
 	h.answer(e.noLink) // that the link has gone may be noticed by edgehub alone
 	e.link(down)
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Failed"))))
 	h.sent()
 	h.answer(always(good))
 	e.link(up)
-	eventually(t, "what came meanwhile leaves over the new link", func() bool { return len(e.waiting()) == 0 })
+	wait.True(t, "what came meanwhile leaves over the new link", func() bool { return len(e.waiting()) == 0 })
 	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, slices.Compact(h.sent())); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
@@ -79,7 +80,7 @@ func TestOutboxOrder(t *testing.T) {
 		return `"OK"`
 	})
 	e.link(up)
-	eventually(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
+	wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
 }
 
 // TestReportRefused: what the cloud will never take goes, what it may take later stays and comes again.
@@ -97,36 +98,38 @@ func TestReportRefused(t *testing.T) {
 		{"trouble", failure(500, "InternalError"), true},
 		{"no words", `{"Object":null,"Err":{}}`, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		bubble(t, c.name, func(t *testing.T) {
 			e, h := newLinked(t, Options{})
 			h.answer(always(c.answer))
 			e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
 			e.link(up)
 			if !c.again {
-				eventually(t, "it is dropped", func() bool { return len(e.waiting()) == 0 })
+				wait.True(t, "it is dropped", func() bool { return len(e.waiting()) == 0 })
 				return
 			}
-			eventually(t, "it is tried", func() bool { return len(h.sent()) > 0 })
+			wait.True(t, "it is tried", func() bool { return len(h.sent()) > 0 })
 			if len(e.waiting()) != 1 {
 				t.Fatal("the report is lost")
 			}
 			h.answer(always(good))
-			eventually(t, "it is tried again", func() bool { return len(e.waiting()) == 0 })
+			wait.True(t, "it is tried again", func() bool { return len(e.waiting()) == 0 })
 		})
 	}
 }
 
 // TestForbidden: an API server that does not know yet what cloudcore may do is asked again, about pods that are here.
-func TestForbidden(t *testing.T) {
+func TestForbidden(t *testing.T) { synctest.Test(t, testForbidden) }
+
+func testForbidden(t *testing.T) {
 	e, h := newLinked(t, Options{})
 	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
 	h.answer(always(failure(403, "Forbidden")))
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
 	e.ok(e.edged("patch", "default/podpatch/gone", quote(t, patch("u2", "Running"))))
 	e.link(up)
-	eventually(t, "that on a pod which is gone is dropped", func() bool { return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"}) })
+	wait.True(t, "that on a pod which is gone is dropped", func() bool { return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"}) })
 	h.answer(always(good))
-	eventually(t, "the other is tried again", func() bool { return len(e.waiting()) == 0 })
+	wait.True(t, "the other is tried again", func() bool { return len(e.waiting()) == 0 })
 }
 
 // TestNewerReportOvertakes: the answer to a report is none to a newer one.
@@ -151,7 +154,7 @@ func TestNewerReportOvertakes(t *testing.T) {
 	<-first
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
 	close(release)
-	eventually(t, "both are answered", func() bool { return len(e.waiting()) == 0 })
+	wait.True(t, "both are answered", func() bool { return len(e.waiting()) == 0 })
 	if diff := cmp.Diff([]string{patch("u1", "Pending"), patch("u1", "Running")}, contents); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
