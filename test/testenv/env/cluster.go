@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
@@ -57,6 +59,31 @@ func (c *Cluster) With(t testing.TB) *Cluster {
 	sub := *c
 	sub.T = t
 	return &sub
+}
+
+// WithCloud returns the same cluster with another cloudcore, which has the same CA and runs until the test ends.
+func (c *Cluster) WithCloud(t testing.TB) *Cluster {
+	t.Helper()
+	sub := c.With(t)
+	var err error
+	sub.Cloud, err = cloud.New(cloud.Options{
+		Binary:     c.built.Cloud,
+		Dir:        filepath.Join(t.TempDir(), "cloudcore"),
+		Kubeconfig: c.Cloud.Kubeconfig,
+		Hub:        c.Cloud.Hub,
+	})
+	Must(t, err)
+	t.Cleanup(func() {
+		if err := sub.Cloud.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		CheckLog(t, sub.Cloud.Log())
+		if t.Failed() {
+			t.Logf("the end of the log of another cloudcore:\n%s", daemon.Tail(sub.Cloud.Log(), 30))
+		}
+	})
+	Must(t, sub.Cloud.Start(t.Context()))
+	return sub
 }
 
 // Cable starts a proxy in front of cloudcore's link that a test can cut.
