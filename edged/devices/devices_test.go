@@ -25,6 +25,7 @@ var _ plugins.Handler = (*Manager)(nil)
 
 // TestLife: devices come, fall ill, are given out and back, and go.
 func TestLife(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	if m.Wants(wants("1", camera, "1")) || m.Serves(camera) {
@@ -43,7 +44,7 @@ func TestLife(t *testing.T) {
 	}
 	err := m.Allocate(t.Context(), two)
 	if err == nil || err.Error() != "requested number of devices unavailable for example.com/camera. Requested: 2, Available: 1" {
-		t.Errorf("two of one: %v", err)
+		t.Errorf("two of one: %v, want requested number of devices unavailable", err)
 	}
 	got, err := m.Container(t.Context(), one, &one.Spec.Containers[0])
 	if err != nil || len(got.Devices) != 1 || got.Devices[0].HostPath != "/dev/b" || got.Envs["DEVICES"] != "b" {
@@ -69,6 +70,7 @@ func TestLife(t *testing.T) {
 
 // TestPluginEnds: its devices are counted and not given out for a grace, and then no more; it may come back.
 func TestPluginEnds(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	changed := make(chan struct{}, 100)
 	m, _ := running(t, Options{Dir: dir, Changed: func() { changed <- struct{}{} }})
@@ -108,6 +110,7 @@ func TestPluginEnds(t *testing.T) {
 // TestNewPluginTakesOver: a plugin that registers beside another of its resource replaces it, and the end of the
 // old one changes nothing.
 func TestNewPluginTakesOver(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	old := plugged(t, dir, camera, "old.sock", &fake{}, "a")
@@ -124,6 +127,7 @@ func TestNewPluginTakesOver(t *testing.T) {
 
 // TestStreamEnds: a plugin whose stream breaks off while its socket stays is asked again.
 func TestStreamEnds(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	f := &fake{}
@@ -137,6 +141,7 @@ func TestStreamEnds(t *testing.T) {
 
 // TestPluginRestarts: a plugin that comes back to its socket and registers is watched once, however often that happens.
 func TestPluginRestarts(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	f := plugged(t, dir, camera, "camera.sock", &fake{}, "a")
@@ -151,10 +156,10 @@ func TestPluginRestarts(t *testing.T) {
 		counts(t, m, camera, 1, 1)
 		wait.Until(t, "one watch", func() error {
 			if state := before.conn.GetState(); state != connectivity.Shutdown {
-				return fmt.Errorf("the connection of before is %s", state)
+				return fmt.Errorf("the connection of before is %s, want %s", state, connectivity.Shutdown)
 			}
 			if n := f.watched(0); n != 1 {
-				return fmt.Errorf("watched %d times", n)
+				return fmt.Errorf("watched %d times, want once", n)
 			}
 			return nil
 		})
@@ -164,6 +169,7 @@ func TestPluginRestarts(t *testing.T) {
 // TestAgentRestarts: what was allocated is known again; sockets are removed, so that plugins notice; and after a
 // reboot the plugin prepares the same devices anew.
 func TestAgentRestarts(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, stop := running(t, Options{Dir: dir, BootID: "boot-1"})
 	plugged(t, dir, camera, "camera.sock", &fake{}, "a", "b", "c")
@@ -194,7 +200,7 @@ func TestAgentRestarts(t *testing.T) {
 		t.Error("a device of another pod is given out")
 	}
 	if asked, _ := back.calls(); len(asked) != 0 {
-		t.Errorf("asked anew in the same boot: %v", asked)
+		t.Errorf("asked in the same boot: %v, want nothing", asked)
 	}
 	stop()
 
@@ -221,6 +227,7 @@ func TestAgentRestarts(t *testing.T) {
 
 // TestInitContainers: what an init container has goes to the containers after it; what a sidecar has does not.
 func TestInitContainers(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	plugged(t, dir, camera, "camera.sock", &fake{}, "a", "b", "c", "d")
@@ -241,12 +248,13 @@ func TestInitContainers(t *testing.T) {
 		t.Errorf("held devices mismatch (-want +got):\n%s", diff)
 	}
 	if again := m.leftBy(pod, &pod.Spec.Containers[1], camera); len(again) != 0 {
-		t.Errorf("left for a container that comes later: %v", again)
+		t.Errorf("left for a container that comes later: %v, want nothing", again)
 	}
 }
 
 // TestPreferred: what a plugin prefers is taken as far as it is there, and its silence or nonsense does no harm.
 func TestPreferred(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	f := &fake{options: api.DevicePluginOptions{GetPreferredAllocationAvailable: true, PreStartRequired: true}}
@@ -254,7 +262,7 @@ func TestPreferred(t *testing.T) {
 	var failure error
 	f.prefer = func(_ context.Context, r *api.ContainerPreferredAllocationRequest) ([]string, error) {
 		if r.AllocationSize != 2 || len(r.AvailableDeviceIDs) != 4 {
-			t.Errorf("asked %v", r)
+			t.Errorf("asked %v, want 2 of 4", r)
 		}
 		return answer, failure
 	}
@@ -287,6 +295,7 @@ func TestPreferred(t *testing.T) {
 
 // TestRegistersFirst: a plugin may register before it serves, and say its options with that.
 func TestRegistersFirst(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	f := &fake{old: true}
@@ -313,6 +322,7 @@ func TestRegistersFirst(t *testing.T) {
 
 // TestAnnounced: a plugin that the folder of all plugins has found, and that leaves it again.
 func TestAnnounced(t *testing.T) {
+	t.Parallel()
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	(&fake{}).serve(t, elsewhere, "p.sock", "a")
@@ -338,6 +348,7 @@ func TestAnnounced(t *testing.T) {
 
 // TestHanging: a plugin that hangs delays its own pod only, and no longer than that pod is wanted.
 func TestHanging(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	hangs := make(chan struct{}, 1)
@@ -375,6 +386,7 @@ func TestHanging(t *testing.T) {
 
 // TestRace: pods that come at once get different devices, and none more than it asked for.
 func TestRace(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	f := &fake{options: api.DevicePluginOptions{GetPreferredAllocationAvailable: true}}

@@ -204,7 +204,8 @@ func counts(t *testing.T, m *Manager, name v1.ResourceName, capacity, allocatabl
 		have, known := c[name]
 		free := a[name]
 		if !known || have.Value() != capacity || free.Value() != allocatable {
-			return fmt.Errorf("%v, allocatable %v, known %v; want %d, %d", have.Value(), free.Value(), known, capacity, allocatable)
+			return fmt.Errorf("%v, allocatable %v, known %v; want %d, %d",
+				have.Value(), free.Value(), known, capacity, allocatable)
 		}
 		return nil
 	})

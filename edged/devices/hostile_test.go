@@ -15,6 +15,7 @@ import (
 )
 
 func TestRegistrationIsRefused(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	(&fake{}).serve(t, dir, "there.sock", "a")
@@ -43,7 +44,8 @@ func TestRegistrationIsRefused(t *testing.T) {
 		m.resources[fmt.Sprintf("example.com/n%d", i)] = &pool{ended: time.Now()}
 	}
 	m.mu.Unlock()
-	if err := register(t, dir, &api.RegisterRequest{Version: api.Version, ResourceName: "example.com/last", Endpoint: "there.sock"}); err != nil {
+	last := &api.RegisterRequest{Version: api.Version, ResourceName: "example.com/last", Endpoint: "there.sock"}
+	if err := register(t, dir, last); err != nil {
 		t.Fatal(err)
 	}
 	if err := register(t, dir, &api.RegisterRequest{Version: api.Version, ResourceName: camera, Endpoint: "there.sock"}); err == nil || !strings.Contains(err.Error(), "256 resources are registered") {
@@ -53,6 +55,7 @@ func TestRegistrationIsRefused(t *testing.T) {
 
 // TestNobodyServes: a registration whose socket nobody serves is refused when the plugin has had its time to answer.
 func TestNobodyServes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	m := New(Options{Dir: dir})
 	m.optionsTimeout = time.Millisecond
@@ -67,6 +70,7 @@ func TestNobodyServes(t *testing.T) {
 }
 
 func TestListsAreBounded(t *testing.T) {
+	t.Parallel()
 	list := []*api.Device{nil, {ID: ""}, {ID: strings.Repeat("x", maxDeviceID+1)}, {ID: "twice"}, {ID: "twice", Health: api.Healthy}}
 	for i := range maxDevices + 9 {
 		list = append(list, &api.Device{ID: fmt.Sprint("d", i), Health: api.Healthy, Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{nil, {ID: 1}}}})
@@ -89,7 +93,7 @@ func TestAnswers(t *testing.T) {
 		}
 	}
 	if a, err := newAnswer(nil); err != nil || len(a.Devices) != 0 {
-		t.Errorf("an empty answer: %+v, %v", a, err)
+		t.Errorf("an empty answer: %+v, %v; want no devices", a, err)
 	}
 	one, err := newAnswer(&api.ContainerAllocateResponse{
 		Envs: map[string]string{"A": "1", "B": "1"}, Annotations: map[string]string{"x": "1"}, CdiDevices: []*api.CDIDevice{{Name: "example.com/gpu=0"}},
@@ -117,10 +121,10 @@ func TestAnswers(t *testing.T) {
 	}
 	vars := got.Variables([]*runtimeapi.KeyValue{{Key: "B"}})
 	if len(vars) != 2 || vars[0].Key != "A" || vars[1].Key != "C" {
-		t.Errorf("%v: a variable of the container itself is not to be set", vars)
+		t.Errorf("variables %v, want A and C: B is the container's own", vars)
 	}
 	if mounts := got.MountsBeside([]*runtimeapi.Mount{{ContainerPath: "/m/"}}); len(mounts) != 1 || mounts[0].ContainerPath != "/n" {
-		t.Errorf("%v: a mount of the container itself is not to be hidden", mounts)
+		t.Errorf("mounts %v, want /n: /m is the container's own", mounts)
 	}
 }
 
@@ -165,7 +169,7 @@ func TestFileIsDamaged(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 		if aside, err := os.ReadFile(filepath.Join(dir, fileName+".corrupt")); err != nil || string(aside) != text {
-			t.Errorf("%s: %q, %v", name, aside, err)
+			t.Errorf("%s: %q was set aside, %v; want %q", name, aside, err, text)
 		}
 	}
 }
