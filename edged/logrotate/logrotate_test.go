@@ -234,6 +234,7 @@ func content(t *testing.T, log string) (text string, files int, bytes int64) {
 // TestRotates: a log that grows is rotated without losing a line that is younger than the oldest part; a quiet one is
 // watched by the kernel, and noticed when it is written again.
 func TestRotates(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "0.log")
 	w := newWriter(t, log)
@@ -241,7 +242,8 @@ func TestRotates(t *testing.T) {
 	r := start(t, Options{MaxSize: 10_000, MaxFiles: 3, Interval: time.Hour, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
 	kernel := r.watch
 	for round := 1; round <= 3; round++ { // the first part is removed at the third
-		wait.Until(t, "the kernel to watch the log", func() error { // nobody looks at it any more: only the kernel says when it is written
+		// Nobody looks at it any more: only the kernel reports when it is written.
+		wait.Until(t, "the kernel to watch the log", func() error {
 			kernel.mu.Lock()
 			defer kernel.mu.Unlock()
 			if kernel.descriptors["c"] == 0 {
@@ -267,7 +269,8 @@ func TestRotates(t *testing.T) {
 	text, files, _ := content(t, log)
 	lines := strings.Fields(text)
 	if files != 3 || len(lines) < 240 || lines[len(lines)-1] != fmt.Sprint(w.n-1) {
-		t.Fatalf("%d files, %d lines, the last %s; want 3, at least 240 and %d", files, len(lines), lines[len(lines)-1], w.n-1)
+		t.Fatalf("%d files, %d lines, the last %s; want 3, at least 240 and %d",
+			files, len(lines), lines[len(lines)-1], w.n-1)
 	}
 	for i, l := range lines {
 		if want := fmt.Sprint(w.n - len(lines) + i); l != want {
@@ -278,6 +281,7 @@ func TestRotates(t *testing.T) {
 
 // TestLimitComesLater: a log that has no limit at first is rotated once there is one.
 func TestLimitComesLater(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "0.log")
 	w := newWriter(t, log)
@@ -300,6 +304,7 @@ func TestLimitComesLater(t *testing.T) {
 
 // TestFlood: what a log takes stays bounded while it is written as fast as it can be.
 func TestFlood(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "0.log")
 	w := newWriter(t, log)
@@ -438,6 +443,7 @@ func TestTakePlace(t *testing.T) {
 
 // TestRotatedWhileTidied: a part that comes while others are looked after is not removed for its size before it was compressed.
 func TestRotatedWhileTidied(t *testing.T) {
+	t.Parallel()
 	r := New(Options{MaxSize: 1000, MaxFiles: 3})
 	text := bytes.Repeat([]byte("the same line again and again\n"), 200)
 	tries := 60
@@ -452,7 +458,8 @@ func TestRotatedWhileTidied(t *testing.T) {
 		}
 		tidied := make(chan error, 1)
 		go func() { tidied <- r.tidy(t.Context(), log) }()
-		for began := time.Now(); time.Since(began) < time.Duration(i)*120*time.Microsecond/time.Duration(tries); { // a sleep is never as short
+		later := time.Duration(i) * 120 * time.Microsecond / time.Duration(tries)
+		for began := time.Now(); time.Since(began) < later; { // a sleep is never as short
 		}
 		if err := os.Rename(log, log+"."+nextStamp(nil, time.Now())); err != nil {
 			t.Fatal(err)
@@ -461,7 +468,7 @@ func TestRotatedWhileTidied(t *testing.T) {
 			t.Fatal(err)
 		}
 		if parts, err := partsOf(log); err != nil || len(parts) != 1 || !parts[0].gz {
-			t.Fatalf("try %d: parts %+v, %v", i, parts, err)
+			t.Fatalf("try %d: parts %+v, %v; want one, compressed", i, parts, err)
 		}
 	}
 }
