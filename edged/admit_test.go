@@ -35,7 +35,7 @@ func TestWantedStops(t *testing.T) {
 	w.prepare("1", true)
 	w.unjudge("1")
 	if got, _ := w.get("1"); got.preparing || got.admitted {
-		t.Errorf("%+v: not judged anew", got)
+		t.Errorf("get(1) = %+v, want it neither admitted nor being made ready", got)
 	}
 }
 

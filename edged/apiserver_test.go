@@ -39,7 +39,7 @@ func TestAPIIsOpenedForSomebody(t *testing.T) {
 			continue
 		}
 		if cert, err := e.api.certificate.Get(&tls.ClientHelloInfo{}); err != nil || cert.Leaf.Subject.CommonName != "n1@edgecore" {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: certificate of %v, %v; want n1@edgecore", name, cert, err)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func TestAPIRoutesBySwitch(t *testing.T) {
 		"/configz": {Config: func() any { return nil }}, "/logs/{path...}": {SystemLogs: true}, "/debug/pprof/": {Profiling: true}, "/debug/flags/v": {Flags: true},
 	} {
 		if has(APIOptions{}, pattern) || !has(o, pattern) {
-			t.Errorf("%s: %v without, %v with", pattern, has(APIOptions{}, pattern), has(o, pattern))
+			t.Errorf("%s: %v without, %v with; want false, true", pattern, has(APIOptions{}, pattern), has(o, pattern))
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestObservations(t *testing.T) {
 		t.Errorf("without a limit of pods (-want +got):\n%s", diff)
 	}
 	if got := observations(stats.NodeUsage{}, 200); len(got) > 0 {
-		t.Errorf("of nothing: %v", got)
+		t.Errorf("observations of nothing: %v, want none", got)
 	}
 }
 

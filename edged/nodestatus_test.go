@@ -123,6 +123,6 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	if got := (&Edged{opts: Options{Interface: "none-such"}}).hostIPs(); got != nil {
-		t.Errorf("%v of an interface that is not there", got)
+		t.Errorf("addresses %v of an interface that is not there, want none", got)
 	}
 }

@@ -75,6 +75,6 @@ func TestAllocate(t *testing.T) {
 		t.Errorf("after a restart: %s, %+v; want 2, and one change from 1", cpuOf(got), left)
 	}
 	if probes, err := again.resize(context.Background(), asking("1"), obs, nil); err != nil || len(probes) != 0 {
-		t.Errorf("a container that has what it was allocated: %v, %v", probes, err)
+		t.Errorf("a container that has what it was allocated: %v, %v; want no probes", probes, err)
 	}
 }

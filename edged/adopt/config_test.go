@@ -39,7 +39,8 @@ func TestTranslateWhole(t *testing.T) {
 				t.Errorf("what was checked and what was written mismatch (-checked +written):\n%s", diff)
 			}
 			if again.Database.DataSource != here.Store || again.Modules.EdgeHub.TLSCertFile != "/etc/edgecore/certs/server.crt" {
-				t.Errorf("our own places: %s, %s; want %s, /etc/edgecore/certs/server.crt", again.Database.DataSource, again.Modules.EdgeHub.TLSCertFile, here.Store)
+				t.Errorf("our own places: %s, %s; want %s, /etc/edgecore/certs/server.crt",
+					again.Database.DataSource, again.Modules.EdgeHub.TLSCertFile, here.Store)
 			}
 			was, is := before.Modules.Edged, again.Modules.Edged
 			for what, pair := range map[string][2]string{

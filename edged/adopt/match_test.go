@@ -180,7 +180,8 @@ func TestRecord(t *testing.T) {
 	r.StaticPods([]*v1.Pod{static, changed}, "hash")
 	(*Record)(nil).StaticPods([]*v1.Pod{changed}, "hash")
 	if static.UID != "theirs" || static.Annotations["hash"] != "theirs" || changed.UID != "changed" || changed.Annotations["hash"] != "changed" {
-		t.Errorf("static pods %v %v, %v %v; want theirs, changed", static.UID, static.Annotations, changed.UID, changed.Annotations)
+		t.Errorf("static pods %v %v, %v %v; want theirs, changed",
+			static.UID, static.Annotations, changed.UID, changed.Annotations)
 	}
 }
 

@@ -38,7 +38,8 @@ func TestLimitOfAllPods(t *testing.T) {
 			}
 		}
 		if v2 := cgroups.IsCgroup2UnifiedMode(); v2 != (m.PodsMemcg() == "") || v2 == (m.PodsPressure() == "") {
-			t.Errorf("cgroup v2 %v, memory cgroup %q, pressure %q; want pressure on v2 only", v2, m.PodsMemcg(), m.PodsPressure())
+			t.Errorf("cgroup v2 %v, memory cgroup %q, pressure %q; want pressure on v2 only",
+				v2, m.PodsMemcg(), m.PodsPressure())
 		}
 	})
 }

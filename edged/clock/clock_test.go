@@ -106,8 +106,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestWatch: the kernel takes it, and it ends with its context. That it reports is shown on a machine whose clock may be set
-// (test/vm).
+// TestWatch: the kernel accepts the timer, and Watch ends with its context. That it reports a clock that was set is shown
+// in test/vm, on a machine whose clock may be set.
 func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

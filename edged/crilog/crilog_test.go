@@ -117,6 +117,7 @@ func printed(t *testing.T, out *safeBuffer, want string) {
 
 // TestFollow goes on over growth in parts, a rotation and a restart.
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	current := filepath.Join(dir, "0.log")
 	write(t, current, entry(1, "stdout F one"))
@@ -150,6 +151,7 @@ func TestFollow(t *testing.T) {
 
 // TestFollowAttempt ends when the container has ended, goes on over a rotation, and not into the next attempt.
 func TestFollowAttempt(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	current := filepath.Join(dir, "3.log")
 	write(t, current, entry(1, "stdout F one")+entry(1, "stderr F err"))
@@ -187,8 +189,8 @@ func TestFollowAttempt(t *testing.T) {
 	}
 }
 
-// TestLastWords: what a runtime writes until lastWords after the container ended is printed. Nothing shortens that time:
-// neither a file event, nor an error of the watch, nor the periodic check.
+// TestLastWords: what a runtime writes until lastWords after the container ended is printed. Nothing shortens that
+// time: neither a file event, nor an error of the watch, nor the periodic check.
 func TestLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "0.log")
@@ -244,7 +246,7 @@ func TestNoEndOfLine(t *testing.T) {
 		t.Errorf("%d bytes, want %d", len(got), len(raw))
 	}
 	if out.Len() < len(raw)+3 {
-		t.Errorf("%d bytes in all: the line went out as a whole", out.Len())
+		t.Errorf("%d bytes in all, want %d or more: the line went out as a whole", out.Len(), len(raw)+3)
 	}
 }
 
@@ -253,7 +255,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("x stdout P"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if line, ok := Parse(raw); ok && !bytes.HasSuffix(raw, line.Text) {
-			t.Errorf("%q: text %q is not its end", raw, line.Text)
+			t.Errorf("Parse(%q): text %q, want its end", raw, line.Text)
 		}
 	})
 }

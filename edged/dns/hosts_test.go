@@ -136,7 +136,8 @@ func TestHostsFileIsWrittenWhenItDiffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := stat(); again.Mtim.Nano() != 1e9 {
-		t.Errorf("written again without need, at %v; want the time %v", time.Unix(0, again.Mtim.Nano()), time.Unix(1, 0))
+		t.Errorf("written again without need, at %v; want the time %v",
+			time.Unix(0, again.Mtim.Nano()), time.Unix(1, 0))
 	}
 	for name, wreck := range map[string]func() error{
 		"same size":  func() error { return os.WriteFile(path, []byte(strings.Repeat("x", int(first.Size))), 0o644) },

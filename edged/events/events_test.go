@@ -52,7 +52,8 @@ func TestSimilarEvents(t *testing.T) {
 	list := r.List()
 	combined := list[len(list)-2]
 	if len(list) != similarMax+1 || combined.Count != 90 || combined.Message != "(combined from similar events): request 99 failed" || len(sunk) != 101 {
-		t.Fatalf("%d events, %d reported, want %d, 101, and 90 combined: %+v", len(list), len(sunk), similarMax+1, combined)
+		t.Fatalf("%d events, %d reported, want %d, 101, and 90 combined: %+v",
+			len(list), len(sunk), similarMax+1, combined)
 	}
 	if again := list[len(list)-1]; again.Message != "request 3 failed" || again.Count != 2 {
 		t.Errorf("event %+v, want request 3 failed, twice", again)

@@ -142,7 +142,8 @@ func TestCollector(t *testing.T) {
 	c := New(Options{Runtime: f, Policy: Policy{PerContainer: 0, Total: -1}, Pods: func() []Pod { return []Pod{seen} }, Refresh: f.refresh})
 	n, err := c.Collect(t.Context())
 	if diff := cmp.Diff([]string{"p-c-0"}, f.removed); diff != "" || n != 1 || err != nil || f.reads != 2 {
-		t.Errorf("%d removed after %d reads, %v; want 1 and 2; removed mismatch (-want +got):\n%s", n, f.reads, err, diff)
+		t.Errorf("%d removed after %d reads, %v; want 1 and 2; removed mismatch (-want +got):\n%s",
+			n, f.reads, err, diff)
 	}
 	quiet := &fake{}
 	c = New(Options{Runtime: quiet, Policy: Policy{PerContainer: 2, Total: -1}, Pods: func() []Pod { return []Pod{seen} }, Refresh: quiet.refresh})

@@ -155,7 +155,8 @@ func TestNeedAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Free(t.Context(), nil); err == nil || len(d.removed) != 2 {
-		t.Errorf("Free with a keep list that cannot be read: %v, removed %v; want an error, and 2 as before", err, d.removed)
+		t.Errorf("Free with a keep list that cannot be read: %v, removed %v; want an error, and 2 as before",
+			err, d.removed)
 	}
 	if err := os.WriteFile(keep, []byte("example.com/[ex]:*\n"), 0o600); err != nil {
 		t.Fatal(err)

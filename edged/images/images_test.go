@@ -106,7 +106,8 @@ func TestPolicies(t *testing.T) {
 		s := &service{present: map[string]bool{name: c.there && err == nil}}
 		ref, reason, _ := ensure(t.Context(), New(s, Options{Recorder: &events{}}), testPod(c.image, c.policy))
 		if ref != c.ref || !strings.HasPrefix(reason, c.reason) || (c.reason == "") != (reason == "") || len(s.pulls) != c.pulls {
-			t.Errorf("%q %s there=%v: %q, %q, pulls %v; want %q, %q, %d", c.image, c.policy, c.there, ref, reason, s.pulls, c.ref, c.reason, c.pulls)
+			t.Errorf("%q %s there=%v: %q, %q, pulls %v; want %q, %q, %d",
+				c.image, c.policy, c.there, ref, reason, s.pulls, c.ref, c.reason, c.pulls)
 		}
 	}
 }

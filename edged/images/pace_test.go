@@ -16,7 +16,8 @@ func TestSetPace(t *testing.T) {
 	first <- struct{}{}
 	p.SetPace(Pace{Serialize: true, QPS: 9})
 	if p.slotsNow() != first || p.limit.Limit() != 9 || p.limit.Burst() != 1 {
-		t.Errorf("same slots %v, %v a second, %d at once; want true, 9, 1", p.slotsNow() == first, p.limit.Limit(), p.limit.Burst())
+		t.Errorf("same slots %v, %v a second, %d at once; want true, 9, 1",
+			p.slotsNow() == first, p.limit.Limit(), p.limit.Burst())
 	}
 	p.SetPace(Pace{MaxParallel: 3})
 	if next := p.slotsNow(); cap(next) != 3 || len(next) != 0 || p.limit.Limit() != rate.Inf {

@@ -77,7 +77,8 @@ func TestDeadlineByProgress(t *testing.T) {
 				if !ok || took < c.after-5*time.Second || took > c.after+5*time.Second || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("after %v: %v; want %q after %v", took, err, c.says, c.after)
 				} else if stalled.After < DefaultProgressTimeout {
-					t.Errorf("given up after %v without progress, want %v or more", stalled.After, DefaultProgressTimeout)
+					t.Errorf("given up after %v without progress, want %v or more",
+						stalled.After, DefaultProgressTimeout)
 				}
 			})
 		})

@@ -196,7 +196,8 @@ func TestHTTPS(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if len(*asked) != 1 || (fellBack != "") != (name == "plain") || ((*asked)[0].Auth == "") != (name == "plain") {
-			t.Errorf("%s: asked %+v, fell back to %q; want one request, the secret and no fallback with TLS", name, *asked, fellBack)
+			t.Errorf("%s: asked %+v, fell back to %q; want one request, the secret and no fallback with TLS",
+				name, *asked, fellBack)
 		}
 	}
 }

@@ -135,7 +135,8 @@ func TestRareObjects(t *testing.T) {
 		got, err := do(t.Context(), node)
 		if err != nil || got.ResourceVersion != "7" || b.asked.Route.Resource != "null/csinode/n" || b.asked.Route.Operation != operation ||
 			!strings.Contains(string(b.asked.Content), `"nodeID":"id"`) {
-			t.Errorf("%s: %+v, %v, asked %+v %s; want version 7 of null/csinode/n", operation, got, err, b.asked.Route, b.asked.Content)
+			t.Errorf("%s: %+v, %v, asked %+v %s; want version 7 of null/csinode/n",
+				operation, got, err, b.asked.Route, b.asked.Content)
 		}
 	}
 	c = New(&bus{answer: `{"Object":null,"Err":{"ErrStatus":{"status":"Failure","reason":"Conflict","code":409}}}`})
