@@ -27,13 +27,13 @@ func TestNodeFacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff("1400m 0", got.Cpu().String()+" "+got.Memory().String()); diff != "" {
-		t.Error(diff)
+		t.Errorf("capacity mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := Allocatable(capacity, map[string]string{"cpu": "much"}); err == nil {
 		t.Error("no error for what is no quantity")
 	}
 	if real, err := Capacity(7, filepath.Join(t.TempDir(), "not", "yet")); err != nil || real.StorageEphemeral().Value() < 1<<20 || real.Memory().Value() < 1<<20 || real.Pods().Value() != 7 || real.Cpu().IsZero() {
-		t.Errorf("%v, %v", real, err)
+		t.Errorf("Capacity() = %v, %v; want at least 1 MiB of storage and memory, 7 pods and some CPU", real, err)
 	}
 }
 
@@ -48,16 +48,16 @@ func TestHugePages(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(map[int64]int64{2 << 20: 5, 1 << 30: 0}, hugePages(dir)); diff != "" {
-		t.Error(diff)
+		t.Errorf("huge pages mismatch (-want +got):\n%s", diff)
 	}
 	if hugePages(filepath.Join(dir, "none")) != nil {
 		t.Error("pages of a kernel without")
 	}
 	if got := string(hugeName(2<<20)) + " " + string(hugeName(1<<30)) + " " + string(hugeName(64<<10)); got != "hugepages-2Mi hugepages-1Gi hugepages-64Ki" {
-		t.Error(got)
+		t.Errorf("hugeName() = %q, want \"hugepages-2Mi hugepages-1Gi hugepages-64Ki\"", got)
 	}
 	left, err := Allocatable(v1.ResourceList{v1.ResourceMemory: resource.MustParse("512Mi"), "hugepages-2Mi": resource.MustParse("100Mi")}, map[string]string{"memory": "12Mi"})
 	if err != nil || left.Memory().String() != "400Mi" {
-		t.Errorf("%v, %v", left, err)
+		t.Errorf("Allocatable() = %v, %v; want 400Mi of memory", left, err)
 	}
 }

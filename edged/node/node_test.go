@@ -189,7 +189,7 @@ func TestLife(t *testing.T) {
 			}
 		})
 		if got := c.took(); got != "register, status, lease, create lease" {
-			t.Error(got)
+			t.Errorf("calls %q, want \"register, status, lease, create lease\"", got)
 		}
 		node, lease := c.now()
 		if _, edge := node.Labels["node-role.kubernetes.io/edge"]; !edge || node.Labels["site"] != "roof" || node.Labels[v1.LabelHostname] != "edge-1" {
@@ -201,7 +201,7 @@ func TestLife(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := c.took(); got != "renew, renew, renew, renew, renew, renew" {
-			t.Error(got)
+			t.Errorf("calls %q, want six renewals", got)
 		}
 		c.mu.Lock() // a controller takes the node for lost
 		for i := range c.node.Status.Conditions {
@@ -226,7 +226,7 @@ func TestLife(t *testing.T) {
 		node, _ = c.now()
 		ready := node.Status.Conditions[slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })]
 		if ready.Status != v1.ConditionFalse || ready.Reason != "KubeletNotReady" || ready.Message != "container runtime is down" || time.Since(ready.LastTransitionTime.Time) > 20*time.Second {
-			t.Errorf("%+v", ready)
+			t.Errorf("condition Ready is %+v, want False since at most 20 s, as the runtime is down", ready)
 		}
 		// Somebody deletes the Node: it comes back, with its lease.
 		c.mu.Lock()
@@ -254,7 +254,7 @@ func TestOffline(t *testing.T) {
 		n.Wake()
 		synctest.Wait()
 		if got := c.took(); got != "register, status, lease, create lease" {
-			t.Error(got)
+			t.Errorf("calls %q, want \"register, status, lease, create lease\"", got)
 		}
 		n.Wake()
 		synctest.Wait()
@@ -274,7 +274,7 @@ func TestRejoin(t *testing.T) {
 		}}
 		started(t, c, nil)
 		if got := c.took(); !strings.HasPrefix(got, "register, get, update, status") {
-			t.Error(got)
+			t.Errorf("calls %q, want them to begin with \"register, get, update, status\"", got)
 		}
 		if node, _ := c.now(); node.Labels["of"] != "others" || node.Labels["site"] != "roof" {
 			t.Errorf("labels %v", node.Labels)
@@ -320,7 +320,7 @@ func TestPatch(t *testing.T) {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	if len(after.Status.Conditions) != 5 || after.Status.DaemonEndpoints.KubeletEndpoint.Port != 10351 {
-		t.Errorf("%+v", after.Status)
+		t.Errorf("status is %+v, want 5 conditions and the port 10351", after.Status)
 	}
 }
 

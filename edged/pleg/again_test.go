@@ -42,7 +42,7 @@ func TestLookAgain(t *testing.T) {
 		}
 	}
 	if got := strings.Join(waits, " "); got != "5ms 10ms 20ms 40ms 80ms 160ms 320ms 640ms 1.28s 2.56s 5s" {
-		t.Error(got)
+		t.Errorf("waits %q, want them to double from 5ms to 5s", got)
 	}
 	l.add("1", now)
 	l.done("1")

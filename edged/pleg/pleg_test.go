@@ -157,7 +157,7 @@ func TestRefreshIsTheCallersOwn(t *testing.T) {
 		f.set("1", runtimeapi.ContainerState_CONTAINER_RUNNING)
 		got, err := p.Refresh(t.Context(), "1")
 		if err != nil || len(got.Containers) != 1 || p.Get("1") != got {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("Refresh() = %+v, %v; want one container, and what Get returns", got, err)
 		}
 		time.Sleep(time.Minute)
 		if list := told(); len(list) != 0 {

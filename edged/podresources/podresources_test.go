@@ -85,14 +85,14 @@ func TestAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(&api.ListPodResourcesResponse{PodResources: []*api.PodResources{want}}, list, protocmp.Transform()); diff != "" {
-		t.Error(diff)
+		t.Errorf("List() mismatch (-want +got):\n%s", diff)
 	}
 	got, err := c.Get(ctx, &api.GetPodResourcesRequest{PodName: "a", PodNamespace: "ns"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got.PodResources, protocmp.Transform()); diff != "" {
-		t.Error(diff)
+		t.Errorf("Get() mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := c.Get(ctx, &api.GetPodResourcesRequest{PodName: "a", PodNamespace: "other"}); status.Code(err) != codes.NotFound {
 		t.Errorf("a pod that is not there: %v", err)
@@ -102,7 +102,7 @@ func TestAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(&api.AllocatableResourcesResponse{Devices: []*api.ContainerDevices{first}}, all, protocmp.Transform()); diff != "" {
-		t.Error(diff)
+		t.Errorf("GetAllocatableResources() mismatch (-want +got):\n%s", diff)
 	}
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v: want a socket for its owner alone", info.Mode(), err)

@@ -107,18 +107,18 @@ func TestWhoHasAPort(t *testing.T) {
 	p := Port{Address: l.Addr().String()}
 	lookAtPort(t.Context(), &p)
 	if p.Err == nil || !strings.HasSuffix(p.Holder, fmt.Sprintf("(pid %d)", os.Getpid())) || p.Own {
-		t.Errorf("%+v", p)
+		t.Errorf("a taken port is %+v, want an error and this process as its holder", p)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	free := Port{Address: p.Address}
 	if lookAtPort(t.Context(), &free); free.Err != nil || free.Holder != "" {
-		t.Errorf("%+v", free)
+		t.Errorf("a free port is %+v, want no error and no holder", free)
 	}
 	nowhere := Port{Address: "192.0.2.1:1"}
 	if lookAtPort(t.Context(), &nowhere); nowhere.Err == nil || nowhere.Holder != "" {
-		t.Errorf("%+v", nowhere)
+		t.Errorf("an address of another machine is %+v, want an error and no holder", nowhere)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestDisks(t *testing.T) {
 	dir := t.TempDir()
 	later := Disk{Path: filepath.Join(dir, "not", "there", "yet")}
 	if lookAtDisk(&later); later.Err != nil || later.Size <= 0 || later.Free <= 0 || later.ReadOnly {
-		t.Errorf("%+v", later)
+		t.Errorf("a disk of a missing folder is %+v, want its size and what is free of it", later)
 	}
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -135,12 +135,12 @@ func TestDisks(t *testing.T) {
 	for _, path := range []string{file, filepath.Join(file, "below")} {
 		d := Disk{Path: path}
 		if lookAtDisk(&d); d.Err == nil {
-			t.Errorf("%+v", d)
+			t.Errorf("a disk of what is no folder is %+v, want an error", d)
 		}
 	}
 	frozen := Disk{Path: "/sys"} // a file system that nobody writes to, or that has no room
 	if lookAtDisk(&frozen); len(disks([]Disk{frozen})) != 1 || disks([]Disk{frozen})[0].Level != Error {
-		t.Errorf("%+v", frozen)
+		t.Errorf("/sys is %+v, want one finding, an error", frozen)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestCNIFiles(t *testing.T) {
 		return c
 	}
 	if c := look(); len(c.Files) != 0 || c.Broken != nil {
-		t.Errorf("%+v", c)
+		t.Errorf("an empty folder is %+v, want no files, and none broken", c)
 	}
 	write(filepath.Join(dir, "20-b.conf"), "{")
 	write(filepath.Join(dir, "10-a.conflist"), `{"plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"portmap"},{"type":"../x"}]}`)
@@ -171,11 +171,11 @@ func TestCNIFiles(t *testing.T) {
 	}
 	write(filepath.Join(dir, "05-c.conf"), `{"type":"bridge"}`)
 	if c := look(); len(c.Missing) > 0 || c.Broken != nil {
-		t.Errorf("%+v", c)
+		t.Errorf("a configuration of before is %+v, want nothing missing or broken", c)
 	}
 	write(filepath.Join(dir, "01-bad.json"), `{"plugins":[]}`)
 	if c := look(); c.Broken == nil {
-		t.Errorf("%+v", c)
+		t.Errorf("a broken configuration is %+v, want it reported", c)
 	}
 }
 
@@ -212,7 +212,7 @@ func FuzzHostile(f *testing.F) {
 func TestListens(t *testing.T) {
 	line := "  0: 0100007F:280F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1"
 	if inode, ok := listens(line, 0x280F); !ok || inode != "12345" {
-		t.Errorf("%q, %v", inode, ok)
+		t.Errorf("listens() = %q, %v; want \"12345\", true", inode, ok)
 	}
 	for _, other := range []string{strings.Replace(line, " 0A ", " 01 ", 1), "", "  sl  local_address rem_address"} {
 		if _, ok := listens(other, 0x280F); ok {

@@ -126,24 +126,24 @@ func TestStartupGoesFirst(t *testing.T) {
 		obs := seen("a")
 		w.answer("begun", 1)
 		if diff := cmp.Diff(observed.Probes{"a-id": {}}, p.Sync(pod, obs, View{})); diff != "" {
-			t.Error(diff)
+			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		time.Sleep(2 * time.Second)
 		w.answer("begun", 0)
 		time.Sleep(time.Second + time.Millisecond)
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"1.0: a-id begun", "3.0: a-id begun", "3.0: a-id alive", "3.0: a-id ready"}, sorted(w.take())); diff != "" {
-			t.Error(diff)
+			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true, Ready: true}}, p.Sync(pod, obs, View{})); diff != "" {
-			t.Error(diff)
+			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"3.0: 1 false", "3.0: 1 false"}, w.changed); diff != "" {
-			t.Error(diff)
+			t.Errorf("changes mismatch (-want +got):\n%s", diff)
 		}
 		time.Sleep(4 * time.Second)
 		if diff := cmp.Diff([]string{"7.0: a-id alive", "7.0: a-id ready"}, sorted(w.take())); diff != "" {
-			t.Error("a startup probe that has succeeded is not asked again:", diff)
+			t.Errorf("calls of a startup probe that has succeeded mismatch (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestFailuresStopAContainer(t *testing.T) {
 		w.answer("alive", 1)
 		w.answer("begun", 1)
 		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true, Ready: true}, "b-id": {}}, p.Sync(pod, seen("a", "b"), View{})); diff != "" {
-			t.Error(diff)
+			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		time.Sleep(20 * time.Second)
 		want := observed.Probes{
@@ -173,13 +173,13 @@ func TestFailuresStopAContainer(t *testing.T) {
 			"b-id": {Failed: &observed.ProbeFailure{Message: "Container b failed startup probe, will be restarted"}},
 		}
 		if diff := cmp.Diff(want, p.Sync(pod, seen("a", "b"), View{})); diff != "" {
-			t.Error(diff)
+			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"0.5: b-id begun", "1.0: a-id alive", "1.5: b-id begun", "4.0: a-id alive"}, w.take()); diff != "" {
-			t.Error("a container that has failed is not probed any more:", diff)
+			t.Errorf("calls after a container has failed mismatch (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"1.5: 1 false", "4.0: 1 false"}, w.changed); diff != "" {
-			t.Error(diff)
+			t.Errorf("changes mismatch (-want +got):\n%s", diff)
 		}
 		if want := "a Warning Unhealthy Liveness probe failed: out err"; w.events[1] != want {
 			t.Errorf("events %q, want %q", w.events, want)
@@ -192,7 +192,7 @@ func TestFailuresStopAContainer(t *testing.T) {
 		// The container that takes its place begins anew.
 		got := p.Sync(pod, seen("a=new", "b=new2"), View{})
 		if diff := cmp.Diff(observed.Probes{"new": {Started: true, Ready: true}, "new2": {}}, got); diff != "" {
-			t.Error(diff)
+			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestRestart(t *testing.T) {
 				obs := seen("a")
 				obs.Containers[0].StartedAt = time.Now().Add(-time.Hour)
 				if diff := cmp.Diff(observed.Probes{"a-id": c.want}, p.Sync(pod, obs, View{Before: c.before})); diff != "" {
-					t.Error(diff)
+					t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 				}
 				time.Sleep(10*time.Second - time.Nanosecond) // the last moment that the first probe may have drawn
 				synctest.Wait()
@@ -272,7 +272,7 @@ func TestReadySoon(t *testing.T) {
 		p.Sync(pod, seen("a"), View{})
 		time.Sleep(7500 * time.Millisecond)
 		if diff := cmp.Diff([]string{"0.1: a-id ready", "0.3: a-id ready", "0.7: a-id ready", "1.5: a-id ready", "3.1: a-id ready", "6.2: a-id ready"}, w.take()); diff != "" {
-			t.Error(diff)
+			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
 		if len(w.changed) != 0 {
 			t.Errorf("not ready is no news of what never was: %v", w.changed)
@@ -288,10 +288,10 @@ func TestSuccessesTakeTime(t *testing.T) {
 		p.Sync(podOf(v1.Container{Name: "a", ReadinessProbe: spec}), seen("a"), View{})
 		time.Sleep(7 * time.Second)
 		if diff := cmp.Diff([]string{"0.1: a-id ready", "3.2: a-id ready", "6.2: a-id ready"}, w.take()); diff != "" {
-			t.Error(diff)
+			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"6.2: 1 false"}, w.changed); diff != "" {
-			t.Error(diff)
+			t.Errorf("changes mismatch (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -312,7 +312,7 @@ func TestInitialDelay(t *testing.T) {
 		p.Sync(second, other, View{})
 		time.Sleep(9 * time.Second)
 		if diff := cmp.Diff([]string{"5.0: a-id ready", "8.0: a-id ready"}, w.take()); diff != "" {
-			t.Error(diff)
+			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -364,7 +364,7 @@ func TestEnding(t *testing.T) {
 			t.Errorf("asked:\n%s", asked)
 		}
 		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true}}, p.Sync(pod, seen("a"), View{})); diff != "" {
-			t.Error(diff)
+			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		if last := w.changed[len(w.changed)-1]; !strings.HasSuffix(last, " true") {
 			t.Errorf("told %q", w.changed)
@@ -389,7 +389,7 @@ func TestUnlearned(t *testing.T) {
 			t.Errorf("%d calls, want %d", n, 2*tries)
 		}
 		if diff := cmp.Diff([]string{"a Warning Unhealthy Liveness probe errored and resulted in unknown state: no such program"}, w.events); diff != "" {
-			t.Error(diff)
+			t.Errorf("events mismatch (-want +got):\n%s", diff)
 		}
 		if len(w.changed) > 0 {
 			t.Errorf("told %q", w.changed)
@@ -407,12 +407,12 @@ func TestWhoIsProbed(t *testing.T) {
 		}
 		got := p.Sync(pod, seen("a", "side", "init", "plain"), View{})
 		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true, Ready: true}, "side-id": {}}, got); diff != "" {
-			t.Error(diff)
+			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		p.Sync(pod, seen("side"), View{})
 		time.Sleep(1800 * time.Millisecond)
 		if diff := cmp.Diff([]string{"0.5: side-id side"}, w.take()); diff != "" {
-			t.Error(diff)
+			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
 	})
 }

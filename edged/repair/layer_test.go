@@ -206,14 +206,14 @@ func TestLayerThatIsGone(t *testing.T) {
 	}
 	found := compareIn(t, dir, archive)
 	if !found.all {
-		t.Fatalf("%+v", found)
+		t.Fatalf("compare found %+v, want all of the layer missing", found)
 	}
 	if err := os.Mkdir(filepath.Dir(dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	mendIn(t, dir, archive, found)
 	if diff := cmp.Diff(before, files(t, dir)); diff != "" {
-		t.Error(diff)
+		t.Errorf("files mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestBottomLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, err := compareLayer(t.Context(), dir, true, bytes.NewReader(archive)); err != nil || !found.none() {
-		t.Errorf("%v, %v", found, err)
+		t.Errorf("compareLayer() = %v, %v; want no damage", found, err)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestOpaqueFolder(t *testing.T) {
 	mendIn(t, dir, archive, compareIn(t, dir, archive))
 	value := make([]byte, 8)
 	if n, err := unix.Lgetxattr(dir+"/hides", "trusted.overlay.opaque", value); err != nil || string(value[:n]) != "y" {
-		t.Errorf("%q, %v", value[:n], err)
+		t.Errorf("the extended attribute is %q, %v; want \"y\"", value[:n], err)
 	}
 }
 
@@ -298,12 +298,12 @@ func TestModeOfLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found := compareIn(t, dir, archive); !found.none() {
-		t.Errorf("%v", found.files)
+		t.Errorf("damaged files %v, want none", found.files)
 	}
 	if err := os.Chmod(dir+"/app/other", 0o400); err != nil {
 		t.Fatal(err)
 	}
 	if found := compareIn(t, dir, archive); len(found.files) != 1 {
-		t.Errorf("%v", found.files)
+		t.Errorf("damaged files %v, want one", found.files)
 	}
 }

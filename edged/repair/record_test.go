@@ -40,7 +40,7 @@ func TestRecordOverBoots(t *testing.T) {
 	}
 	r := open("1")
 	if err := r.SetGood("image"); err != nil || r.Unclean() {
-		t.Fatal(err, r.Unclean())
+		t.Fatalf("SetGood() = %v, Unclean() = %v; want nil, false", err, r.Unclean())
 	}
 	if err := r.SetReplaced("other"); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		next := nextRecord(decodeRecord(data), "\x00 no boot")
 		if len(next.Good) > 0 || next.Boot != "\x00 no boot" {
-			t.Errorf("%+v", next)
+			t.Errorf("the next record is %+v, want nothing good, and this boot", next)
 		}
 	})
 }

@@ -65,7 +65,10 @@ func newDisk(t *testing.T) *disk {
 		blob := archive
 		if i == 1 {
 			var buf bytes.Buffer
-			w := gzip.NewWriter(&buf)
+			w, err := gzip.NewWriterLevel(&buf, gzip.BestSpeed)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if _, err := w.Write(archive); err != nil {
 				t.Fatal(err)
 			}
@@ -442,7 +445,7 @@ func TestNeverPull(t *testing.T) {
 	s.Container.ImagePullPolicy = v1.PullNever
 	r := d.repairer()
 	if r.Examine(t.Context(), s) || strings.Contains(d.made(), "pull") || len(d.health.Snapshot()) != 1 {
-		t.Errorf("%s, %+v", d.made(), d.health.Snapshot())
+		t.Errorf("done: %q, conditions %+v; want no pull and one condition", d.made(), d.health.Snapshot())
 	}
 	r.Keep([]string{"registry.example/other:1"})
 	if left := d.health.Snapshot(); len(left) != 0 {
@@ -501,7 +504,7 @@ func FuzzImage(f *testing.F) {
 		v := verifier{Store: d, have: map[string]bool{id: true, target: true}}
 		im, err := v.image(t.Context(), target, id)
 		if err == nil && (len(im.layers) != len(im.diffs) || im.chain() == "" && im.diffs[0] != "") {
-			t.Errorf("%+v", im)
+			t.Errorf("an image with layers that do not match its diffs: %+v", im)
 		}
 	})
 }

@@ -45,18 +45,18 @@ func TestAmounts(t *testing.T) {
 	want.Spec.Containers[0].Resources = res("500m", "1Gi", "1", "2Gi")
 	want.Spec.Containers[0].Resources.Limits["example.com/dev"] = resource.MustParse("1")
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("amounts mismatch (-want +got):\n%s", diff)
 	}
 	whole, less := podOf(res("", "", "", "")), res("1", "", "1", "")
 	whole.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}}
 	if got := (Amounts{Whole: less}).On(whole); cmp.Diff(less, *got.Spec.Resources) != "" || got == whole {
-		t.Errorf("%+v", got.Spec.Resources)
+		t.Errorf("On() gives the pod %+v, want a copy with %+v", got.Spec.Resources, less)
 	}
 	if told := Told(whole, &v1.PodStatus{AllocatedResources: less.Requests, Resources: &less}); cmp.Diff(less, told[Whole]) != "" {
-		t.Errorf("%+v", told)
+		t.Errorf("Told() = %+v, want %+v for the whole pod", told, less)
 	}
 	if diff := cmp.Diff(Amounts{"a": res("1", "1Gi", "2", "2Gi")}, Larger(Amounts{"a": res("1", "1Gi", "1", "2Gi")}, Amounts{"a": res("500m", "1Gi", "2", "1Gi")})); diff != "" {
-		t.Error(diff)
+		t.Errorf("Larger() mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestTold(t *testing.T) {
 	limits := res("", "", "3", "1Gi")
 	status := &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", AllocatedResources: res("1", "1Gi", "", "").Requests, Resources: &limits}, {Name: "b"}, {Name: "gone", Resources: &limits}}}
 	if diff := cmp.Diff(Amounts{"a": res("1", "1Gi", "3", "1Gi"), "b": res("1", "", "", "")}, Told(pod, status)); diff != "" {
-		t.Error(diff)
+		t.Errorf("Told() mismatch (-want +got):\n%s", diff)
 	}
 }
 

@@ -95,13 +95,13 @@ func TestHandler(t *testing.T) {
 		return &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}
 	}
 	if res := g.sync(pod); res.SandboxErr == nil || res.SandboxErr.Message != "no such class" || len(g.fake.Calls("RunPodSandbox")) > 0 {
-		t.Errorf("%+v", res)
+		t.Errorf("sync: %+v, want the error \"no such class\" and no sandbox", res)
 	}
 	fault = nil
 	g.settle(pod)
 	req, ok := g.fake.Calls("RunPodSandbox")[0].Request.(*runtimeapi.RunPodSandboxRequest)
 	if !ok || req.RuntimeHandler != "kata" || req.Config.Linux.Overhead.MemoryLimitInBytes != 1<<20 {
-		t.Errorf("%+v", req)
+		t.Errorf("the request is %+v, want the handler kata and an overhead of 1 MiB", req)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestUserNamespace(t *testing.T) {
 			g.inputs.userns = want
 		}
 		if !g.settle(pod).Container("c0").Running() {
-			t.Fatal(g.events.list)
+			t.Fatalf("the container does not run, want it to; events %q", g.events.list)
 		}
 		sandbox, _ := g.fake.Calls("RunPodSandbox")[0].Request.(*runtimeapi.RunPodSandboxRequest)
 		if got := sandbox.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions; got.String() != want.String() {
@@ -163,7 +163,7 @@ func TestImageVolumes(t *testing.T) {
 	c.VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/all"}, {Name: "v", MountPath: "sub", SubPathExpr: "a/$(IPS)"}}
 	res := g.sync(pod)
 	if got := res.Reasons["c0"]; got.Reason != "ErrImagePull" || got.Message != "no data" || res.RetryAt.IsZero() || len(g.fake.Calls("CreateContainer")) > 0 {
-		t.Errorf("%+v", res)
+		t.Errorf("sync: %+v, want ErrImagePull \"no data\", a time to retry, and no container", res)
 	}
 	have["data Never"] = "sha256:data"
 	g.settle(pod)

@@ -248,10 +248,10 @@ func TestPostStart(t *testing.T) {
 	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	obs := g.observe(pod)
 	if got := res.Reasons["c0"]; got.Reason != "PostStartHookError" || !strings.Contains(got.Message, "command exited with 9") || res.Err == nil {
-		t.Errorf("%+v, %v", got, res.Err)
+		t.Errorf("reason %+v, error %v; want PostStartHookError with \"command exited with 9\" and an error", got, res.Err)
 	}
 	if obs.Container("c0").Running() || !obs.Container("c1").Running() {
-		t.Errorf("%+v", obs.Containers)
+		t.Errorf("containers %+v, want c0 stopped and c1 running", obs.Containers)
 	}
 	if !g.events.has(eventPostStartFailed) || !slices.Contains(g.events.list, "Killing FailedPostStartHook") || g.events.has(eventFailed) {
 		t.Errorf("events %q", g.events.list)

@@ -27,7 +27,7 @@ func TestCreateTakesFewCalls(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 2)
 	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	if res.Err != nil || !res.Changed {
-		t.Fatalf("%+v", res)
+		t.Fatalf("sync: %+v, want a change and no error", res)
 	}
 	want := []string{"RunPodSandbox", "PodSandboxStatus", "ImageStatus", "CreateContainer", "StartContainer", "CreateContainer", "StartContainer"}
 	if diff := cmp.Diff(want, methods(g.fake.Calls())); diff != "" {
@@ -75,7 +75,7 @@ func TestDeadSandbox(t *testing.T) {
 		t.Errorf("no event says that the sandbox changed: %q", g.events.list)
 	}
 	if !obs.Container("c0").Running() || obs.Container("c0").Attempt != 1 {
-		t.Errorf("%+v", obs.Container("c0"))
+		t.Errorf("c0 is %+v, want it to run, attempt 1", obs.Container("c0"))
 	}
 	for range 5 {
 		if err := g.fake.KillSandbox(g.observe(pod).Sandbox().ID); err != nil {
@@ -143,7 +143,7 @@ func TestReservedNames(t *testing.T) {
 	}
 	obs = g.settle(pod)
 	if c := obs.Container("c0"); !c.Running() || c.Attempt != 1 || c.ID == left.ContainerId {
-		t.Errorf("%+v", c)
+		t.Errorf("c0 is %+v, want another one that runs, attempt 1", c)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestAdoption(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c := g.settle(pod).Container("c0"); c.ID != made.ContainerId || !c.Running() || c.RestartCount != 9 {
-		t.Errorf("%+v", c)
+		t.Errorf("c0 is %+v, want the one that was there, running, with 9 restarts", c)
 	}
 	pod.Spec.Containers[0].Image = "other"
 	c := g.settle(pod).Container("c0")
@@ -179,7 +179,7 @@ func TestAdoption(t *testing.T) {
 		t.Errorf("after a new image: %+v", c)
 	}
 	if !g.events.has(eventKilling) || !strings.Contains(strings.Join(g.events.list, "\n"), "Killing Container c0 definition changed, will be restarted") {
-		t.Errorf("%q", g.events.list)
+		t.Errorf("events %q, want Killing with \"definition changed\"", g.events.list)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestNewestByAttempt(t *testing.T) {
 	}
 	lists, err := g.ListPods(t.Context())
 	if err != nil || len(lists) != 1 {
-		t.Fatal(lists, err)
+		t.Fatalf("ListPods() = %v, %v; want one pod", lists, err)
 	}
 	if c := lists[0].Container("c0"); c.Attempt != 1 {
 		t.Errorf("in the lists the newest c0 is attempt %d, want 1", c.Attempt)
@@ -229,7 +229,7 @@ func TestCrashLoop(t *testing.T) {
 		t.Errorf("retry in %v, %v", in, res.Err)
 	}
 	if !g.events.has(eventBackOff) {
-		t.Errorf("%q", g.events.list)
+		t.Errorf("events %q, want one of BackOff", g.events.list)
 	}
 }
 
@@ -485,9 +485,9 @@ func TestStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if pods, err := g.ListPods(t.Context()); err != nil || len(pods) != 0 {
-		t.Errorf("%v, %v", pods, err)
+		t.Errorf("ListPods() = %v, %v; want none", pods, err)
 	}
 	if obs, err := g.GetPod(t.Context(), "1"); err != nil || len(obs.Sandboxes) != 0 || !obs.Detailed {
-		t.Errorf("%+v, %v", obs, err)
+		t.Errorf("GetPod() = %+v, %v; want no sandbox, and details", obs, err)
 	}
 }

@@ -52,7 +52,7 @@ func TestLogTailJoinsParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := logTail(path); got != "panic\n" {
-		t.Errorf("%q", got)
+		t.Errorf("logTail() = %q, want \"panic\\n\"", got)
 	}
 }
 
@@ -68,6 +68,6 @@ func TestMountedMessagePath(t *testing.T) {
 		{ContainerPath: "/m", HostPath: filepath.Join(dir, "volume")}, {ContainerPath: "/m", HostPath: filepath.Join(dir, "message")},
 	}}
 	if got := terminationMessage(st); got != "bye" {
-		t.Errorf("%q", got)
+		t.Errorf("terminationMessage() = %q, want \"bye\"", got)
 	}
 }

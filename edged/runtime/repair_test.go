@@ -93,7 +93,7 @@ func TestEndIsExamined(t *testing.T) {
 	want := repair.Failure{Stage: repair.Exit, ExitCode: 139}
 	s.Lived = 0
 	if diff := cmp.Diff(want, s.Failure); diff != "" {
-		t.Error(diff)
+		t.Errorf("failure mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: obs.Sandbox().ID}); err != nil {
 		t.Fatal(err)
@@ -134,11 +134,11 @@ func TestDeadSandboxThatCannotBeStopped(t *testing.T) {
 		}
 	}
 	if res := g.sync(pod); res.Err != nil || !g.events.has(eventSandboxLeft) {
-		t.Fatalf("%v, %v", res.Err, g.events.list)
+		t.Fatalf("sync: %v, events %q; want no error and %s", res.Err, g.events.list, eventSandboxLeft)
 	}
 	obs := g.settle(pod)
 	if box := obs.Sandbox(); box.ID == old || !box.Ready || box.Attempt != 1 || !obs.Container("c0").Running() {
-		t.Errorf("%+v, %+v", box, obs.Container("c0"))
+		t.Errorf("sandbox %+v, c0 %+v; want a new sandbox, attempt 1, and c0 running", box, obs.Container("c0"))
 	}
 }
 
@@ -163,6 +163,6 @@ func TestNameThatIsNotGivenBack(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	obs := g.settle(pod)
 	if box, c := obs.Sandbox(), obs.Container("c0"); box.Attempt != 1 || !c.Running() || c.Attempt != 1 {
-		t.Errorf("%+v, %+v", box, c)
+		t.Errorf("sandbox %+v, c0 %+v; want attempt 1 of both, running", box, c)
 	}
 }

@@ -117,7 +117,7 @@ func (g *rig) settle(pod *v1.Pod) *observed.Pod {
 	for range 20 {
 		res := g.sync(pod)
 		if res.Err != nil {
-			g.t.Fatal(res.Err)
+			g.t.Fatalf("sync: %v, want no error", res.Err)
 		}
 		if !res.Changed {
 			return g.observe(pod)

@@ -281,11 +281,11 @@ func TestLabelsRoundTrip(t *testing.T) {
 	c.TerminationMessagePath, c.TerminationMessagePolicy = "/dev/x", v1.TerminationMessageFallbackToLogsOnError
 	o, ok := parseOwner(containerLabels(p, c))
 	if !ok || o != (owner{"1", "default", "p", "c0"}) {
-		t.Errorf("%+v, %v", o, ok)
+		t.Errorf("parseOwner() = %+v, %v; want {1 default p c0}, true", o, ok)
 	}
 	n := parseNotes(containerAnnotations(p, c, 7))
 	if n.hash != Hash(c) || n.restartCount != 7 || n.messagePath != "/dev/x" || !n.messageFromLogs || n.grace == nil || *n.grace != 5 {
-		t.Errorf("%+v", n)
+		t.Errorf("parseNotes() = %+v, want what was noted", n)
 	}
 	if got := podLabels(p); got["app"] != "x" || got[labelPodUID] != "1" || p.Labels[labelPodUID] != "" {
 		t.Errorf("%v; the pod's own: %v", got, p.Labels)
@@ -301,7 +301,7 @@ func FuzzNotes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, hash, count, grace string) {
 		n := parseNotes(map[string]string{annotationHash: hash, annotationRestartCount: count, annotationPodTerminationGrace: grace})
 		if n.restartCount < 0 || (n.grace != nil && *n.grace < 0) {
-			t.Errorf("%+v", n)
+			t.Errorf("parseNotes() = %+v, want no negative numbers", n)
 		}
 	})
 }
@@ -318,7 +318,7 @@ func TestSecurityContext(t *testing.T) {
 	}
 	if sc.RunAsUser.Value != 2 || !sc.NoNewPrivs || sc.Capabilities.DropCapabilities[0] != "ALL" || sc.SupplementalGroups[0] != 9 ||
 		sc.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || len(sc.MaskedPaths) == 0 {
-		t.Errorf("%+v", sc)
+		t.Errorf("security context %+v, want that of the container over that of the pod", sc)
 	}
 	for _, bad := range []string{"", "/etc/x", "../x"} {
 		c.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &bad}
@@ -380,7 +380,7 @@ func TestTerminationMessage(t *testing.T) {
 	c.TerminationMessagePolicy = v1.TerminationMessageFallbackToLogsOnError
 	st.Annotations, st.LogPath = containerAnnotations(p, c, 0), log
 	if got := terminationMessage(st); got != "one\ntwo\n" {
-		t.Errorf("%q", got)
+		t.Errorf("terminationMessage() = %q, want \"one\\ntwo\\n\"", got)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestUnsupportedPods(t *testing.T) {
 	pod.Spec.OS = &v1.PodOS{Name: v1.Windows}
 	res := g.sync(pod)
 	if res.SandboxErr == nil || !strings.Contains(res.SandboxErr.Message, "spec.os.name: ") || len(g.fake.Calls("RunPodSandbox")) > 0 {
-		t.Errorf("%+v", res)
+		t.Errorf("sync: %+v, want an error about spec.os.name and no sandbox", res)
 	}
 	pod.Spec.OS = nil
 	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{}}
@@ -57,7 +57,7 @@ func TestUnsupportedPods(t *testing.T) {
 		t.Error("options of another system keep the pod from running")
 	}
 	if want := "UnsupportedField This node does not act on: spec.containers[0].securityContext.windowsOptions"; !strings.Contains(strings.Join(g.events.list, "\n"), want) {
-		t.Errorf("%q", g.events.list)
+		t.Errorf("events %q, want %q", g.events.list, want)
 	}
 	// A pod that runs is adopted, also when it could not be started here.
 	pod.Spec.OS = &v1.PodOS{Name: v1.Windows}

@@ -100,7 +100,7 @@ func TestGroups(t *testing.T) {
 	merge := &v1.Pod{Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyMerge)}}}
 	want := &observed.Reason{Reason: "SupplementalGroupsPolicyNotSupported", Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
 	if diff := cmp.Diff(want, CheckGroups(strict, false, true)); diff != "" {
-		t.Error(diff)
+		t.Errorf("CheckGroups() mismatch (-want +got):\n%s", diff)
 	}
 	if CheckGroups(strict, true, true) != nil || CheckGroups(strict, false, false) != nil || CheckGroups(merge, false, true) != nil || CheckGroups(&v1.Pod{}, false, true) != nil {
 		t.Error("rejected without a reason")
@@ -121,6 +121,6 @@ func TestLook(t *testing.T) {
 		}
 	}
 	if got := Look(root); got != (Host{AppArmor: true, SELinux: true, Kernel: "6.1.0"}) {
-		t.Errorf("%+v", got)
+		t.Errorf("Look() = %+v, want AppArmor, SELinux and kernel 6.1.0", got)
 	}
 }

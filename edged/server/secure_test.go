@@ -269,7 +269,7 @@ func TestServeTLS(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || line != "HTTP/1.1\n" {
-			t.Errorf("%q, %v", line, err)
+			t.Errorf("first line %q, %v; want \"HTTP/1.1\\n\"", line, err)
 		}
 		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
@@ -280,7 +280,7 @@ func TestServeTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		if data, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(data), "hello") {
-			t.Errorf("%q, %v", data, err)
+			t.Errorf("hijacked connection says %q, %v; want it to end with \"hello\"", data, err)
 		}
 	})
 	wait.Closed(t, "the stream to end with its server", ended)

@@ -76,7 +76,7 @@ func TestHandler(t *testing.T) {
 	}
 	var list v1.PodList
 	if err := json.Unmarshal(request(h, "GET", "127.0.0.1", "/pods").Body.Bytes(), &list); err != nil || list.Kind != "PodList" || len(list.Items) != 2 {
-		t.Errorf("%+v, %v", list.TypeMeta, err)
+		t.Errorf("/pods is a %+v, %v; want a PodList of 2", list.TypeMeta, err)
 	}
 	n.bad = errors.New("runtime is down")
 	for _, path := range []string{"/healthz", "/healthz/syncloop"} {

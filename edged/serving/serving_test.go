@@ -152,7 +152,7 @@ func TestOwnCertificate(t *testing.T) {
 		t.Error(err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, selfKey)); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("key file: %v, %v; want mode 0600", info, err)
 	}
 	again, err := New(opts).Get(nil)
 	if err != nil || !again.Leaf.Equal(first.Leaf) {
@@ -164,18 +164,18 @@ func TestOwnCertificate(t *testing.T) {
 	}
 	now = now.Add(-2 * selfLife) // a clock that goes back
 	if early, err := c.Get(nil); err != nil || early.Leaf.NotBefore.After(now) {
-		t.Errorf("%v, %v", early.Leaf.NotBefore, err)
+		t.Errorf("certificate valid from %v, %v; want it valid already by a clock that went back", early.Leaf.NotBefore, err)
 	}
 	// A disk that takes nothing, and damaged files, are no reason to have none.
 	if err := os.WriteFile(filepath.Join(dir, selfCert), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := issuer(t, New(opts)); got != "n1@edgecore" {
-		t.Error(got)
+		t.Errorf("issuer %q, want \"n1@edgecore\"", got)
 	}
 	opts.Dir = filepath.Join(dir, selfKey, "no folder")
 	if got := issuer(t, New(opts)); got != "n1@edgecore" {
-		t.Error(got)
+		t.Errorf("issuer %q, want \"n1@edgecore\"", got)
 	}
 }
 
@@ -205,17 +205,17 @@ func TestGivenCertificate(t *testing.T) {
 	}
 	put("given")
 	if got := issuer(t, c); got != "given@edgecore" || fault != nil {
-		t.Errorf("%s, %v", got, fault)
+		t.Errorf("issuer %q, fault %v; want \"given@edgecore\", nil", got, fault)
 	}
 	if err := os.WriteFile(key, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := issuer(t, c); got != "given@edgecore" || fault == nil {
-		t.Errorf("%s, %v", got, fault)
+		t.Errorf("issuer %q, fault %v; want \"given@edgecore\", an error", got, fault)
 	}
 	put("renewed")
 	if got := issuer(t, c); got != "renewed@edgecore" || fault != nil {
-		t.Errorf("%s, %v", got, fault)
+		t.Errorf("issuer %q, fault %v; want \"renewed@edgecore\", nil", got, fault)
 	}
 	if err := c.Run(t.Context()); err != nil { // which has nothing to do
 		t.Error(err)

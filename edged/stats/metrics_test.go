@@ -182,6 +182,6 @@ func TestSummaryWithoutRuntime(t *testing.T) {
 	m.err = errors.New("connection refused")
 	got, err := s.Summary(t.Context(), false)
 	if err != nil || got.Node.Runtime != nil || *got.Pods[0].Memory.WorkingSetBytes != 4000 || got.Pods[0].EphemeralStorage == nil {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("Summary() = %+v, %v; want the pod's measures without those of the runtime", got, err)
 	}
 }

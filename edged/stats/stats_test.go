@@ -176,7 +176,7 @@ func TestReadSelf(t *testing.T) {
 	m.write("proc/self/status", "Name:\tedgecore\nVmRSS:\t   30124 kB\nRssAnon:\t    9000 kB\nThreads:\t12\n")
 	got := readSelf(m.path("proc"))
 	if got.cpu == nil || *got.cpu == 0 || *got.workingSet != 30124<<10 || *got.rss != 9000<<10 || *got.processes != 12 {
-		t.Errorf("%+v", got)
+		t.Errorf("readSelf() = %+v, want CPU time, 30124 KiB working set, 9000 KiB RSS and 12 threads", got)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestNodeWhoseRuntimeIsDown(t *testing.T) {
 	m.err = errors.New("connection refused")
 	got, err := s.Node(t.Context())
 	if err != nil || got.ImageFS.Known || got.ContainerFS.Known || !got.NodeFS.Known || got.Memory.CapacityBytes == 0 || got.PodsKnown {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("Node() = %+v, %v; want the node's own measures only", got, err)
 	}
 	m.write("proc/meminfo", "nothing\n")
 	s.node.forget()
@@ -413,7 +413,7 @@ func TestSlowDisk(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if got, err := s.measure(ctx, false); !errors.Is(err, context.DeadlineExceeded) || got["uid-a"].local().Bytes != 4096 {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("measure() = %+v, %v; want the deadline's error and 4096 bytes of uid-a", got, err)
 		}
 	})
 }
@@ -429,13 +429,13 @@ func TestRuntimeGoesSilent(t *testing.T) {
 	}}
 	synctest.Test(t, func(t *testing.T) {
 		if got, err := s.Pods(t.Context()); err != nil || got[0].Rootfs.Bytes != 300 {
-			t.Fatalf("%+v, %v", got, err)
+			t.Fatalf("Pods() = %+v, %v; want 300 bytes of root file system", got, err)
 		}
 		m.err = errors.New("connection refused")
 		time.Sleep(time.Minute)
 		got, err := s.Pods(t.Context())
 		if err == nil || len(got) != 1 || got[0].Rootfs.Bytes != 300 || !got[0].DiskKnown || got[0].MemoryWorkingSet != 4000 {
-			t.Errorf("%+v, %v", got, err)
+			t.Errorf("Pods() = %+v, %v; want an error, and what was last known of the disk", got, err)
 		}
 	})
 }

@@ -72,7 +72,7 @@ func TestReadinessGates(t *testing.T) {
 	// Containers that are not ready come first.
 	set("", "")
 	if ready := condition(generate(p, box(exitedC("c0", 1))), v1.PodReady); ready.Reason != "ContainersNotReady" {
-		t.Errorf("%+v", ready)
+		t.Errorf("condition Ready is %+v, want ContainersNotReady", ready)
 	}
 }
 
@@ -88,10 +88,10 @@ func TestConditionsOfOthers(t *testing.T) {
 	})
 	own := []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled}
 	if diff := cmp.Diff(own, kindsOf(s)); diff != "" {
-		t.Error(diff)
+		t.Errorf("conditions mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(append(own, "example.com/a", v1.DisruptionTarget), kindsOf(WithOthers(s, p))); diff != "" {
-		t.Error(diff)
+		t.Errorf("conditions with those of others mismatch (-want +got):\n%s", diff)
 	}
 	if len(s.Conditions) != len(own) {
 		t.Error("the status that is shown is the one that is told")
@@ -101,7 +101,7 @@ func TestConditionsOfOthers(t *testing.T) {
 		in.Previous.Conditions = []v1.PodCondition{{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet}}
 	})
 	if condition(s, v1.DisruptionTarget).Status != v1.ConditionTrue {
-		t.Errorf("%+v", s.Conditions)
+		t.Errorf("conditions %+v, want DisruptionTarget kept", s.Conditions)
 	}
 }
 

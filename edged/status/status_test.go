@@ -117,7 +117,7 @@ func TestContainerStates(t *testing.T) {
 		in.Reasons = map[string]observed.Reason{"c0": {Reason: "ErrImagePull", Message: "no"}}
 	})
 	if diff := cmp.Diff(v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no"}}, s.ContainerStatuses[0].State); diff != "" {
-		t.Error(diff)
+		t.Errorf("state mismatch (-want +got):\n%s", diff)
 	}
 	s = generate(pod(v1.RestartPolicyAlways, 0, 1), box(exitedC("c0", 3)), func(in *Inputs) {
 		in.Reasons = map[string]observed.Reason{"c0": {Reason: "CrashLoopBackOff", Message: "back-off 10s"}}
@@ -143,7 +143,7 @@ func TestLostContainer(t *testing.T) {
 	before := generate(p, box(runningC("c0")))
 	s := generate(p, nil, func(in *Inputs) { in.Previous, in.Terminated = before, true })
 	if end := s.ContainerStatuses[0].State.Terminated; end == nil || end.Reason != "ContainerStatusUnknown" || end.ExitCode != 137 {
-		t.Errorf("%+v", s.ContainerStatuses[0].State)
+		t.Errorf("state %+v, want terminated, ContainerStatusUnknown, 137", s.ContainerStatuses[0].State)
 	}
 	s = generate(p, nil, func(in *Inputs) { in.Previous = before })
 	if c := s.ContainerStatuses[0]; c.State.Waiting == nil || c.LastTerminationState.Terminated == nil {
@@ -155,10 +155,10 @@ func TestConditions(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, 1, 2)
 	s := generate(p, box(runningC("i0")))
 	if c := condition(s, v1.PodInitialized); c.Status != v1.ConditionFalse || c.Reason != "ContainersNotInitialized" || c.Message != "containers with incomplete status: [i0]" {
-		t.Errorf("%+v", c)
+		t.Errorf("condition Initialized is %+v, want False, ContainersNotInitialized of i0", c)
 	}
 	if c := condition(s, v1.PodReady); c.Status != v1.ConditionFalse || c.Reason != "ContainersNotReady" || c.Message != "containers with unready status: [c0 c1]" {
-		t.Errorf("%+v", c)
+		t.Errorf("condition Ready is %+v, want False, ContainersNotReady of c0 and c1", c)
 	}
 	up := generate(p, box(exitedC("i0", 0), runningC("c0"), runningC("c1")), func(in *Inputs) { in.Previous, in.Now = s, t0.Add(time.Hour) })
 	for _, c := range up.Conditions {
@@ -174,7 +174,7 @@ func TestConditions(t *testing.T) {
 	}
 	end := generate(pod(v1.RestartPolicyNever, 0, 1), box(exitedC("c0", 0)))
 	if c := condition(end, v1.PodReady); c.Status != v1.ConditionFalse || c.Reason != "PodCompleted" {
-		t.Errorf("%+v", c)
+		t.Errorf("condition Ready is %+v, want False, PodCompleted", c)
 	}
 }
 

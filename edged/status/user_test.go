@@ -16,7 +16,7 @@ func TestUserOf(t *testing.T) {
 	}
 	got := userOf(&observed.Container{User: &runtimeapi.LinuxContainerUser{Uid: 1, Gid: 2, SupplementalGroups: []int64{2, 3}}})
 	if diff := cmp.Diff(&v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: 1, GID: 2, SupplementalGroups: []int64{2, 3}}}, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("user mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -25,7 +25,7 @@ func TestWithImages(t *testing.T) {
 	got := withImages(mounts, &observed.Container{Images: map[string]string{"/data": "r@sha256:1"}})
 	want := []v1.VolumeMountStatus{{Name: "v", MountPath: "data", VolumeStatus: &v1.VolumeStatus{Image: &v1.ImageVolumeStatus{ImageRef: "r@sha256:1"}}}, mounts[1]}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("user mismatch (-want +got):\n%s", diff)
 	}
 	if mounts[0].VolumeStatus != nil || withImages(mounts, nil)[0].VolumeStatus != nil {
 		t.Error("without an image")

@@ -177,20 +177,20 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 		"raw": {Path: "/dev/null", Block: true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("mounts mismatch (-want +got):\n%s", diff)
 	}
 	specs := map[string]Spec{
 		"pvc-1.a": {Name: "pvc-1.a", PV: pv, Claim: claim, ReadOnly: true}, "i": {Name: "i", Inline: inline, ReadOnly: true},
 		"pvc-2": {Name: "pvc-2", PV: rawPV, Claim: raw, Block: true},
 	}
 	if diff := cmp.Diff(specs, d.specs); diff != "" {
-		t.Error(diff)
+		t.Errorf("specs mismatch (-want +got):\n%s", diff)
 	}
 	ctr := &v1.Container{Name: "c", VolumeDevices: []v1.VolumeDevice{{Name: "raw", DevicePath: "/dev/x"}}}
 	devices, err := m.Devices(ctr, got)
 	must(t, err)
 	if diff := cmp.Diff([]*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "mrw"}}, devices, cmp.Comparer(func(a, b *runtimeapi.Device) bool { return a.String() == b.String() })); diff != "" {
-		t.Error(diff)
+		t.Errorf("devices mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := m.Devices(&v1.Container{VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}, got); err == nil {
 		t.Error("a folder was given as a device")
@@ -237,7 +237,7 @@ func TestTeardownOfDriven(t *testing.T) {
 	d.stuck, other.opts.Driver = nil, d
 	must(t, other.Teardown(t.Context(), uid), other.RemovePodDir(uid))
 	if diff := cmp.Diff([]string{"p"}, d.undone); diff != "" {
-		t.Error(diff)
+		t.Errorf("volumes taken away mismatch (-want +got):\n%s", diff)
 	}
 }
 

@@ -79,7 +79,7 @@ func TestEmptyDirKilledWhileMade(t *testing.T) {
 	path := setup(t, m, pod)["v"].Path
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o777 {
-		t.Errorf("%v, %v", info, err)
+		t.Errorf("the folder is %v, %v; want mode 0777", info, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("%v, %v; want the volume alone", entries, err)

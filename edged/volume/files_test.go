@@ -60,7 +60,7 @@ func TestContentAndModes(t *testing.T) {
 			defer unix.Umask(old)
 			vols := setup(t, m, podWith(tc.vol))
 			if diff := cmp.Diff(tc.want, content(t, vols["v"].Path)); diff != "" {
-				t.Error(diff)
+				t.Errorf("files mismatch (-want +got):\n%s", diff)
 			}
 			if err := m.Teardown(t.Context(), uid); err != nil {
 				t.Error(err)
@@ -125,7 +125,7 @@ func TestSecretIsInMemory(t *testing.T) {
 	// A reboot takes the mounts; the next Setup brings the content back.
 	vols = setup(t, m, podWith(secretVolume("s"), projected))
 	if diff := cmp.Diff(map[string]string{"k": "0644 v"}, content(t, vols["v"].Path)); diff != "" {
-		t.Error(diff)
+		t.Errorf("files mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestProjected(t *testing.T) {
 	}}}))
 	want := map[string]string{"ca.crt": "0640 PEM", "in/token": "0600 t", "name": "0640 web", "cpu": "0444 c.limits.cpu"}
 	if diff := cmp.Diff(want, content(t, setup(t, m, pod)["v"].Path)); diff != "" {
-		t.Error(diff)
+		t.Errorf("files mismatch (-want +got):\n%s", diff)
 	}
 	pod.Spec.Volumes[0].Projected.Sources[3].DownwardAPI.Items[0].FieldRef.FieldPath = "status.phase"
 	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "unsupported fieldPath: status.phase") {
@@ -175,7 +175,7 @@ func TestUpdate(t *testing.T) {
 	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"a": "2", "new": "y"}}
 	setup(t, m, pod)
 	if diff := cmp.Diff(map[string]string{"a": "0644 2", "new": "0644 y"}, content(t, dir)); diff != "" {
-		t.Error(diff)
+		t.Errorf("files mismatch (-want +got):\n%s", diff)
 	}
 	second, err := os.Readlink(filepath.Join(dir, "..data"))
 	if err != nil || second == first {
@@ -190,13 +190,13 @@ func TestUpdate(t *testing.T) {
 		names = append(names, e.Name())
 	}
 	if diff := cmp.Diff([]string{second, "..data", "a", "new"}, names); diff != "" {
-		t.Error(diff)
+		t.Errorf("names mismatch (-want +got):\n%s", diff)
 	}
 	// A mode alone is a change, too.
 	pod.Spec.Volumes[0].ConfigMap.DefaultMode = ptr.To[int32](0o600)
 	setup(t, m, pod)
 	if diff := cmp.Diff(map[string]string{"a": "0600 2", "new": "0600 y"}, content(t, dir)); diff != "" {
-		t.Error(diff)
+		t.Errorf("files mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestKilledUpdate(t *testing.T) {
 			tc.wreck(t, dir)
 			setup(t, m, podWith(configMapVolume("c")))
 			if diff := cmp.Diff(map[string]string{"k": "0644 v"}, content(t, dir)); diff != "" {
-				t.Error(diff)
+				t.Errorf("files mismatch (-want +got):\n%s", diff)
 			}
 			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 {
 				t.Errorf("in the volume: %v, %v; want ..<time>, ..data and k", entries, err)
@@ -330,6 +330,6 @@ func TestOwnersOfFiles(t *testing.T) {
 		got[filepath.Base(path)] = fmt.Sprintf("%04o %d", st.Mode&0o7777, st.Uid)
 	}
 	if diff := cmp.Diff(map[string]string{"a": "0644 7", "b": "0644 8", "n": "0644 9", "t": "0600 7", "u": "0600 10", "s": "0644 11"}, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("files mismatch (-want +got):\n%s", diff)
 	}
 }

@@ -64,6 +64,6 @@ func TestHugePagesVolume(t *testing.T) {
 	pod = asking("3Mi")
 	pod.Spec.Volumes = []v1.Volume{emptyDir("HugePages-3Mi", "")}
 	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "this node has no huge pages of 3Mi") {
-		t.Errorf("%v", err)
+		t.Errorf("Setup() = %v, want that there are no pages of 3Mi", err)
 	}
 }

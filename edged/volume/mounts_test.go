@@ -47,7 +47,7 @@ func TestMounts(t *testing.T) {
 		{HostPath: host, ContainerPath: "/rro", Readonly: true},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Error(diff)
+		t.Errorf("mounts mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestSubPathOfConfigMap(t *testing.T) {
 	pod := podWith(configMapVolume("c"))
 	bound := mountOne(t, m, pod, setup(t, m, pod), "k")
 	if data, err := os.ReadFile(bound); err != nil || string(data) != "1" {
-		t.Fatalf("%q, %v", data, err)
+		t.Fatalf("the bound file has %q, %v; want \"1\"", data, err)
 	}
 	// An update is seen by the next container.
 	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"k": "2"}}

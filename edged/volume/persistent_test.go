@@ -40,7 +40,7 @@ func TestLocalVolume(t *testing.T) {
 		t.Errorf("at %s, want %s", place.Path, want)
 	}
 	if diff := cmp.Diff(map[string]string{".": "2775 1234", "precious": "0660 1234", "sub": "2770 1234", "sub/precious": "0660 1234"}, owners(t, place.Path)); diff != "" {
-		t.Error(diff)
+		t.Errorf("owners mismatch (-want +got):\n%s", diff)
 	}
 	must(t, os.WriteFile(filepath.Join(host, "new"), nil, 0o600))
 	before := stamps(t, host)
@@ -125,7 +125,7 @@ func TestLocalBlockDevice(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
 	if diff := cmp.Diff(Place{Path: device, Block: true}, setup(t, m, pod)["v"]); diff != "" {
-		t.Error(diff)
+		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.Local.Path = t.TempDir()
@@ -145,7 +145,7 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.Local.FSType = ptr.To("xfs; reboot")
 	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || !strings.Contains(err.Error(), "is no type of file system") {
-		t.Errorf("%v", err)
+		t.Errorf("Setup() = %v, want \"is no type of file system\"", err)
 	}
 	pv.Spec.Local.FSType = nil
 	if blank, err := isBlank(device); err != nil || !blank {
@@ -176,7 +176,7 @@ func TestHostPathClaim(t *testing.T) {
 	host := t.TempDir()
 	_, pv := c.bound("c", "p", v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host + "/new", Type: ptr.To(v1.HostPathDirectoryOrCreate)}})
 	if diff := cmp.Diff(Place{Path: host + "/new", ReadOnly: true}, setup(t, m, podWith(claimVolume("c", true)))["v"]); diff != "" {
-		t.Error(diff)
+		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	if _, err := os.Stat(host + "/new"); err != nil {
@@ -185,7 +185,7 @@ func TestHostPathClaim(t *testing.T) {
 	pv.Spec.HostPath.Type = ptr.To(v1.HostPathFile)
 	const want = `MountVolume.SetUp failed for volume "v" : hostPath type check failed: %s/new is not a file`
 	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || err.Error() != fmt.Sprintf(want, host) {
-		t.Errorf("%v", err)
+		t.Errorf("Setup() = %v, want that the path is not a file", err)
 	}
 }
 
@@ -294,15 +294,15 @@ func TestNFS(t *testing.T) {
 	dir := filepath.Join(m.opts.Root, "pods", string(uid), "volumes/kubernetes.io~nfs")
 	for range 2 {
 		if diff := cmp.Diff(Volumes{"v": {Path: dir + "/share", ReadOnly: true}, "n": {Path: dir + "/n"}}, setup(t, m, pod)); diff != "" {
-			t.Error(diff)
+			t.Errorf("places mismatch (-want +got):\n%s", diff)
 		}
 	}
 	if diff := cmp.Diff([]string{"nfs [fd00::1]:/exports [hard ro]", "nfs nas:/a []"}, s.mounts); diff != "" {
-		t.Error(diff)
+		t.Errorf("mounts mismatch (-want +got):\n%s", diff)
 	}
 	pv.Annotations = nil
 	if diff := cmp.Diff([]string{"nfsvers=4.2", "soft"}, mountOptions(pv)); diff != "" {
-		t.Error(diff)
+		t.Errorf("mountOptions() mismatch (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	for _, src := range []v1.NFSVolumeSource{{Server: "", Path: "/"}, {Server: "-o", Path: "/"}, {Server: "a b", Path: "/"}, {Server: "nas", Path: "x"}, {Server: "nas", Path: "/../x"}} {
@@ -329,7 +329,7 @@ func TestNFSThatHangs(t *testing.T) {
 	setup(t, m, other)
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("Setup() = %v, want context.Canceled", err)
 	}
 	s.hangs, s.refuses = false, errors.New("mount.nfs: access denied by server")
 	const want = `MountVolume.SetUp failed for volume "n" : mount.nfs: access denied by server`
@@ -382,7 +382,7 @@ func TestMountCommandEndsWithContext(t *testing.T) {
 	})
 	err = mountCommand{}.Mount(t.Context(), "nas:/x", t.TempDir(), "nfs", []string{"soft"})
 	if err == nil || !strings.Contains(err.Error(), "Mounting arguments: -t nfs -o soft -- nas:/x") {
-		t.Errorf("%v", err)
+		t.Errorf("Mount() = %v, want an error with the arguments of mount(8)", err)
 	}
 	target := t.TempDir()
 	must(t, unix.Mount("tmpfs", target, "tmpfs", 0, ""), mountCommand{}.Unmount(t.Context(), target, true))

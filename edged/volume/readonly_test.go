@@ -54,7 +54,7 @@ func TestMountStatuses(t *testing.T) {
 			{Name: "c", MountPath: "/c", ReadOnly: true, RecursiveReadOnly: &mode},
 		}
 		if diff := cmp.Diff(want, MountStatuses(mounts, func() bool { return can })); diff != "" {
-			t.Error(diff)
+			t.Errorf("MountStatuses() mismatch (-want +got):\n%s", diff)
 		}
 	}
 	if MountStatuses(nil, nil) != nil {

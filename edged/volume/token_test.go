@@ -62,7 +62,7 @@ func TestToken(t *testing.T) {
 				t.Errorf("mode %o of %d:%d, want %o of %d:%d", info.Mode().Perm(), st.Uid, st.Gid, c.mode, c.uid, c.gid)
 			}
 			if data, err := os.ReadFile(path); err != nil || string(data) != "token of web for vault" {
-				t.Errorf("%q, %v", data, err)
+				t.Errorf("the token is %q, %v; want \"token of web for vault\"", data, err)
 			}
 			before := stamps(t, dir)
 			setup(t, m, pod)

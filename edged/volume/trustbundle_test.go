@@ -84,7 +84,7 @@ func TestClusterTrustBundle(t *testing.T) {
 			}
 			must(t, err)
 			if diff := cmp.Diff(map[string]string{"ca/roots.pem": "0644 " + tc.want}, content(t, vols["v"].Path)); diff != "" {
-				t.Error(diff)
+				t.Errorf("files mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func TestTrustBundleIsOfThePodsUser(t *testing.T) {
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](12)}
 	pod.Spec.Containers = []v1.Container{{}}
 	if got := content(t, setup(t, m, pod)["v"].Path)["ca"]; !strings.HasPrefix(got, "0600 ") {
-		t.Errorf("%s", got)
+		t.Errorf("the bundle is %q, want mode 0600", got)
 	}
 }
 

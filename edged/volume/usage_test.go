@@ -38,7 +38,7 @@ func TestDiskUsage(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := DiskUsage(ended, dir); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
+		t.Errorf("DiskUsage() = %v, want context.Canceled", err)
 	}
 }
 
@@ -46,7 +46,7 @@ func TestDiskUsageOfDeepTree(t *testing.T) {
 	dir := t.TempDir()
 	at, err := unix.Open(dir, unix.O_PATH, 0)
 	must(t, err)
-	const depth = 3000
+	const depth = 2200 // "d/" so often is longer than any path may be
 	for range depth {
 		must(t, unix.Mkdirat(at, "d", 0o755))
 		next, err := unix.Openat(at, "d", unix.O_PATH, 0)
@@ -72,7 +72,7 @@ func TestUsage(t *testing.T) {
 	got, err := m.Usage(t.Context(), pod)
 	must(t, err)
 	if got["v"] < 1<<20 || got["v"] > 1<<20+8192 || got["c"] == 0 || got["c"] > 1<<20 {
-		t.Errorf("%v", got)
+		t.Errorf("Usage() = %v, want about 1 MiB of v, and less, but some, of c", got)
 	}
 	if diff := cmp.Diff(2, len(got)); diff != "" {
 		t.Errorf("volumes counted: %v", got)

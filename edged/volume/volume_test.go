@@ -185,7 +185,7 @@ func TestLayout(t *testing.T) {
 		"p": {Path: pod + "/volumes/kubernetes.io~projected/p", ReadOnly: true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("mounts mismatch (-want +got):\n%s", diff)
 	}
 	info, err := os.Stat(pod)
 	if err != nil || info.Mode().Perm() != 0o750 {
@@ -256,7 +256,7 @@ func TestPods(t *testing.T) {
 	}
 	got, err := m.Pods()
 	if diff := cmp.Diff([]types.UID{uid}, got); err != nil || diff != "" {
-		t.Error(err, diff)
+		t.Errorf("Pods(): %v, mismatch (-want +got):\n%s", err, diff)
 	}
 }
 
