@@ -320,6 +320,7 @@ func TestExamine(t *testing.T) {
 		"another runtime, with an archive":                    {func(d *disk) { d.plain = true; d.archive() }, strong, true, "remove dead1, remove image, load a.tar", []string{EventRepaired}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for the disk
 			d := newDisk(t)
 			tc.spoil(d)
 			dirs := d.dirs
@@ -479,6 +480,7 @@ func TestPullFailed(t *testing.T) {
 			func(*disk) string { return "failed to stat parent: stat /nowhere/9/fs: no such file or directory" }, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for the disk
 			d := newDisk(t)
 			tc.spoil(d)
 			r := d.repairer()

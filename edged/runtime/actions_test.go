@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -100,11 +101,22 @@ type life struct {
 	log   []string
 }
 
+// long has TestActionsOverLives and TestActionsConverge go through ten times as many pods.
+var long = flag.Bool("long", false, "go through all random pods, not only the first ones")
+
+// randomPods is how many random pods a test goes through.
+func randomPods() int {
+	if *long {
+		return 3000
+	}
+	return 300
+}
+
 // TestActionsOverLives: random pods whose containers end, whose probes fail, whose sandboxes die. No container starts before
 // the init containers have done their work; nothing that works is stopped; a failed probe is the only reason to
 // stop a sidecar; and when the trouble has ended, the pod comes to rest.
 func TestActionsOverLives(t *testing.T) {
-	for seed := range uint64(3000) {
+	for seed := range uint64(randomPods()) {
 		l := &life{Rand: rand.New(rand.NewPCG(seed, 9)), t: t, obs: &observed.Pod{UID: "1"}, began: map[string]bool{}}
 		l.pod = l.randomPod()
 		for range 30 {

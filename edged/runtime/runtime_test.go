@@ -138,7 +138,7 @@ func TestComputeActions(t *testing.T) {
 func TestActionsConverge(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	states := []string{"running", "exited 0", "exited 1", "created", "unknown"}
-	for range 3000 {
+	for range randomPods() {
 		pod := testPod([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}[r.IntN(3)], r.IntN(3), 1+r.IntN(3))
 		var list []string
 		for _, c := range allContainers(pod) {
