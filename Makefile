@@ -7,11 +7,14 @@ PKG     := github.com/edgecore-io/edgecore
 TAGS    := osusergo,netgo,sqlite_omit_load_extension,grpcnotrace
 LDFLAGS := -s -w -X $(PKG)/pkg/version.version=$(VERSION) -X $(PKG)/pkg/version.commit=$(COMMIT)
 BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
+SUITE   := go run ./hack/suite
 RELEASE  = go run ./hack/release --version "$(VERSION)" --commit "$(COMMIT)" --tags "$(TAGS)"
 
 export CGO_ENABLED := 1
+# A program does not depend on the folder that it is built in, so a fresh clone finds what another has compiled.
+export GOFLAGS := $(GOFLAGS) -trimpath
 
-.PHONY: help setup build image run stop demo demo-stop test test-vm test-kubeedge lint race bench cross deb clean
+.PHONY: help setup build image run stop demo demo-stop test test-all lint bench cross deb clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
@@ -43,19 +46,11 @@ demo: setup build ## a cluster and a device here, the link between them cut and 
 demo-stop: ## remove all that `make demo` made
 	go run ./hack/demo stop
 
-test: setup lint build ## all tests, on real parts, with the race detector (needs root)
-	hack/setup test # a browser for test/page
-	go test -timeout 10m ./beehive ./metamanager/store # what they promise of speed, which means nothing under the race detector
-	go run ./hack/kube # builds the Kubernetes of the tests; the first time takes 10 minutes
-	go test -timeout 30m -race $$(go list ./... | grep -v -e /test/edge -e /test/pleg -e /test/link -e /test/conformance -e '/test/kubeedge$$' -e '/test/vm$$')
-	go test -timeout 30m -p 1 -race ./test/edge ./test/pleg # alone: they measure times
-	go test -timeout 40m -race ./test/link # and so does this
-	go test -timeout 40m -parallel 12 ./test/conformance # what of a pod is acted on; see docs/pod-support.md
-	$(MAKE) test-vm # the Debian package on a booted machine whose power is cut
+test: setup lint build ## unit tests with the race detector, and each promise on real parts: 20 minutes at most (needs root)
+	$(SUITE) short
 
-test-kubeedge: setup ## KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; the first time builds them for 30 minutes (needs root)
-	go run ./hack/kube
-	go test -timeout 90m -count=1 -v ./test/kubeedge
+test-all: setup ## all the rest, hours; AREA=link|edge|conformance|vm|kubeedge|soak for a part (SEED=1; FULL=1 boots every VM)
+	$(SUITE) $(if $(FULL),--full )--seed $(or $(SEED),1) $(or $(AREA),all)
 
 lint: ## gofmt, go vet, staticcheck
 	@echo "gofmt -l ."; out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
@@ -67,15 +62,6 @@ bench: setup build ## measure the agent beside the bare CRI calls, and the packa
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store
 	go run ./test/bench --binary bin/edgecore
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
-
-# The tests that boot a machine each; without FULL=1 only TestPowerCuts does.
-MACHINES := TestMachine|TestDevice|TestPackage|TestSmallDevice|TestClock|TestShutdown|TestJoin|TestSuites|TestPodsOnCgroup2|TestCheckpoint|TestAdopt|TestARM64
-CUTS     ?= $(if $(FULL),25,3)
-SEED     ?= 1
-
-test-vm: setup ## a booted device: package, pods, reboot offline, power cuts (CUTS=3 SEED=1); FULL=1: all of it, arm64 too (needs root)
-	hack/setup $(if $(FULL),vm-arm64,vm)
-	$(if $(FULL),EDGECORE_TEST_FULL=1 )go test -timeout $(if $(FULL),6h,40m) -count=1 -v $(if $(FULL),,-skip '^($(MACHINES))$$' )./test/vm -cuts $(CUTS) -seed $(SEED)$(if $(FULL), -raw-images)
 
 cross: ## static programs for amd64, arm64 and armv7, with lists of their parts; ARCH=arm64 for one, CHECK=1 builds twice and compares
 	$(if $(filter amd64,$(ARCH)),,hack/setup cross)

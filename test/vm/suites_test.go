@@ -143,7 +143,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// fullEnv asks for what takes longer than continuous integration waits; `make test-vm FULL=1` sets it.
+// fullEnv asks for what takes longer than continuous integration waits; `make test-all AREA=vm FULL=1` sets it.
 const fullEnv = "EDGECORE_TEST_FULL"
 
 // TestSuites runs what the project's own tests show on cgroup v1 and without systemd once more, on cgroup v2

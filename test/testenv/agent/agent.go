@@ -59,6 +59,9 @@ type Agent struct {
 // without Go.
 const BinaryEnv = "EDGECORE_TEST_BINARY"
 
+// Tags are the build tags of edgecore, which the Makefile has too.
+const Tags = "osusergo,netgo,sqlite_omit_load_extension,grpcnotrace"
+
 // Build builds edgecore into a folder and returns its path; BinaryEnv takes its place.
 func Build(ctx context.Context, dir string) (string, error) {
 	if built := os.Getenv(BinaryEnv); built != "" {
@@ -69,7 +72,7 @@ func Build(ctx context.Context, dir string) (string, error) {
 		return "", fmt.Errorf("find the module: %w", err)
 	}
 	out := filepath.Join(dir, "edgecore")
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "osusergo,netgo,sqlite_omit_load_extension,grpcnotrace", "-o", out, "./cmd/edgecore")
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", Tags, "-o", out, "./cmd/edgecore")
 	cmd.Dir = filepath.Dir(strings.TrimSpace(string(mod)))
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build edgecore: %w\n%s", err, text)

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	module    = "github.com/edgecore-io/edgecore"
+	shortName = "short"
+)
+
+// options are those of the areas that take long.
+type options struct {
+	full bool
+	seed int
+}
+
+// area is a set of tests that one call runs.
+type area struct {
+	name, about string
+	// folders are those of the code that the area covers, from the root of the project.
+	folders []string
+	// before are commands that prepare it, after those that belong to it and follow the tests; words are split at spaces.
+	before, after []string
+	// raced builds edgecore and cloudcore with the race detector.
+	raced bool
+	// slots is how many packages are tested at the same time; 0 is the number of cores.
+	slots int
+	jobs  []job
+	// promises must each be shown by a test that passes.
+	promises []promise
+}
+
+// job is one `go test`.
+type job struct {
+	packages []string // relative to the root of the project: "./test/edge"
+	run      string   // -run, "" for all
+	skip     string   // -skip
+	race     bool
+	timeout  time.Duration
+	args     []string // of the test binary
+	env      []string // more of the environment, as NAME=VALUE
+}
+
+// promise is a sentence of the README with the test of `make test` that shows it on real parts.
+type promise struct {
+	says string
+	pkg  string
+	test string // a top-level test, or one with a subtest: "TestKubectl/logs"
+}
+
+// integration are the suites that start real parts, each with the area that runs all of it. Every other package with
+// tests is a unit package, which `make test` runs whole.
+var integration = map[string]string{
+	"./test":              "edge",
+	"./test/adopt":        "edge",
+	"./test/cloud":        "link",
+	"./test/conformance":  "conformance",
+	"./test/csi":          "edge",
+	"./test/edge":         "edge",
+	"./test/evict":        "edge",
+	"./test/gc":           "edge",
+	"./test/kubectl":      "link",
+	"./test/kubeedge":     "kubeedge",
+	"./test/kubeletapi":   "link",
+	"./test/link":         "link",
+	"./test/node":         "link",
+	"./test/page":         "edge",
+	"./test/pleg":         "edge",
+	"./test/repair":       "edge",
+	"./test/service":      "link",
+	"./test/stats":        "edge",
+	"./test/testenv":      "edge",
+	"./test/testenv/kube": "link",
+	"./test/vm":           "vm",
+	"./test/wire":         "link",
+	"./hack/demo":         "link",
+	"./hack/image":        "link",
+	"./test/bench/soak":   "soak",
+}
+
+// suites returns the integration suites of an area, in alphabetical order.
+func suites(area string) []string {
+	var out []string
+	for pkg, a := range integration {
+		if a == area {
+			out = append(out, pkg)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// units returns the packages that are not integration suites, relative to the root.
+func units(importPaths []string) []string {
+	var out []string
+	for _, p := range importPaths {
+		pkg := "./" + strings.TrimPrefix(strings.TrimPrefix(p, module), "/")
+		if integration[strings.TrimSuffix(pkg, "/")] == "" {
+			out = append(out, pkg)
+		}
+	}
+	return out
+}
+
+// each returns a job for each package, so that they run beside each other and are reported one by one.
+func each(packages []string, common job) []job {
+	var out []job
+	for _, pkg := range packages {
+		j := common
+		j.packages = []string{pkg}
+		out = append(out, j)
+	}
+	return out
+}
+
+// short returns what `make test` runs: all unit tests with the race detector, and a test for each promise.
+func short(units []string) area {
+	a := area{
+		name:     shortName,
+		about:    "all unit tests with the race detector, and each promise of the README on real parts",
+		folders:  []string{"."},
+		before:   []string{"hack/setup test", "go run ./hack/kube"},
+		promises: promises,
+	}
+	a.jobs = append(a.jobs, job{packages: units, race: true, timeout: 10 * time.Minute})
+	a.jobs = append(a.jobs, promiseJobs(promises)...)
+	return a
+}
+
+// promiseJobs returns a job for each package that shows promises. Tests that are subtests get a job of their own, since
+// -run selects subtests of all the tests that it selects.
+func promiseJobs(promises []promise) []job {
+	var out []job
+	tests := map[string][]string{}
+	var order []string
+	for _, p := range promises {
+		key := p.pkg
+		if strings.Contains(p.test, "/") {
+			key += " " + p.test
+		}
+		if tests[key] == nil {
+			order = append(order, key)
+		}
+		if !slices.Contains(tests[key], p.test) {
+			tests[key] = append(tests[key], p.test)
+		}
+	}
+	for _, key := range order {
+		pkg, _, _ := strings.Cut(key, " ")
+		out = append(out, job{packages: []string{pkg}, run: pattern(tests[key]), timeout: 15 * time.Minute})
+	}
+	return out
+}
+
+// pattern returns the -run that selects some top-level tests, or one subtest.
+func pattern(tests []string) string {
+	if name, sub, ok := strings.Cut(tests[0], "/"); ok {
+		parts := strings.Split(sub, "/")
+		for i, p := range parts {
+			parts[i] = "^" + p + "$"
+		}
+		return "^" + name + "$/" + strings.Join(parts, "/")
+	}
+	return "^(" + strings.Join(tests, "|") + ")$"
+}
+
+// areas returns the areas of `make test-all`.
+func areas(o options) []area {
+	seed := fmt.Sprintf("-seed=%d", o.seed)
+	long := 60 * time.Minute
+	vm := job{packages: []string{"./test/vm"}, timeout: 40 * time.Minute, skip: "^(" + strings.Join(machines, "|") + ")$", args: []string{"-cuts=3", seed}}
+	vmSetup := "hack/setup vm"
+	if o.full {
+		vm.timeout, vm.skip, vm.args = 6*time.Hour, "", []string{"-cuts=25", seed, "-raw-images"}
+		vm.env = []string{"EDGECORE_TEST_FULL=1"}
+		vmSetup = "hack/setup vm-arm64"
+	}
+	return []area{
+		{
+			name:    "edge",
+			about:   "a node on its own: every promise of the agent on a real containerd, small disks, damaged stores and images",
+			folders: []string{"cmd/edgecore", "edged", "metamanager", "beehive", "deploy/systemd"},
+			before:  []string{"hack/setup test", "go run ./hack/kube"},
+			jobs:    each(suites("edge"), job{race: true, timeout: long}),
+		},
+		{
+			name:    "link",
+			about:   "a node in a cluster: join, link, cloudcore, kubectl, what goes over the wire, 1,000 random faults, the demo",
+			folders: []string{"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node", "edged/server"},
+			before:  []string{"hack/setup test", "go run ./hack/kube", "make build"},
+			jobs:    each(suites("link"), job{race: true, timeout: long}),
+		},
+		{
+			name:    "conformance",
+			about:   "a pod for each field of docs/pod-support.md on both containerds, and pods at random",
+			folders: []string{"edged/runtime", "edged/status", "edged/prober", "edged/volume", "edged/env", "edged/security"},
+			before:  []string{"go run ./hack/kube"},
+			jobs:    each(suites("conformance"), job{timeout: long, args: []string{seed}}),
+		},
+		{
+			name:    "vm",
+			about:   "the Debian package on a booted machine: systemd, cgroup v2, a reboot with no network, power cuts",
+			folders: []string{"deploy", "hack/release", "edged/cgroups", "edged/shutdown"},
+			before:  []string{vmSetup},
+			jobs:    []job{vm},
+		},
+		{
+			name:    "kubeedge",
+			about:   "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; the first time builds them for 30 minutes",
+			folders: []string{"pkg/wire", "cloud/cloudhub", "edgehub", "metamanager"},
+			before:  []string{"go run ./hack/kube"},
+			jobs:    each(suites("kubeedge"), job{timeout: 90 * time.Minute}),
+		},
+		{
+			name:    "soak",
+			about:   "2,000 pods come and go on one node, killed and restarted at random: nothing may grow; benchmarks are `make bench`",
+			folders: []string{"edged/gc", "edged/podworker", "edged/pleg"},
+			before:  []string{"make build"},
+			jobs:    each(suites("soak"), job{race: true, timeout: long}),
+			after:   []string{fmt.Sprintf("go run ./test/bench/soak --binary bin/edgecore --seed %d", o.seed)},
+		},
+	}
+}
+
+// machines are the tests that boot a machine each and run with -full alone.
+var machines = []string{
+	"TestMachine", "TestDevice", "TestPackage", "TestSmallDevice", "TestClock", "TestShutdown", "TestJoin", "TestSuites",
+	"TestPodsOnCgroup2", "TestCheckpoint", "TestAdopt", "TestARM64",
+}
+
+// arguments are those of the go command for a job.
+func (j job) arguments() []string {
+	args := []string{"test", "-count=1", "-timeout=" + j.timeout.String()}
+	if j.race {
+		args = append(args, "-race")
+	}
+	if j.run != "" {
+		args = append(args, "-run="+j.run)
+	}
+	if j.skip != "" {
+		args = append(args, "-skip="+j.skip)
+	}
+	args = append(args, j.packages...)
+	if len(j.args) > 0 {
+		args = append(append(args, "-args"), j.args...)
+	}
+	return args
+}
+
+// command is the job as one would type it.
+func (j job) command() string {
+	return strings.Join(slices.Concat(j.env, []string{"go"}, j.arguments()), " ")
+}
+
+// name returns what a report calls the job.
+func (j job) name() string {
+	if len(j.packages) == 1 {
+		return path.Clean(j.packages[0])
+	}
+	return fmt.Sprintf("%d packages", len(j.packages))
+}
+
+// commands returns all that the area runs, one command a line.
+func (a area) commands() []string {
+	out := slices.Clone(a.before)
+	for _, j := range a.jobs {
+		out = append(out, j.command())
+	}
+	return append(out, a.after...)
+}

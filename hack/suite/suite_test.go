@@ -1,0 +1,234 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// root is the project's folder.
+var root = filepath.Join("..", "..")
+
+// tests returns the names of the top-level tests of a package.
+func tests(t *testing.T, pkg string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllStringSubmatch(string(data), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+// TestPlanFitsTheTree checks that every name in the plan is that of something: a renamed test would otherwise go unseen.
+func TestPlanFitsTheTree(t *testing.T) {
+	all := areas(options{})
+	for pkg, name := range integration {
+		if len(tests(t, pkg)) == 0 {
+			t.Errorf("integration suite %s has no tests, want some", pkg)
+		}
+		if !slices.ContainsFunc(all, func(x area) bool { return x.name == name }) {
+			t.Errorf("integration suite %s is in area %q, want one of those of areas()", pkg, name)
+		}
+	}
+	for _, p := range promises {
+		name, _, _ := strings.Cut(p.test, "/")
+		if names := tests(t, p.pkg); !slices.Contains(names, name) {
+			t.Errorf("promise %q: %s has the tests %v, want %s", p.says, p.pkg, names, name)
+		}
+		if integration[p.pkg] == "" {
+			t.Errorf("promise %q: %s is a unit package, want an integration suite", p.says, p.pkg)
+		}
+	}
+	for _, name := range machines {
+		if names := tests(t, "./test/vm"); !slices.Contains(names, name) {
+			t.Errorf("test/vm has the tests %v, want %s", names, name)
+		}
+	}
+	for _, a := range all {
+		for _, folder := range a.folders {
+			if _, err := os.Stat(filepath.Join(root, folder)); err != nil {
+				t.Errorf("area %s: %v", a.name, err)
+			}
+		}
+	}
+}
+
+// TestDocumented checks that CONTRIBUTING.md names each area with the folders that it covers, and that the build tags of the
+// Makefile are those of the programs under test.
+func TestDocumented(t *testing.T) {
+	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range areas(options{}) {
+		row := ""
+		for line := range strings.Lines(string(contributing)) {
+			if strings.HasPrefix(line, "| `"+a.name+"` |") {
+				row = line
+			}
+		}
+		for _, folder := range a.folders {
+			if !strings.Contains(row, "`"+folder+"`") {
+				t.Errorf("CONTRIBUTING.md has for area %s the row %q, want it to name `%s`", a.name, row, folder)
+			}
+		}
+	}
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(makefile), ":= "+agent.Tags+"\n") {
+		t.Errorf("the Makefile does not have the build tags %s", agent.Tags)
+	}
+}
+
+func TestUnits(t *testing.T) {
+	got := units([]string{module + "/edged", module + "/test/link", module + "/test", module + "/test/testenv/wait"})
+	if diff := cmp.Diff([]string{"./edged", "./test/testenv/wait"}, got); diff != "" {
+		t.Errorf("units (-want +got):\n%s", diff)
+	}
+}
+
+func TestPromiseJobs(t *testing.T) {
+	got := promiseJobs([]promise{
+		{"a", "./test/edge", "TestA"},
+		{"b", "./test/kubectl", "TestKubectl/logs"},
+		{"c", "./test/edge", "TestC"},
+		{"d", "./test/edge", "TestA"},
+	})
+	var runs [][2]string
+	for _, j := range got {
+		runs = append(runs, [2]string{j.packages[0], j.run})
+	}
+	want := [][2]string{{"./test/edge", "^(TestA|TestC)$"}, {"./test/kubectl", "^TestKubectl$/^logs$"}}
+	if diff := cmp.Diff(want, runs); diff != "" {
+		t.Errorf("jobs (-want +got):\n%s", diff)
+	}
+}
+
+func TestCommands(t *testing.T) {
+	a := area{before: []string{"hack/setup vm"}, jobs: []job{{
+		packages: []string{"./test/vm"},
+		race:     true,
+		run:      "TestA",
+		skip:     "TestB",
+		timeout:  time.Minute,
+		args:     []string{"-cuts=3"},
+	}}}
+	want := []string{"hack/setup vm", "go test -count=1 -timeout=1m0s -race -run=TestA -skip=TestB ./test/vm -args -cuts=3"}
+	if diff := cmp.Diff(want, a.commands()); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+}
+
+const stream = `{"Action":"start","Package":"github.com/edgecore-io/edgecore/test/edge"}
+{"Action":"run","Package":"github.com/edgecore-io/edgecore/test/edge","Test":"TestA"}
+{"Action":"output","Package":"github.com/edgecore-io/edgecore/test/edge","Test":"TestA","Output":"noise\n"}
+{"Action":"pass","Package":"github.com/edgecore-io/edgecore/test/edge","Test":"TestA","Elapsed":1.5}
+{"Action":"output","Package":"github.com/edgecore-io/edgecore/test/edge","Test":"TestB/one","Output":"    b_test.go:7: got 1, want 2\n"}
+{"Action":"fail","Package":"github.com/edgecore-io/edgecore/test/edge","Test":"TestB/one","Elapsed":0}
+{"Action":"fail","Package":"github.com/edgecore-io/edgecore/test/edge","Test":"TestB","Elapsed":0}
+{"Action":"skip","Package":"github.com/edgecore-io/edgecore/test/edge","Test":"TestC","Elapsed":0}
+not an event
+{"Action":"fail","Package":"github.com/edgecore-io/edgecore/test/edge","Elapsed":2}
+{"ImportPath":"github.com/edgecore-io/edgecore/pkg/x [github.com/edgecore-io/edgecore/pkg/x.test]","Action":"build-output","Output":"x.go:1: syntax error\n"}
+{"Action":"fail","Package":"github.com/edgecore-io/edgecore/pkg/x","Elapsed":0}
+`
+
+func collected(t *testing.T) []outcome {
+	t.Helper()
+	c := &collector{}
+	if err := read(strings.NewReader(stream), func(e event) { c.add(e) }); err != nil {
+		t.Fatal(err)
+	}
+	return c.outcomes
+}
+
+func TestCollector(t *testing.T) {
+	edge := module + "/test/edge"
+	want := []outcome{
+		{pkg: edge, test: "TestA", action: "pass", elapsed: 1500 * time.Millisecond},
+		{pkg: edge, test: "TestB/one", action: "fail", output: "    b_test.go:7: got 1, want 2\n"},
+		{pkg: edge, test: "TestB", action: "fail"},
+		{pkg: edge, test: "TestC", action: "skip"},
+		{pkg: edge, action: "fail", elapsed: 2 * time.Second},
+		{pkg: module + "/pkg/x", action: "fail", output: "x.go:1: syntax error\n"},
+	}
+	if diff := cmp.Diff(want, collected(t), cmp.AllowUnexported(outcome{})); diff != "" {
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	passed := []outcome{{pkg: module + "/test/edge", test: "TestA", action: "pass"}}
+	a := promise{"pods run", "./test/edge", "TestA"}
+	b := promise{"pods rest", "./test/edge", "TestB"}
+	other := promise{"pods run", "./test/link", "TestA"}
+	for name, c := range map[string]struct {
+		area area
+		jobs []jobResult
+		want string // in the error; empty: none
+	}{
+		"all is well":        {area{promises: []promise{a}}, []jobResult{{outcomes: passed}}, ""},
+		"a test fails":       {area{}, []jobResult{{outcomes: passed, err: errors.New("exit status 1")}}, "exit status 1"},
+		"a promise is gone":  {area{promises: []promise{a, b}}, []jobResult{{outcomes: passed}}, "pods rest: ./test/edge TestB did not pass"},
+		"of another package": {area{promises: []promise{other}}, []jobResult{{outcomes: passed}}, "./test/link TestA did not pass"},
+		"a skip in short":    {area{name: shortName}, []jobResult{{outcomes: append(passed, outcome{test: "TestC", action: "skip"})}}, "1 tests were skipped"},
+		"nothing ran":        {area{}, nil, "no test has passed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := (&result{jobs: c.jobs}).verdict(c.area)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("verdict() = %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestReport(t *testing.T) {
+	r := &result{jobs: []jobResult{{outcomes: collected(t)}}}
+	got := r.report(area{
+		name:     "edge",
+		about:    "a node",
+		promises: []promise{{"pods run", "./test/edge", "TestA"}, {"pods rest", "./test/edge", "TestB"}},
+	}, time.Minute)
+	want := `
+==> edge: a node
+
+ seconds  tests  package
+     2.0      3  test/edge
+     0.0      0  pkg/x
+
+ seconds  promise
+     1.5  pods run (./test/edge TestA)
+ MISSING  pods rest (./test/edge TestB)
+
+edge took 1m0s
+1 passed, 1 failed, 1 skipped
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
