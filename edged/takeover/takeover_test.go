@@ -156,62 +156,79 @@ func TestThereAndBack(t *testing.T) {
 // TestPowerCuts takes the power away at each moment, there and on the way back. After each, a boot starts an agent that
 // has what it needs; the same command then finishes what was begun.
 func TestPowerCuts(t *testing.T) {
-	cuts := 0
-	for at := 1; ; at++ {
-		d := newDevice(t)
-		before := d.files(theirs...)
-		d.crashAt = at
-		if !d.crashes(func() error { take, _ := d.takeover(); return adoptAll(d.t.Context(), take) }) {
-			break
+	t.Run("there", func(t *testing.T) {
+		t.Parallel()
+		cuts := 0
+		for at := 1; cutThere(t, at); at++ {
+			cuts++
 		}
-		cuts++
-		d.boot()
-		if cuts%2 == 0 { // back from the middle
-			take, _ := d.takeover()
-			if err := take.Undo(t.Context()); err != nil && !errors.Is(err, ErrNothing) {
-				t.Fatalf("cut at event %d: undo: %v", at, err)
-			}
-			d.returned(before)
+		if cuts < 10 {
+			t.Errorf("%d moments, want at least 10", cuts)
 		}
-		take, _ := d.takeover()
-		if err := adoptAll(t.Context(), take); err != nil && !errors.Is(err, ErrDone) {
-			t.Fatalf("cut at event %d: adopt again: %v", at, err)
+	})
+	t.Run("back", func(t *testing.T) {
+		t.Parallel()
+		cuts := 0
+		for at := 1; cutOnTheWayBack(t, at); at++ {
+			cuts++
 		}
-		d.taken()
-		take, _ = d.takeover()
-		must(t, take.Undo(t.Context()))
-		d.returned(before)
+		if cuts < 5 {
+			t.Errorf("%d moments of the way back, want at least 5", cuts)
+		}
+	})
+}
+
+// cutThere cuts the power at an event of the way there. It returns false if all was done before that event.
+func cutThere(t *testing.T, at int) bool {
+	t.Helper()
+	d := newDevice(t)
+	before := d.files(theirs...)
+	d.crashAt = at
+	if !d.crashes(func() error { take, _ := d.takeover(); return adoptAll(d.t.Context(), take) }) {
+		return false
 	}
-	if cuts < 10 {
-		t.Errorf("only %d moments", cuts)
-	}
-	back := 0
-	for at := 1; ; at++ {
-		d := newDevice(t)
-		before := d.files(theirs...)
+	d.boot()
+	if at%2 == 0 { // back from the middle
 		take, _ := d.takeover()
-		must(t, adoptAll(t.Context(), take))
-		d.crashAt, d.events = at, 0
-		if !d.crashes(func() error { take, _ := d.takeover(); return take.Undo(d.t.Context()) }) {
-			d.returned(before)
-			break
-		}
-		back++
-		d.boot()
-		take, _ = d.takeover()
-		if err := adoptAll(t.Context(), take); err == nil && d.agent != "edgecore" {
-			t.Errorf("cut at event %d of the way back: adopted, and %q runs", at, d.agent)
-		}
-		take, _ = d.takeover()
 		if err := take.Undo(t.Context()); err != nil && !errors.Is(err, ErrNothing) {
-			t.Fatalf("cut at event %d of the way back: %v", at, err)
+			t.Fatalf("cut at event %d: undo: %v", at, err)
 		}
 		d.returned(before)
 	}
-	if back < 5 {
-		t.Errorf("only %d moments of the way back", back)
+	take, _ := d.takeover()
+	if err := adoptAll(t.Context(), take); err != nil && !errors.Is(err, ErrDone) {
+		t.Fatalf("cut at event %d: adopt again: %v", at, err)
 	}
-	t.Logf("%d moments there, %d back", cuts, back)
+	d.taken()
+	take, _ = d.takeover()
+	must(t, take.Undo(t.Context()))
+	d.returned(before)
+	return true
+}
+
+// cutOnTheWayBack cuts the power at an event of the way back. It returns false if all was done before that event.
+func cutOnTheWayBack(t *testing.T, at int) bool {
+	t.Helper()
+	d := newDevice(t)
+	before := d.files(theirs...)
+	take, _ := d.takeover()
+	must(t, adoptAll(t.Context(), take))
+	d.crashAt, d.events = at, 0
+	if !d.crashes(func() error { take, _ := d.takeover(); return take.Undo(d.t.Context()) }) {
+		d.returned(before)
+		return false
+	}
+	d.boot()
+	take, _ = d.takeover()
+	if err := adoptAll(t.Context(), take); err == nil && d.agent != "edgecore" {
+		t.Errorf("cut at event %d of the way back: adopted, and %q runs, want edgecore", at, d.agent)
+	}
+	take, _ = d.takeover()
+	if err := take.Undo(t.Context()); err != nil && !errors.Is(err, ErrNothing) {
+		t.Fatalf("cut at event %d of the way back: %v", at, err)
+	}
+	d.returned(before)
+	return true
 }
 
 // crashes runs something until the power goes; false is that it came to its end before.
@@ -295,6 +312,7 @@ func TestFails(t *testing.T) {
 		}, "taken the place of KubeEdge's program"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := newDevice(t)
 			test.prepare(d)
 			before := d.files(theirs...)
@@ -305,7 +323,7 @@ func TestFails(t *testing.T) {
 				t.Errorf("got %v, want %q\n%s", err, test.want, said)
 			}
 			if d.agent != "KubeEdge" {
-				t.Errorf("%q runs", d.agent)
+				t.Errorf("%q runs, want KubeEdge", d.agent)
 			}
 			if diff := cmp.Diff(before, d.files(theirs...)); diff != "" {
 				t.Errorf("KubeEdge's files:\n%s", diff)
