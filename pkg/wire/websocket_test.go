@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +22,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -63,6 +65,26 @@ func newCloud(t testing.TB, o AcceptOptions) *cloud {
 		c.conns <- conn
 	}))
 	return c
+}
+
+// newMemoryCloud is a cloud in memory behind a proxy, for a test on a simulated clock.
+func newMemoryCloud(t *testing.T, o AcceptOptions) (*cloud, *wiretest.Proxy) {
+	t.Helper()
+	c := &cloud{ca: wiretest.NewCA(t), conns: make(chan Conn, 10)}
+	l := wiretest.NewMemory(t)
+	c.addr = l.Addr().String()
+	s := &http.Server{TLSConfig: c.ca.ServerTLS(t), ErrorLog: log.New(io.Discard, "", 0)}
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := AcceptWebSocket(w, r, o)
+		if err != nil {
+			t.Errorf("accept: %v", err)
+			return
+		}
+		c.conns <- conn
+	})
+	go func() { _ = s.ServeTLS(CountBytes(l), "", "") }()
+	t.Cleanup(func() { _ = s.Close() })
+	return c, wiretest.NewMemoryProxy(t, l)
 }
 
 func (c *cloud) options(t testing.TB, addr string, o DialOptions) DialOptions {
@@ -196,18 +218,33 @@ func checkStats(t *testing.T, f Features, near Stats, c Conn) {
 	}
 }
 
-// TestSilence: a link whose other end is gone without a word ends; pings and pongs keep one that lives.
+// TestSilence: a link whose other end is gone without a word ends when ReadTimeout is over; pings and pongs keep one
+// that lives.
 func TestSilence(t *testing.T) {
-	short := Limits{ReadTimeout: 400 * time.Millisecond}
-	var pings atomic.Int64
-	cloud := newCloud(t, AcceptOptions{Limits: short, OnPing: func() { pings.Add(1) }})
-	proxy := wiretest.NewProxy(t, cloud.addr)
-	ends := kept(t, short, func() (edge, far Conn) { return cloud.pair(t, proxy.Addr(), DialOptions{Limits: short}) })
-	if n := pings.Load(); n < keptPings {
-		t.Errorf("told of %d pings, want %d", n, keptPings)
-	}
-	proxy.Silence()
-	silent(t, ends)
+	synctest.Test(t, func(t *testing.T) {
+		limits := Limits{ReadTimeout: time.Minute}
+		var pings atomic.Int64
+		cloud, proxy := newMemoryCloud(t, AcceptOptions{Limits: limits, OnPing: func() { pings.Add(1) }})
+		edge, far := cloud.pair(t, cloud.addr, DialOptions{Limits: limits, Dial: proxy.Dial})
+		_, edgeEnd := reading(edge)
+		_, farEnd := reading(far)
+		for n := range int64(keptPings) {
+			time.Sleep(limits.ReadTimeout * 3 / 4)
+			if err := edge.Ping(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if told, counted := pings.Load(), far.Stats().Pings; told != n+1 || counted != n+1 {
+				t.Errorf("told of %d pings, counted %d; want %d", told, counted, n+1)
+			}
+		}
+		proxy.Silence()
+		began := time.Now()
+		silent(t, [2]<-chan error{edgeEnd, farEnd})
+		if took := time.Since(began); took != limits.ReadTimeout {
+			t.Errorf("the silence was noticed after %v, want %v", took, limits.ReadTimeout)
+		}
+	})
 }
 
 // keptPings is how many pings keep a link: for far longer than it may be silent.
@@ -257,106 +294,98 @@ func beat(edge, far Conn, pause time.Duration, edgeEnd, farEnd <-chan error) err
 // silent sees both ends of a link end because nothing comes.
 func silent(t *testing.T, ends [2]<-chan error) {
 	t.Helper()
-	late := time.After(time.Minute)
 	for _, end := range ends {
-		select {
-		case err := <-end:
-			if !errors.Is(err, ErrSilent) {
-				t.Errorf("err = %v, want ErrSilent", err)
-			}
-		case <-late:
-			t.Fatal("the silence is not noticed")
+		if err := wait.Receive(t, "an end to notice the silence", end); !errors.Is(err, ErrSilent) {
+			t.Errorf("err = %v, want %v", err, ErrSilent)
 		}
 	}
 }
 
-// TestSlowLinkIsNotSilent: a message may take longer than the limits, if it goes on. One of some tries has to show it: a
-// machine that is held up may let nothing go on.
+// TestSlowLinkIsNotSilent: a message may take longer than the limits, if it goes on.
 func TestSlowLinkIsNotSilent(t *testing.T) {
-	var err error
-	for range 5 {
-		if err = slowMessage(t); err == nil {
-			return
+	synctest.Test(t, func(t *testing.T) {
+		limits := Limits{ReadTimeout: time.Second, WriteTimeout: time.Second}
+		cloud, proxy := newMemoryCloud(t, AcceptOptions{Limits: limits})
+		edge, far := cloud.pair(t, cloud.addr, DialOptions{Limits: limits, Dial: proxy.Dial})
+		messages, end := reading(far)
+		_, edgeEnd := reading(edge)
+		proxy.Pace(100 << 10)
+		began := time.Now()
+		wrote := make(chan error, 1)
+		go func() { wrote <- edge.Write(message(300 << 10)) }()
+		for waiting := true; waiting; {
+			select {
+			case <-messages:
+				waiting = false
+			case err := <-end:
+				t.Fatalf("the cloud's end: %v", err)
+			case err := <-edgeEnd:
+				t.Fatalf("the edge's end: %v", err)
+			case <-time.After(limits.ReadTimeout / 4):
+				_ = far.Ping() // for the edge, that hears nothing else
+			}
 		}
-		t.Log(err)
-	}
-	t.Error(err)
+		if err := <-wrote; err != nil {
+			t.Errorf("Write: %v", err)
+		}
+		if took := time.Since(began); took < 2*limits.ReadTimeout {
+			t.Errorf("the message took %v, want at least %v: the link was not slow", took, 2*limits.ReadTimeout)
+		}
+	})
 }
 
-// slowMessage sends a message over a link that takes far longer for it than the limits are.
-func slowMessage(t *testing.T) error {
-	limits := Limits{ReadTimeout: time.Second, WriteTimeout: time.Second}
-	cloud := newCloud(t, AcceptOptions{Limits: limits})
-	proxy := wiretest.NewProxy(t, cloud.addr)
-	edge, far := cloud.pair(t, proxy.Addr(), DialOptions{Limits: limits})
-	messages, end := reading(far)
-	_, edgeEnd := reading(edge)
-	proxy.Pace(100 << 10)
-	began := time.Now()
-	wrote := make(chan error, 1)
-	go func() { wrote <- edge.Write(message(300 << 10)) }()
-	for waiting := true; waiting; {
-		select {
-		case <-messages:
-			waiting = false
-		case err := <-end:
-			return fmt.Errorf("the link ended: %w", err)
-		case err := <-edgeEnd:
-			return fmt.Errorf("the edge's end ended: %w", err)
-		case <-time.After(limits.ReadTimeout / 4):
-			_ = far.Ping() // for the edge, that hears nothing else
-		}
-	}
-	err := <-wrote
-	if took := time.Since(began); took < 2*limits.ReadTimeout {
-		t.Errorf("%v after %v; the link was not slow", err, took)
-	}
-	return err
-}
-
-// TestStuckPeer: one that reads nothing ends the link in time, and never holds Close up.
+// TestStuckPeer: one that reads nothing ends the link when WriteTimeout is over.
 func TestStuckPeer(t *testing.T) {
-	cloud := newCloud(t, AcceptOptions{Limits: Limits{ReadTimeout: time.Minute}})
-	stuck := Limits{MaxMessage: 1 << 20, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Second}
-	edge, _ := cloud.pair(t, cloud.addr, DialOptions{Limits: stuck})
-	_, end := reading(edge)
-	began := time.Now()
-	var err error
-	for err == nil {
-		err = edge.Write(message(512 << 10))
-	}
-	if took := time.Since(began); took > time.Minute || !strings.Contains(err.Error(), "took nothing for 2s") {
-		t.Errorf("%v after %v", err, took)
-	}
-	if e := <-end; e == nil || e.Error() != err.Error() {
-		t.Errorf("Read says %v, want what Write said: %v", e, err)
-	}
-	if again := edge.Write(message(1)); again == nil {
-		t.Error("written after the end")
-	}
-
-	edge, _ = cloud.pair(t, cloud.addr, DialOptions{})
-	_, end = reading(edge)
-	done := make(chan error, 1)
-	go func() {
+	synctest.Test(t, func(t *testing.T) {
+		cloud, proxy := newMemoryCloud(t, AcceptOptions{Limits: Limits{ReadTimeout: time.Hour}})
+		stuck := Limits{MaxMessage: 1 << 20, ReadTimeout: time.Hour, WriteTimeout: 2 * time.Second}
+		edge, _ := cloud.pair(t, cloud.addr, DialOptions{Limits: stuck, Dial: proxy.Dial})
+		_, end := reading(edge)
+		began := time.Now()
 		var err error
 		for err == nil {
 			err = edge.Write(message(512 << 10))
 		}
-		done <- err
-	}()
-	time.Sleep(100 * time.Millisecond)
-	began = time.Now()
-	_ = edge.Close(ClosePolicy, "enough")
-	if took := time.Since(began); took > patient.WriteTimeout/2 {
-		t.Errorf("Close took %v", took)
-	}
-	if err := <-done; !errors.Is(err, ErrClosed) {
-		t.Errorf("Write: %v, want ErrClosed", err)
-	}
-	if err := <-end; !errors.Is(err, ErrClosed) {
-		t.Errorf("Read: %v, want ErrClosed", err)
-	}
+		if took := time.Since(began); took != stuck.WriteTimeout || !strings.Contains(err.Error(), "took nothing for 2s") {
+			t.Errorf("Write: %v after %v; want that the network took nothing for 2s", err, took)
+		}
+		if e := <-end; e == nil || e.Error() != err.Error() {
+			t.Errorf("Read says %v, want what Write said: %v", e, err)
+		}
+		if again := edge.Write(message(1)); again == nil {
+			t.Error("written after the end")
+		}
+	})
+}
+
+// TestCloseOfStuckPeer: one that reads nothing holds Close up for the second that a farewell may take, and no longer.
+func TestCloseOfStuckPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := Limits{MaxMessage: 1 << 20, ReadTimeout: time.Hour, WriteTimeout: time.Hour}
+		cloud, proxy := newMemoryCloud(t, AcceptOptions{Limits: limits})
+		edge, _ := cloud.pair(t, cloud.addr, DialOptions{Limits: limits, Dial: proxy.Dial})
+		_, end := reading(edge)
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			for err == nil {
+				err = edge.Write(message(512 << 10))
+			}
+			done <- err
+		}()
+		synctest.Wait() // until Write is stuck
+		began := time.Now()
+		_ = edge.Close(ClosePolicy, "enough")
+		if took := time.Since(began); took > 2*goodbye {
+			t.Errorf("Close took %v, want at most %v", took, 2*goodbye)
+		}
+		if err := <-done; !errors.Is(err, ErrClosed) {
+			t.Errorf("Write: %v, want %v", err, ErrClosed)
+		}
+		if err := <-end; !errors.Is(err, ErrClosed) {
+			t.Errorf("Read: %v, want %v", err, ErrClosed)
+		}
+	})
 }
 
 func TestCloseTellsWhy(t *testing.T) {
@@ -383,7 +412,7 @@ func TestCloseTellsWhy(t *testing.T) {
 		if err := <-edgeEnd; !errors.As(err, &closed) {
 			t.Errorf("other end: %v, want *Closed", err)
 		} else if diff := cmp.Diff(&Closed{c.code, c.want}, closed); diff != "" {
-			t.Error(diff)
+			t.Errorf("Closed mismatch (-want +got):\n%s", diff)
 		}
 		if err := edge.Write(message(1)); err == nil {
 			t.Error("written to an end that said good-bye")
@@ -429,7 +458,7 @@ func TestRefused(t *testing.T) {
 		t.Fatalf("err = %v, want *Refused", err)
 	}
 	if diff := cmp.Diff(&Refused{401, "node edge-1 is not  [31mallowed"}, refused); diff != "" {
-		t.Error(diff)
+		t.Errorf("Refused mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -486,12 +515,7 @@ func TestIdleLinkCosts(t *testing.T) {
 	_, _ = reading(far)
 	pong := func(after int64) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); edge.Stats().BytesReceived <= after; {
-			if time.Now().After(end) {
-				t.Fatal("no pong")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		wait.True(t, "a pong", func() bool { return edge.Stats().BytesReceived > after })
 	}
 	before := edge.Stats()
 	for range 4 {

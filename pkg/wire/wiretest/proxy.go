@@ -16,7 +16,11 @@ const queue = 16 << 10
 // Proxy stands between edge and cloud, and does what bad networks do. It ends with its test.
 type Proxy struct {
 	listener net.Listener
-	target   string
+	// Dial connects to the proxy.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	target string
+	onward func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	mu      sync.Mutex
 	pairs   map[net.Conn]net.Conn
@@ -38,7 +42,17 @@ func NewProxy(t testing.TB, target string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{listener: l, target: target, pairs: map[net.Conn]net.Conn{}}
+	dialer := &net.Dialer{}
+	to := l.Addr().String()
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, network, to)
+	}
+	return newProxy(t, l, dial, dialer.DialContext, target)
+}
+
+func newProxy(t testing.TB, l net.Listener, dial, onward func(context.Context, string, string) (net.Conn, error),
+	target string) *Proxy {
+	p := &Proxy{listener: l, Dial: dial, onward: onward, target: target, pairs: map[net.Conn]net.Conn{}}
 	p.cutLeft.Store(-1)
 	p.wg.Go(p.accept)
 	t.Cleanup(func() {
@@ -131,7 +145,7 @@ func (p *Proxy) serve(c net.Conn) {
 	p.wait()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	far, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.target)
+	far, err := p.onward(ctx, "tcp", p.target)
 	if err != nil {
 		reset(c)
 		return
