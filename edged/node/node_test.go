@@ -170,7 +170,7 @@ func TestReadyFirst(t *testing.T) {
 			o.Unready = func() error { asked = append(asked, "ready"); return nil }
 		})
 		if got := strings.Join(asked, ", "); got != "ready, status, ready, status" {
-			t.Errorf("asked for %s", got)
+			t.Errorf("asked for %s, want \"ready, status, ready, status\"", got)
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("labels %v", node.Labels)
 		}
 		if lease.OwnerReferences[0].UID != "node-uid" || *lease.Spec.HolderIdentity != "edge-1" || *lease.Spec.LeaseDurationSeconds != 40 {
-			t.Errorf("lease %+v", lease)
+			t.Errorf("lease %+v, want \"node-uid\", \"edge-1\", 40", lease)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -211,7 +211,7 @@ func TestLife(t *testing.T) {
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
 		if got := c.took(); strings.Count(got, "status") != 1 {
-			t.Errorf("status is told %d times in 5 minutes: %s", strings.Count(got, "status"), got)
+			t.Errorf("status is told %d times in 5 minutes: %s, want 1", strings.Count(got, "status"), got)
 		}
 		if after, _ := c.now(); strings.Contains(c.patch, "capacity") || !strings.Contains(c.patch, "conditions") || !equality.Semantic.DeepEqual(after.Status.Capacity, node.Status.Capacity) ||
 			strings.Contains(fmt.Sprint(after.Status.Conditions), "Unknown") {
@@ -221,7 +221,7 @@ func TestLife(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if got := c.took(); !strings.Contains(got, "status") {
-			t.Errorf("a change is not told: %s", got)
+			t.Errorf("a change is not told: %s, want \"status\"", got)
 		}
 		node, _ = c.now()
 		ready := node.Status.Conditions[slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })]
@@ -277,14 +277,14 @@ func TestRejoin(t *testing.T) {
 			t.Errorf("calls %q, want them to begin with \"register, get, update, status\"", got)
 		}
 		if node, _ := c.now(); node.Labels["of"] != "others" || node.Labels["site"] != "roof" {
-			t.Errorf("labels %v", node.Labels)
+			t.Errorf("labels %v, want \"others\", \"roof\"", node.Labels)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		c := &cloud{}
 		started(t, c, func(o *Options) { o.Register = false })
 		if got := c.took(); got != "status" {
-			t.Errorf("without registerNode: %s", got)
+			t.Errorf("without registerNode: %s, want \"status\"", got)
 		}
 	})
 }
@@ -402,7 +402,7 @@ func TestLook(t *testing.T) {
 		n.Look()
 		synctest.Wait()
 		if got := c.took(); got != "" {
-			t.Errorf("nothing changed, and told: %s", got)
+			t.Errorf("nothing changed, and told: %s; want \"\"", got)
 		}
 		full.Store(true)
 		n.Look()

@@ -142,7 +142,7 @@ func TestErrorsAreBounded(t *testing.T) {
 		v.Pods = append(v.Pods, v.Pods[0])
 	}
 	if n := len(Render(v)); n > 400_000 {
-		t.Errorf("%d bytes", n)
+		t.Errorf("%d bytes, want at most 400_000", n)
 	}
 }
 

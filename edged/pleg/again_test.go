@@ -34,7 +34,7 @@ func TestLookAgain(t *testing.T) {
 		l.add("1", now) // one look is enough
 		waits = append(waits, wait.String())
 		if early := l.due(now.Add(wait - 1)); len(early) > 0 {
-			t.Fatalf("due too early: %v", early)
+			t.Fatalf("due too early: %v, want none", early)
 		}
 		now = now.Add(wait)
 		if due := l.due(now); !slices.Equal(due, []types.UID{"1"}) {
@@ -51,7 +51,7 @@ func TestLookAgain(t *testing.T) {
 	}
 	l.add("1", now)
 	if wait, _ := l.next(now); wait != againFirst {
-		t.Errorf("later trouble begins with %v", wait)
+		t.Errorf("later trouble begins with %v, want %v", wait, againFirst)
 	}
 }
 

@@ -110,7 +110,7 @@ func TestRelistTellsWhatChanged(t *testing.T) {
 	f.set("2", runtimeapi.ContainerState_CONTAINER_RUNNING)
 	start(t, f, func(p *PLEG, told func() []types.UID) {
 		if diff := cmp.Diff([]types.UID{"1", "2"}, told()); diff != "" {
-			t.Errorf("at first: %s", diff)
+			t.Errorf("what is told at first, mismatch (-want +got):\n%s", diff)
 		}
 		if got := p.Get("1"); got == nil || !got.Detailed || p.Healthy() != nil {
 			t.Errorf("pod %+v, health %v", got, p.Healthy())
@@ -118,7 +118,7 @@ func TestRelistTellsWhatChanged(t *testing.T) {
 		f.set("2", runtimeapi.ContainerState_CONTAINER_EXITED)
 		time.Sleep(30 * time.Second)
 		if diff := cmp.Diff([]types.UID{"2"}, told()); diff != "" {
-			t.Errorf("after an exit: %s", diff)
+			t.Errorf("what is told after an exit, mismatch (-want +got):\n%s", diff)
 		}
 		f.mu.Lock()
 		delete(f.pods, "1")
@@ -144,7 +144,7 @@ func TestIdleCostsLittle(t *testing.T) {
 		told()
 		l, g := f.counts()
 		if l-lists > 30 || g != gets {
-			t.Errorf("%d lists and %d reads in 10 idle minutes", l-lists, g-gets)
+			t.Errorf("%d lists and %d reads in 10 idle minutes, want at most 30, %v", l-lists, g-gets, gets)
 		}
 	})
 }
@@ -161,7 +161,7 @@ func TestRefreshIsTheCallersOwn(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if list := told(); len(list) != 0 {
-			t.Errorf("told %v", list)
+			t.Errorf("told %v, want none", list)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestHealth(t *testing.T) {
 	start(t, f, func(p *PLEG, told func() []types.UID) {
 		told()
 		if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), "pleg has yet to be successful: no runtime") {
-			t.Errorf("health %v", err)
+			t.Errorf("health %v, want an error with \"pleg has yet to be successful: no runtime\"", err)
 		}
 		f.mu.Lock()
 		f.down = nil
@@ -198,7 +198,7 @@ func TestHealth(t *testing.T) {
 		time.Sleep(time.Minute)
 		told()
 		if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), "pleg was last seen active") {
-			t.Errorf("health %v", err)
+			t.Errorf("health %v, want an error with \"pleg was last seen active\"", err)
 		}
 	})
 }

@@ -175,7 +175,7 @@ func TestDeleteInterruptsSync(t *testing.T) {
 		p.Remove("1", nil)
 		expect(t, s, "sync a", "terminate", "terminated")
 		if took := time.Since(began); took != 0 {
-			t.Errorf("the delete waited %v for the sync", took)
+			t.Errorf("the delete waited %v for the sync, want 0", took)
 		}
 	})
 }
@@ -266,7 +266,7 @@ func TestFailuresBackOffAndNewsComeAtOnce(t *testing.T) {
 		p.Poke("1")
 		synctest.Wait()
 		if n := len(s.seen()); n != 7 {
-			t.Errorf("a poke did not sync at once: %d syncs", n)
+			t.Errorf("a poke did not sync at once: %d syncs, want 7", n)
 		}
 	})
 }

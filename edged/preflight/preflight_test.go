@@ -189,7 +189,7 @@ func TestRuntimeConfigs(t *testing.T) {
 	} {
 		got := parseConfig(c.text)
 		if got.driver() != c.driver || strings.Join(got.CNI.bins(), " ") != c.bins {
-			t.Errorf("%s: %q %q", c.text, got.driver(), got.CNI.bins())
+			t.Errorf("%s: %q %q, want %v, %v", c.text, got.driver(), got.CNI.bins(), c.driver, c.bins)
 		}
 	}
 }

@@ -253,7 +253,7 @@ func TestTCP(t *testing.T) {
 		}
 	}
 	if got := try(t, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromString("db"), Host: host}}, c, "192.0.2.1"); got != "success" {
-		t.Errorf("a host of its own: %q", got)
+		t.Errorf("a host of its own: %q, want \"success\"", got)
 	}
 	const want = "unknown Unhealthy: Liveness probe errored and resulted in unknown state: missing probe handler for default/p:a"
 	if got := try(t, v1.ProbeHandler{}, c, host); got != want {

@@ -187,7 +187,7 @@ func TestFailuresStopAContainer(t *testing.T) {
 		never := pod.DeepCopy()
 		never.Spec.RestartPolicy = v1.RestartPolicyNever
 		if got := p.Sync(never, seen("a", "b"), View{})["a-id"].Failed.Message; got != "Container a failed liveness probe" {
-			t.Errorf("a container that is not started again: %q", got)
+			t.Errorf("a container that is not started again: %q, want \"Container a failed liveness probe\"", got)
 		}
 		// The container that takes its place begins anew.
 		got := p.Sync(pod, seen("a=new", "b=new2"), View{})
@@ -259,7 +259,7 @@ func TestRestartSpreads(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		if n := len(w.take()); n < 20 || n > 80 {
-			t.Errorf("%d of 100 in the first half of the period", n)
+			t.Errorf("%d of 100 in the first half of the period, want at least 20, at most 80", n)
 		}
 	})
 }
@@ -275,7 +275,7 @@ func TestReadySoon(t *testing.T) {
 			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
 		if len(w.changed) != 0 {
-			t.Errorf("not ready is no news of what never was: %v", w.changed)
+			t.Errorf("not ready is no news of what never was: %v, want none", w.changed)
 		}
 	})
 }
@@ -392,7 +392,7 @@ func TestUnlearned(t *testing.T) {
 			t.Errorf("events mismatch (-want +got):\n%s", diff)
 		}
 		if len(w.changed) > 0 {
-			t.Errorf("told %q", w.changed)
+			t.Errorf("told %q, want none", w.changed)
 		}
 	})
 }

@@ -44,7 +44,7 @@ func TestOver(t *testing.T) {
 		{liveness, success, false}, {liveness, failure, true},
 	} {
 		if got := (tally{verdict: c.verdict}).over(c.kind); got != c.want {
-			t.Errorf("%s with verdict %s: over %v", c.kind, c.verdict, got)
+			t.Errorf("%s with verdict %s: over %v, want %v", c.kind, c.verdict, got, c.want)
 		}
 	}
 }

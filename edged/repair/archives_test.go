@@ -34,7 +34,7 @@ func writeArchive(t *testing.T, file, image string) {
 func TestArchiveWith(t *testing.T) {
 	dir := t.TempDir()
 	if file, err := archiveWith(filepath.Join(dir, "none"), []string{"a"}); file != "" || err != nil {
-		t.Errorf("%q, %v: a folder that is not there is empty", file, err)
+		t.Errorf("%q, %v: a folder that is not there is empty; want \"\", no error", file, err)
 	}
 	writeArchive(t, filepath.Join(dir, "b.tar"), "app:1")
 	writeArchive(t, filepath.Join(dir, "c.text"), "site.example/other:2")

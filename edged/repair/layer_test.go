@@ -181,7 +181,7 @@ func TestLayerIsMended(t *testing.T) {
 				t.Errorf("it is still damaged: %v", found.files)
 			}
 			if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) != 1 {
-				t.Errorf("something is left beside the layer: %v, %v", left, err)
+				t.Errorf("something is left beside the layer: %v, %v; want no error, one", left, err)
 			}
 		})
 	}

@@ -450,7 +450,7 @@ func TestNeverPull(t *testing.T) {
 	}
 	r.Keep([]string{"registry.example/other:1"})
 	if left := d.health.Snapshot(); len(left) != 0 {
-		t.Errorf("of an image that nobody names any more: %+v", left)
+		t.Errorf("of an image that nobody names any more: %+v, want none", left)
 	}
 }
 

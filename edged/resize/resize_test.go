@@ -88,7 +88,7 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	if got := Judge(podOf(res("100", "", "", "")), v1.ResourceList{}, nil); got != nil {
-		t.Errorf("a node that does not know what it has: %+v", got)
+		t.Errorf("a node that does not know what it has: %+v, want nil", got)
 	}
 }
 
@@ -106,10 +106,10 @@ func TestRestarts(t *testing.T) {
 		"memory requested": {res("1", "512Mi", "1", "1Gi"), true, false},
 	} {
 		if got := Restarts(c, from, to.res); got != to.restart {
-			t.Errorf("%s: restart %v", name, got)
+			t.Errorf("%s: restart %v, want %v", name, got, to.restart)
 		}
 		if got := Shrinks(from, to.res); got != to.less {
-			t.Errorf("%s: shrinks %v", name, got)
+			t.Errorf("%s: shrinks %v, want %v", name, got, to.less)
 		}
 	}
 }

@@ -119,13 +119,15 @@ func (g *rig) heal(pod *v1.Pod, seed uint64, what string) {
 			continue
 		}
 		if ready := slices.DeleteFunc(slices.Clone(obs.Sandboxes), func(s *observed.Sandbox) bool { return !s.Ready }); len(ready) != 1 || len(obs.Sandboxes) > 4 {
-			g.t.Fatalf("seed %d, after %s: %d sandboxes, %d of them ready", seed, what, len(obs.Sandboxes), len(ready))
+			g.t.Fatalf("seed %d, after %s: %d sandboxes, %d of them ready; want one, at most 4",
+				seed, what, len(obs.Sandboxes), len(ready))
 		}
 		for _, c := range all {
 			attempts := obs.Attempts(c.Name)
 			running := slices.DeleteFunc(slices.Clone(attempts), func(o *observed.Container) bool { return !o.Running() })
 			if len(running) != 1 || len(attempts) > 4 {
-				g.t.Fatalf("seed %d, after %s: %d attempts at %s, %d of them run", seed, what, len(attempts), c.Name, len(running))
+				g.t.Fatalf("seed %d, after %s: %d attempts at %s, %d of them run; want one, at most 4",
+					seed, what, len(attempts), c.Name, len(running))
 			}
 		}
 		return

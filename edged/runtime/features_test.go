@@ -186,7 +186,7 @@ func TestImageVolumes(t *testing.T) {
 	for _, bad := range []string{"../x", "/etc", "a/../../b"} {
 		c.VolumeMounts[0].SubPath = bad
 		if _, err := imageMounts(pod, c, nil, nil); err == nil || !strings.Contains(err.Error(), "leads out of the image") {
-			t.Errorf("subPath %s: %v", bad, err)
+			t.Errorf("subPath %s: %v, want an error with \"leads out of the image\"", bad, err)
 		}
 	}
 }
@@ -261,7 +261,7 @@ func TestRelabel(t *testing.T) {
 	relabel(pod, c, "/root/pods", mounts)
 	for _, m := range mounts {
 		if m.SelinuxRelabel != want[m.ContainerPath] {
-			t.Errorf("%s: %v", m.ContainerPath, m.SelinuxRelabel)
+			t.Errorf("%s: %v, want %v", m.ContainerPath, m.SelinuxRelabel, want[m.ContainerPath])
 		}
 	}
 }

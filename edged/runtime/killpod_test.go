@@ -160,7 +160,7 @@ func TestPreStopIsCutShort(t *testing.T) {
 	<-running
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("cut short: %v", err)
+		t.Errorf("cut short: %v, want context.Canceled", err)
 	}
 	if !g.observe(pod).Container("c0").Running() {
 		t.Error("the container was stopped by a call that was cut short in its hook")
@@ -175,7 +175,7 @@ func TestPreStopIsCutShort(t *testing.T) {
 		t.Errorf("it had %v s, want the shorter grace", seconds)
 	}
 	if err := g.RemovePod(t.Context(), g.observe(pod)); err != nil || len(g.hooked.done) > 0 {
-		t.Errorf("remembered after its removal: %v, %v", g.hooked.done, err)
+		t.Errorf("remembered after its removal: %v, %v; want no error, none", g.hooked.done, err)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestForcedEndRunsNoHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := g.hooksRun(); len(got) > 0 {
-		t.Errorf("hooks %q", got)
+		t.Errorf("hooks %q, want none", got)
 	}
 }
 
@@ -305,16 +305,16 @@ func TestStartOver(t *testing.T) {
 			t.Errorf("round %d: %+v", round, c)
 		}
 		if logs, err := filepath.Glob(filepath.Join(filepath.Dir(obs.Container("c1").LogPath), "*.log")); err != nil || len(logs) > 2 {
-			t.Errorf("round %d: logs %q, %v", round, logs, err)
+			t.Errorf("round %d: logs %q, %v; want no error, at most 2", round, logs, err)
 		}
 		if round == 1 { // the second crash of the cause waits
 			if c := now.Container("c0"); c != nil || res.Reasons["c0"].Reason != reasonCrashLoop {
-				t.Errorf("%+v: %+v", c, res.Reasons)
+				t.Errorf("%+v: %+v, want nil, %v", c, res.Reasons, reasonCrashLoop)
 			}
 		}
 	}
 	if got := g.hooksRun(); len(got) > 0 {
-		t.Errorf("hooks %q", got)
+		t.Errorf("hooks %q, want none", got)
 	}
 }
 
@@ -372,10 +372,10 @@ func TestProcess(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := p.wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("wait: %v", err)
+		t.Errorf("wait: %v, want context.DeadlineExceeded", err)
 	}
 	if _, err := openProcess(c.PID, "another"); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("a process of another container: %v", err)
+		t.Errorf("a process of another container: %v, want os.ErrProcessDone", err)
 	}
 	if err := p.signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -385,7 +385,7 @@ func TestProcess(t *testing.T) {
 	}
 	_ = cmd.Wait() // it was killed
 	if err := p.signal(unix.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("signal to nobody: %v", err)
+		t.Errorf("signal to nobody: %v, want os.ErrProcessDone", err)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestCreateTakesFewCalls(t *testing.T) {
 		t.Errorf("the container was told the addresses %q", config.Envs[0].Value)
 	}
 	if config.LogPath != "c0/0.log" {
-		t.Errorf("log path %q", config.LogPath)
+		t.Errorf("log path %q, want \"c0/0.log\"", config.LogPath)
 	}
 	link := filepath.Join(g.opts.ContainerLogsDir, "p_default_c0-"+g.observe(pod).Container("c0").ID+".log")
 	if target, err := os.Readlink(link); err != nil || target != filepath.Join(g.opts.PodLogsDir, "default_p_1", "c0", "0.log") {
@@ -49,7 +49,7 @@ func TestCreateTakesFewCalls(t *testing.T) {
 		t.Errorf("a second sync: %+v", res)
 	}
 	if calls := g.fake.Calls("RunPodSandbox", "CreateContainer", "StopContainer", "StopPodSandbox"); len(calls) > 0 {
-		t.Errorf("a pod in sync was touched: %v", methods(calls))
+		t.Errorf("a pod in sync was touched: %v, want none", methods(calls))
 	}
 }
 
@@ -66,10 +66,10 @@ func TestDeadSandbox(t *testing.T) {
 	g.fake.ForgetCalls()
 	obs := g.settle(pod)
 	if got := g.fake.Stops(first); got < 1 {
-		t.Errorf("the dead sandbox was stopped %d times: its network is left", got)
+		t.Errorf("the dead sandbox was stopped %d times: its network is left; want at least 1", got)
 	}
 	if calls := methods(g.fake.Calls("StopPodSandbox", "RunPodSandbox")); len(calls) < 2 || calls[0] != "StopPodSandbox" {
-		t.Errorf("order %v: the old one has to go first", calls)
+		t.Errorf("calls %q, want StopPodSandbox first: the old one has to go", calls)
 	}
 	if !g.events.has(eventSandboxChanged) {
 		t.Errorf("no event says that the sandbox changed: %q", g.events.list)
@@ -84,7 +84,7 @@ func TestDeadSandbox(t *testing.T) {
 		obs = g.settle(pod)
 	}
 	if len(obs.Sandboxes) > 3 {
-		t.Errorf("%d sandboxes are kept", len(obs.Sandboxes))
+		t.Errorf("%d sandboxes are kept, want at most 3", len(obs.Sandboxes))
 	}
 	if attempts := obs.Attempts("c0"); len(attempts) != 2 {
 		t.Errorf("%d attempts are kept, want the running one and the last", len(attempts))
@@ -283,7 +283,7 @@ func TestBackingOffSidecar(t *testing.T) {
 	}
 	res := g.sync(pod)
 	if res.Reasons["i0"].Reason != reasonCrashLoop {
-		t.Fatalf("the sidecar does not wait: %+v", res)
+		t.Fatalf("the sidecar does not wait: %+v, want %v", res, reasonCrashLoop)
 	}
 	if !g.observe(pod).Container("c0").Running() {
 		t.Error("the container waits for the sidecar")
@@ -351,7 +351,7 @@ func TestKillAndRemove(t *testing.T) {
 	}
 	g.fake.Fail("StopContainer", 1, status.Error(codes.Unknown, "stuck"))
 	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err == nil || !strings.Contains(err.Error(), "stuck") {
-		t.Errorf("err = %v", err)
+		t.Errorf("err = %v, want an error with \"stuck\"", err)
 	}
 	if diff := cmp.Diff([]int64{7, 7, 7}, graces()); diff != "" {
 		t.Errorf("graces of the spec (-want +got)\n%s", diff)
@@ -385,7 +385,7 @@ func TestKillAndRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := g.observe(pod); len(left.Sandboxes)+len(left.Containers) > 0 {
-		t.Errorf("left: %+v", left)
+		t.Errorf("left: %+v, want none", left)
 	}
 	if _, err := os.Stat(logs); !os.IsNotExist(err) {
 		t.Errorf("logs: %v", err)
@@ -430,7 +430,7 @@ func TestSandboxesAreStoppedOnce(t *testing.T) {
 	}
 	calls("one that nobody stopped", remove, false, "StopPodSandbox", "RemovePodSandbox")
 	if len(g.stopped.done) > 0 {
-		t.Errorf("remembered after their removal: %v", g.stopped.done)
+		t.Errorf("remembered after their removal: %v, want none", g.stopped.done)
 	}
 }
 

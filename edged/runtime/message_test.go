@@ -17,7 +17,8 @@ func TestMessageKeepsItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := readMessage(path); len(got) != maxMessage || !strings.HasSuffix(got, "the cause") {
-		t.Errorf("%d bytes, ending in %q", len(got), got[max(0, len(got)-20):])
+		t.Errorf("%d bytes, ending in %q; want %v, a text that ends with \"the cause\"",
+			len(got), got[max(0, len(got)-20):], maxMessage)
 	}
 }
 

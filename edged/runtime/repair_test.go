@@ -53,14 +53,14 @@ func TestStartAfterRepair(t *testing.T) {
 			t.Errorf("not %s: %+v", name, obs.Containers)
 		}
 		if len(r.suspects) != 1 {
-			t.Fatalf("not %s: asked %d times", name, len(r.suspects))
+			t.Fatalf("not %s: asked %d times, want one", name, len(r.suspects))
 		}
 		s := r.suspects[0]
 		if s.Image != "docker.io/library/img:latest" || s.ID != "img" || s.Pod != pod || !strings.Contains(s.Message, "exec format error") || s.Since.IsZero() {
 			t.Errorf("not %s: %+v", name, s)
 		}
 		if want := map[string]int{"created": 0, "started": 1}[name]; len(s.Dead) != want {
-			t.Errorf("not %s: may be removed: %v", name, s.Dead)
+			t.Errorf("not %s: may be removed: %v, want %v", name, s.Dead, want)
 		}
 	}
 }
@@ -71,7 +71,8 @@ func TestStartWithoutRepair(t *testing.T) {
 	g.fake.Fail("StartContainer", 1, errNoExec)
 	res := g.sync(testPod(v1.RestartPolicyAlways, 0, 1))
 	if res.Reasons["c0"].Reason != reasonRunError || len(r.suspects) != 1 || len(g.fake.Calls("CreateContainer")) != 1 {
-		t.Errorf("%+v, asked %d times, created %d", res.Reasons, len(r.suspects), len(g.fake.Calls("CreateContainer")))
+		t.Errorf("%+v, asked %d times, created %d; want %v, one, one",
+			res.Reasons, len(r.suspects), len(g.fake.Calls("CreateContainer")), reasonRunError)
 	}
 }
 
@@ -87,7 +88,7 @@ func TestEndIsExamined(t *testing.T) {
 		t.Fatalf("not started again: %+v", obs.Containers)
 	}
 	if len(r.suspects) != 1 {
-		t.Fatalf("asked %d times", len(r.suspects))
+		t.Fatalf("asked %d times, want one", len(r.suspects))
 	}
 	s := r.suspects[0]
 	want := repair.Failure{Stage: repair.Exit, ExitCode: 139}
@@ -100,7 +101,7 @@ func TestEndIsExamined(t *testing.T) {
 	}
 	g.settle(pod)
 	if len(r.suspects) != 1 {
-		t.Errorf("it ended with its sandbox, and counts as a failure: %+v", r.suspects[1])
+		t.Errorf("it ended with its sandbox, and counts as a failure: %+v; want one", r.suspects[1])
 	}
 }
 
@@ -109,7 +110,7 @@ func TestSandboxAfterRepair(t *testing.T) {
 	g, r := newRepairRig(t, true)
 	g.fake.Fail("RunPodSandbox", 1, errNoExec)
 	if res := g.sync(testPod(v1.RestartPolicyAlways, 0, 1)); res.Err != nil || len(r.sandboxes) != 1 {
-		t.Errorf("%v, asked %d times", res.Err, len(r.sandboxes))
+		t.Errorf("%v, asked %d times; want no error, one", res.Err, len(r.sandboxes))
 	}
 }
 

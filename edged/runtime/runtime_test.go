@@ -288,7 +288,7 @@ func TestLabelsRoundTrip(t *testing.T) {
 		t.Errorf("parseNotes() = %+v, want what was noted", n)
 	}
 	if got := podLabels(p); got["app"] != "x" || got[labelPodUID] != "1" || p.Labels[labelPodUID] != "" {
-		t.Errorf("%v; the pod's own: %v", got, p.Labels)
+		t.Errorf("%v; the pod's own: %v, want \"x\", \"1\", \"\"", got, p.Labels)
 	}
 	if _, ok := parseOwner(map[string]string{"app": "x"}); ok {
 		t.Error("a stranger was taken for a pod")
@@ -332,7 +332,7 @@ func TestSecurityContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.completeUser(t.Context(), p, c, "img", sc); err == nil || !strings.Contains(err.Error(), "breaks non-root policy") {
-		t.Errorf("err = %v", err)
+		t.Errorf("err = %v, want an error with \"breaks non-root policy\"", err)
 	}
 }
 
@@ -371,7 +371,7 @@ func TestTerminationMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := terminationMessage(st); got != "" {
-		t.Errorf("a link was followed: %q", got)
+		t.Errorf("a link was followed: %q, want \"\"", got)
 	}
 	log := filepath.Join(t.TempDir(), "0.log")
 	if err := os.WriteFile(log, []byte("2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stderr F two\n"), 0o644); err != nil {

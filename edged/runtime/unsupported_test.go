@@ -38,7 +38,7 @@ func TestUnsupported(t *testing.T) {
 	pod.Spec.InitContainers[0].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
 	pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: v1.RestartContainer}}
 	if got := Unsupported(pod); len(got) > 0 {
-		t.Errorf("an ordinary pod: %v", got)
+		t.Errorf("an ordinary pod: %v, want none", got)
 	}
 }
 

@@ -56,7 +56,7 @@ func TestSysctls(t *testing.T) {
 	}
 	for _, bad := range []string{"vm.*", "kernel.*", "*", "", "net.*.x", "kernel.sem2"} {
 		if _, err := NewSysctls("6.1", []string{bad}); err == nil || !strings.Contains(err.Error(), "allowedUnsafeSysctls: ") {
-			t.Errorf("%q: %v", bad, err)
+			t.Errorf("%q: %v, want an error with \"allowedUnsafeSysctls: \"", bad, err)
 		}
 	}
 }

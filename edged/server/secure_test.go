@@ -110,17 +110,17 @@ func TestEachRouteAsks(t *testing.T) {
 		}
 		g = &guardian{}
 		if w := request(secure(g, true, routes...), c.method, "node:10250", c.path); w.Code != 403 || strings.TrimSpace(w.Body.String()) != "Forbidden" {
-			t.Errorf("%s %s without a right: %d %s", c.method, c.path, w.Code, w.Body)
+			t.Errorf("%s %s without a right: %d %s, want 403, \"Forbidden\"", c.method, c.path, w.Code, w.Body)
 		}
 	}
 	for path, may := range map[string]string{"/pods": "get proxy", "/configz": "get configz", "/metrics": "get metrics"} {
 		if w := request(secure(&guardian{may: may}, true, routes...), "GET", "x", path); w.Code != 200 {
-			t.Errorf("%s with %s: %d", path, may, w.Code)
+			t.Errorf("%s with %s: %d, want 200", path, may, w.Code)
 		}
 	}
 	for path, may := range map[string]string{"/metrics": "get proxy", "/logs/syslog": "get proxy", "/exec/n/p/c": "get proxy"} {
 		if w := request(secure(&guardian{may: may}, true, routes...), "GET", "x", path); w.Code != 403 {
-			t.Errorf("%s with %s: %d", path, may, w.Code)
+			t.Errorf("%s with %s: %d, want 403", path, may, w.Code)
 		}
 	}
 	for path, code := range map[string]int{"/exec/n/p/c": 405, "/logs/syslog": 405, "/configz": 405, "/debug/pprof/": 405, "/pods": 200, "/metrics": 200} {
@@ -129,7 +129,7 @@ func TestEachRouteAsks(t *testing.T) {
 		}
 	}
 	if w := request(New(Options{Node: &node{}, Registry: NewRegistry(&node{}, &health.Registry{}), Routes: routes}), "GET", "localhost", "/exec/n/p/c"); w.Code != 404 {
-		t.Errorf("the read-only port runs things: %d", w.Code)
+		t.Errorf("the read-only port runs things: %d, want 404", w.Code)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestSystemLogsStayInside(t *testing.T) {
 		}
 	}
 	if w := request(secure(&guardian{may: "all"}, true, SystemLogs(filepath.Join(dir, "none"))), "GET", "x", "/logs/"); w.Code != 404 {
-		t.Errorf("no folder: %d", w.Code)
+		t.Errorf("no folder: %d, want 404", w.Code)
 	}
 }
 
@@ -170,11 +170,11 @@ func TestOneCheckpointAtATime(t *testing.T) {
 	go func() { first <- request(h, "POST", "x", "/checkpoint/n/p/c").Code }()
 	<-begun
 	if w := request(h, "POST", "x", "/checkpoint/n/p/c"); w.Code != 429 {
-		t.Errorf("%d", w.Code)
+		t.Errorf("%d, want 429", w.Code)
 	}
 	close(end)
 	if code := <-first; code != 500 {
-		t.Errorf("%d", code)
+		t.Errorf("%d, want 500", code)
 	}
 }
 

@@ -81,7 +81,7 @@ func TestHandler(t *testing.T) {
 	n.bad = errors.New("runtime is down")
 	for _, path := range []string{"/healthz", "/healthz/syncloop"} {
 		if w := request(h, "GET", "127.0.0.1", path); w.Code != 500 || !strings.Contains(w.Body.String(), "runtime is down") {
-			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+			t.Errorf("%s: %d %s, want 500, \"runtime is down\"", path, w.Code, w.Body)
 		}
 	}
 }

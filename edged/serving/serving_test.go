@@ -246,7 +246,7 @@ func TestClusterCertificate(t *testing.T) {
 	c.readSigned()
 	step(c, "nobody has approved it yet")
 	if api.made != 1 || issuer(t, c) != "n1@edgecore" {
-		t.Errorf("%d requests, serves %s", api.made, issuer(t, c))
+		t.Errorf("%d requests, serves %s; want 1, \"n1@edgecore\"", api.made, issuer(t, c))
 	}
 	api.deny = true
 	step(c, "Denied: not here")

@@ -40,12 +40,12 @@ func TestKnown(t *testing.T) {
 	write("image:1")
 	s.Scan()
 	if now != "of-before" {
-		t.Errorf("the UID is %s", now)
+		t.Errorf("the UID is %s, want \"of-before\"", now)
 	}
 	write("image:1")
 	s.Scan()
 	if calls != 1 {
-		t.Errorf("told %d times of the same", calls)
+		t.Errorf("told %d times of the same, want 1", calls)
 	}
 	write("image:22")
 	s.Scan()

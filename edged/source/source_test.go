@@ -215,7 +215,7 @@ func TestBadFileChangesNothing(t *testing.T) {
 	os.Remove(filepath.Join(f.dir, "web.yaml"))
 	f.Scan()
 	if len(f.pods) != 0 {
-		t.Errorf("pods %v after the file went", f.pods)
+		t.Errorf("pods %v after the file went, want none", f.pods)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestSamePodInTwoFiles(t *testing.T) {
 	f.write("c.yaml", strings.Replace(web, "web:1", "web:2", 1))
 	uid := f.pods["web-n"]
 	if len(f.pods) != 1 || !strings.Contains(f.faults["c.yaml"], "b.yaml has it already") {
-		t.Errorf("pods %v, faults %v", f.pods, f.faults)
+		t.Errorf("pods %v, faults %v; want one, \"b.yaml has it already\"", f.pods, f.faults)
 	}
 	os.Remove(filepath.Join(f.dir, "b.yaml"))
 	f.Scan()
@@ -243,7 +243,7 @@ func TestLeftOversArePassedOver(t *testing.T) {
 	}
 	f.write("web.yaml", web)
 	if len(f.pods) != 1 || len(f.faults) != 0 {
-		t.Errorf("pods %v, faults %v", f.pods, f.faults)
+		t.Errorf("pods %v, faults %v; want one, none", f.pods, f.faults)
 	}
 }
 

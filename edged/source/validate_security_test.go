@@ -65,6 +65,6 @@ func TestValidateSecurity(t *testing.T) {
 	pod := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "x"}}}, {VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "x:1"}}}}}}
 	SetDefaults(pod)
 	if a, b := pod.Spec.Volumes[0].Image.PullPolicy, pod.Spec.Volumes[1].Image.PullPolicy; a != v1.PullAlways || b != v1.PullIfNotPresent {
-		t.Errorf("pull policies %s and %s", a, b)
+		t.Errorf("pull policies %s and %s, want PullAlways, PullIfNotPresent", a, b)
 	}
 }

@@ -23,7 +23,7 @@ func families(t *testing.T, h http.Handler) map[string]*dto.MetricFamily {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if w.Code != http.StatusOK {
-		t.Fatalf("%d %s", w.Code, w.Body)
+		t.Fatalf("%d %s, want OK", w.Code, w.Body)
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	got, err := parser.TextToMetricFamilies(w.Body)
@@ -86,7 +86,7 @@ func TestResourceMetrics(t *testing.T) {
 		}
 	}
 	if typ := got["container_cpu_usage_seconds_total"].GetType(); typ != dto.MetricType_COUNTER {
-		t.Errorf("the CPU is a %s", typ)
+		t.Errorf("the CPU is a %s, want MetricType_COUNTER", typ)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestSummaryHandler(t *testing.T) {
 		w := ask(query)
 		var got statsapi.Summary
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
-			t.Fatalf("%q: %d, %v", query, w.Code, err)
+			t.Fatalf("%q: %d, %v; want no error, OK, \"application/json\"", query, w.Code, err)
 		}
 		if (got.Node.Fs != nil) != disk || len(got.Pods) != 1 || *got.Pods[0].Memory.WorkingSetBytes != 4000 {
 			t.Errorf("%q: %+v", query, got)
@@ -170,7 +170,7 @@ func TestSummaryHandler(t *testing.T) {
 	m.write("proc/meminfo", "")
 	s.node.forget()
 	if w := ask(""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "meminfo") {
-		t.Errorf("%d %s", w.Code, w.Body)
+		t.Errorf("%d %s, want InternalServerError, \"meminfo\"", w.Code, w.Body)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestPressure(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := pressure(""); got != nil {
-		t.Errorf("of nothing: %+v", got)
+		t.Errorf("of nothing: %+v, want nil", got)
 	}
 }
 
@@ -47,18 +47,18 @@ func TestProcFiles(t *testing.T) {
 		t.Errorf("CPU time %v; want 168 hundredths of a second: what was idle, waited or stolen does not count", got)
 	}
 	if got := processors(stat); got != 2 {
-		t.Errorf("%d CPUs", got)
+		t.Errorf("%d CPUs, want 2", got)
 	}
 	for _, bad := range []string{"", "cpu 1 2 3", "cpu a b c d e f g h", "intr 1 2 3 4 5 6 7 8"} {
 		if got := cpuTime(bad); got != nil {
-			t.Errorf("%q: %d", bad, *got)
+			t.Errorf("%q: %d, want nil", bad, *got)
 		}
 	}
 	if got := tasks("0.27 0.57 0.84 1/135 14664\n"); got == nil || *got != 135 {
 		t.Errorf("tasks: %v", got)
 	}
 	if got := tasks("0.27 0.57"); got != nil {
-		t.Errorf("tasks of half a line: %v", *got)
+		t.Errorf("tasks of half a line: %v, want nil", *got)
 	}
 }
 
@@ -80,10 +80,10 @@ func TestLinks(t *testing.T) {
 	}
 	route := "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t0002000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\nwlan0\t00000000\t0102000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
 	if got := defaultLink(route); got != "wlan0" {
-		t.Errorf("default route by %q", got)
+		t.Errorf("default route by %q, want \"wlan0\"", got)
 	}
 	if got := defaultLink(""); got != "" {
-		t.Errorf("default route of nothing by %q", got)
+		t.Errorf("default route of nothing by %q, want \"\"", got)
 	}
 }
 

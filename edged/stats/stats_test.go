@@ -190,7 +190,7 @@ func TestNodeWhoseRuntimeIsDown(t *testing.T) {
 	m.write("proc/meminfo", "nothing\n")
 	s.node.forget()
 	if _, err := s.Node(t.Context()); err == nil || !strings.Contains(err.Error(), "meminfo") {
-		t.Errorf("without meminfo: %v", err)
+		t.Errorf("without meminfo: %v, want an error with \"meminfo\"", err)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestPods(t *testing.T) {
 		t.Fatalf("%v (-want +got):\n%s", err, diff)
 	}
 	if m.asked.Load() != 0 || len(m.measured) != 0 {
-		t.Errorf("memory alone asked the runtime %d times and measured %v", m.asked.Load(), m.measured)
+		t.Errorf("memory alone asked the runtime %d times and measured %v, want 0, none", m.asked.Load(), m.measured)
 	}
 	if got, err = s.Pods(t.Context()); err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestPods(t *testing.T) {
 		t.Errorf("logs %+v; want those of a folder and a file of 5000 bytes", logs)
 	}
 	if total := got[0].Total(); total.Inodes != 7 {
-		t.Errorf("in all %+v", total)
+		t.Errorf("in all %+v, want 7", total)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestPodsOfSeveralHierarchies(t *testing.T) {
 	}
 	c := summary.Pods[0].Containers[0]
 	if *c.CPU.UsageCoreNanoSeconds != 5000000 || c.Memory.AvailableBytes != nil || *c.Memory.RSSBytes != 100 || *c.Swap.SwapUsageBytes != 9 {
-		t.Errorf("container %+v %+v %+v", c.CPU, c.Memory, c.Swap)
+		t.Errorf("container %+v %+v %+v, want 5000000, nil, 100, 9", c.CPU, c.Memory, c.Swap)
 	}
 }
 
@@ -277,7 +277,7 @@ func TestPodsWithoutCgroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	if mem := summary.Pods[0].Containers[0].Memory; *mem.AvailableBytes != 400 || *mem.UsageBytes != 600 {
-		t.Errorf("memory %+v", mem)
+		t.Errorf("memory %+v, want 400, 600", mem)
 	}
 }
 
@@ -304,24 +304,25 @@ func TestSummary(t *testing.T) {
 		t.Errorf("file systems %+v %+v", fs, got.Node.Runtime)
 	}
 	if len(got.Pods) != 1 {
-		t.Fatalf("%d pods; the one that has not begun uses nothing", len(got.Pods))
+		t.Fatalf("%d pods; the one that has not begun uses nothing, want one", len(got.Pods))
 	}
 	p := got.Pods[0]
 	if diff := cmp.Diff(statsapi.PodReference{Name: "a", Namespace: "default", UID: "uid-a"}, p.PodRef); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if *p.Memory.WorkingSetBytes != 4000 || p.Memory.AvailableBytes != nil || *p.ProcessStats.ProcessCount != 4 || p.Memory.PSI.Some.Avg10 != .5 || *p.Memory.MajorPageFaults != 1 {
-		t.Errorf("pod %+v", p.Memory)
+		t.Errorf("pod %+v, want 4000, nil, 4, %v, 1", p.Memory, .5)
 	}
 	if p.Network.Name != "eth0" || *p.Network.RxBytes != 11 || len(p.Network.Interfaces) != 2 {
-		t.Errorf("network %+v", p.Network)
+		t.Errorf("network %+v, want \"eth0\", 11, 2 of them", p.Network)
 	}
 	c := p.Containers[0]
 	if c.Name != "main" || *c.Memory.WorkingSetBytes != 3000 || *c.Memory.AvailableBytes != 7000 || c.StartTime.Unix() != 1700000100 || *c.Logs.UsedBytes != 0 || *c.Rootfs.CapacityBytes == 0 {
 		t.Errorf("container %+v", c)
 	}
 	if *p.EphemeralStorage.UsedBytes != 4096 || *p.EphemeralStorage.InodesUsed != 2 {
-		t.Errorf("ephemeral storage %d bytes, %d inodes; what lies in memory is not on the disk", *p.EphemeralStorage.UsedBytes, *p.EphemeralStorage.InodesUsed)
+		t.Errorf("ephemeral storage %d bytes, %d inodes; what lies in memory is not on the disk; want 4096, 2",
+			*p.EphemeralStorage.UsedBytes, *p.EphemeralStorage.InodesUsed)
 	}
 	var names []string
 	for _, v := range p.VolumeStats {
@@ -343,7 +344,7 @@ func firstSummary(t *testing.T, m *machine, s *Stats) {
 		t.Fatal(err)
 	}
 	if reads := m.read.Load(); reads != 2 {
-		t.Errorf("the first summary sampled %d times", reads)
+		t.Errorf("the first summary sampled %d times, want 2", reads)
 	}
 	c := got.Pods[0].Containers[0]
 	if c.CPU.UsageNanoCores == nil || got.Node.CPU.UsageNanoCores == nil || got.Pods[0].CPU.UsageNanoCores == nil {
@@ -366,22 +367,24 @@ func TestSamplesAreShared(t *testing.T) {
 		}
 		// One for the sample, and one for each look at what has to be measured.
 		if m.measured["uid-a"] != 1 || m.asked.Load() != 1 {
-			t.Errorf("three questions at once: measured %d times, asked the runtime %d times", m.measured["uid-a"], m.asked.Load())
+			t.Errorf("three questions at once: measured %d times, asked the runtime %d times; want 1, 1",
+				m.measured["uid-a"], m.asked.Load())
 		}
 		time.Sleep(diskFresh + time.Second)
 		m.running("a", "2000")
 		m.write("cgroup/kubepods/poduid-a/memory.current", "7000\n")
 		got, err := s.Pods(t.Context())
 		if err != nil || got[0].MemoryWorkingSet != 6000 || m.measured["uid-a"] != 2 {
-			t.Errorf("later: %+v, %v, measured %d times", got, err, m.measured["uid-a"])
+			t.Errorf("later: %+v, %v, measured %d times; want no error, 6000, 2", got, err, m.measured["uid-a"])
 		}
 		m.pods = nil
 		if got, err := s.Pods(t.Context()); err != nil || len(got) != 1 {
-			t.Errorf("within a second: %+v, %v", got, err)
+			t.Errorf("within a second: %+v, %v; want no error, one", got, err)
 		}
 		time.Sleep(2 * time.Minute)
 		if got, err := s.Pods(t.Context()); err != nil || len(got) != 0 || len(s.disks.of) != 0 || len(s.rates.of) != 0 {
-			t.Errorf("what is gone is still there: %+v, %v, %d, %d", got, err, len(s.disks.of), len(s.rates.of))
+			t.Errorf("what is gone is still there: %+v, %v, %d, %d; want no error, none, none, none",
+				got, err, len(s.disks.of), len(s.rates.of))
 		}
 	})
 }

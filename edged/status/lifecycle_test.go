@@ -62,7 +62,7 @@ func TestPhasesOfRestartRules(t *testing.T) {
 func TestRestartingCondition(t *testing.T) {
 	plain := pod(v1.RestartPolicyNever, 0, 1)
 	if c := condition(generate(plain, box(exitedC("c0", 88))), v1.AllContainersRestarting); c.Type != "" {
-		t.Errorf("a pod without such a rule has %+v", c)
+		t.Errorf("a pod without such a rule has %+v, want \"\"", c)
 	}
 	p := pod(v1.RestartPolicyNever, 0, 2)
 	withPolicy(p, &p.Spec.Containers[0], "Never", startsOver)
@@ -78,7 +78,7 @@ func TestRestartingCondition(t *testing.T) {
 		"failed":   {box(exitedC("c0", 1), exitedC("c1", 0)), v1.ConditionFalse, podFailed},
 	} {
 		if got := condition(generate(p, c.obs), v1.AllContainersRestarting); got.Status != c.status || got.Reason != c.reason {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: %+v, want %v, %v", name, got, c.status, c.reason)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestEphemeral(t *testing.T) {
 	} {
 		got := generate(p, c.obs)
 		if len(got.EphemeralContainerStatuses) != 1 || got.Phase != c.phase {
-			t.Errorf("%s: %s, %+v", name, got.Phase, got.EphemeralContainerStatuses)
+			t.Errorf("%s: %s, %+v; want one, %v", name, got.Phase, got.EphemeralContainerStatuses, c.phase)
 			continue
 		}
 		if s := got.EphemeralContainerStatuses[0]; !c.check(s.State) || s.Ready || s.Started != nil {
@@ -112,7 +112,7 @@ func TestStopSignal(t *testing.T) {
 	p := pod(v1.RestartPolicyNever, 0, 1)
 	obs := box(runningC("c0"))
 	if s := generate(p, obs).ContainerStatuses[0].StopSignal; s != nil {
-		t.Errorf("nobody said anything, and it is %s", *s)
+		t.Errorf("nobody said anything, and it is %s; want nil", *s)
 	}
 	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: ptr.To(v1.SIGUSR1)}
 	if s := generate(p, obs).ContainerStatuses[0].StopSignal; s == nil || *s != v1.SIGUSR1 {

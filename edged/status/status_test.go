@@ -181,12 +181,12 @@ func TestConditions(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	s := generate(pod(v1.RestartPolicyAlways, 0, 1), box(runningC("c0")))
 	if s.PodIP != "10.0.0.2" || s.HostIP != "192.0.2.1" || len(s.HostIPs) != 1 {
-		t.Errorf("%s %s %v", s.PodIP, s.HostIP, s.HostIPs)
+		t.Errorf("%s %s %v, want \"10.0.0.2\", \"192.0.2.1\", one", s.PodIP, s.HostIP, s.HostIPs)
 	}
 	p := pod(v1.RestartPolicyAlways, 0, 1)
 	p.Spec.HostNetwork = true
 	if s := generate(p, box(runningC("c0"))); s.PodIP != "192.0.2.1" {
-		t.Errorf("host network: %s", s.PodIP)
+		t.Errorf("host network: %s, want \"192.0.2.1\"", s.PodIP)
 	}
 }
 
@@ -274,7 +274,7 @@ func TestManagerTellsChangesOnly(t *testing.T) {
 	m.Set(p, v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{}})
 	m.Restore(map[types.UID]v1.PodStatus{"1": {Phase: v1.PodPending}})
 	if got := strings.Join(r.list, ","); got != "p Running" || m.Phase("1") != v1.PodRunning {
-		t.Errorf("told %q, phase %s", got, m.Phase("1"))
+		t.Errorf("told %q, phase %s; want \"p Running\", Running", got, m.Phase("1"))
 	}
 	m.Delete("1")
 	if m.Phase("1") != "" {

@@ -45,10 +45,11 @@ func TestDeviceHealth(t *testing.T) {
 	for name, obs := range map[string]*observed.Pod{"runs": box(runningC("c0"), runningC("c1")), "not there": nil} {
 		got := generate(pod(v1.RestartPolicyAlways, 0, 2), obs, devices)
 		if got.ContainerStatuses[0].AllocatedResourcesStatus != nil {
-			t.Errorf("%s: a container without devices has %v", name, got.ContainerStatuses[0].AllocatedResourcesStatus)
+			t.Errorf("%s: a container without devices has %v, want nil",
+				name, got.ContainerStatuses[0].AllocatedResourcesStatus)
 		}
 		if diff := cmp.Diff(sick, got.ContainerStatuses[1].AllocatedResourcesStatus); diff != "" {
-			t.Errorf("%s: %s", name, diff)
+			t.Errorf("%s mismatch (-want +got):\n%s", name, diff)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func TestParseStreams(t *testing.T) {
 		compare(t, query, outcomeOf(parsePorts(parsed(t, query), true)), want)
 	}
 	if ports, err := parsePorts(nil, false); err != nil || len(ports) > 0 {
-		t.Errorf("SPDY names its ports later: %v, %v", ports, err)
+		t.Errorf("SPDY names its ports later: %v, %v; want no error, none", ports, err)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestChoosePod(t *testing.T) {
 			got = p.UID
 		}
 		if got != c.want {
-			t.Errorf("%+v: got %q", c, got)
+			t.Errorf("%+v: got %q, want %v", c, got, c.want)
 		}
 	}
 }

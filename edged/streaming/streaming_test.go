@@ -188,7 +188,7 @@ func TestJoin(t *testing.T) {
 	for _, path := range []string{"/exec/ns/p/c?command=sh&input=1&output=1&error=1&tty=1", "/attach/ns/p/t?input=1&output=1&error=1", "/portForward/ns/p"} {
 		conn, r, resp := dial(t, base, path)
 		if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != "SPDY/3.1" {
-			t.Fatalf("%s: %s", path, resp.Status)
+			t.Fatalf("%s: %s, want SwitchingProtocols, \"SPDY/3.1\"", path, resp.Status)
 		}
 		expectLine(t, r, "hello")
 		expectLine(t, r, "POST /token: early")
@@ -197,7 +197,7 @@ func TestJoin(t *testing.T) {
 		}
 		expectLine(t, r, "POST /token: bye")
 		if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
-			t.Errorf("%s: %q, %v after the end", path, rest, err)
+			t.Errorf("%s: %q, %v after the end; want no error, none", path, rest, err)
 		}
 		conn.Close()
 	}
@@ -230,7 +230,7 @@ func TestEnds(t *testing.T) {
 		}
 		s.Wait()
 		if _, _, resp := dial(t, base, "/portForward/ns/p"); resp.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("a stream after the end: %s", resp.Status)
+			t.Errorf("a stream after the end: %s, want ServiceUnavailable", resp.Status)
 		}
 	})
 	t.Run("idle", func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestBound(t *testing.T) {
 	conn, r, _ := dial(t, base, "/portForward/ns/p")
 	expectLine(t, r, "hello")
 	if streams, logs := s.Open(); streams != 1 || logs != 0 {
-		t.Errorf("%d streams and %d logs are open", streams, logs)
+		t.Errorf("%d streams and %d logs are open, want 1, 0", streams, logs)
 	}
 	_, _, resp := dial(t, base, "/portForward/ns/p")
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
@@ -321,12 +321,12 @@ func TestRuntimeRefuses(t *testing.T) {
 	d.url = gone.URL
 	_, _, resp := dial(t, base, "/portForward/ns/p")
 	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusNotFound || string(body) != "404 page not found" {
-		t.Errorf("a stream that is not there: %s %s", resp.Status, body)
+		t.Errorf("a stream that is not there: %s %s, want NotFound, \"404 page not found\"", resp.Status, body)
 	}
 	gone.Close()
 	d.url = "http://127.0.0.1:1" // its port may be another's by now
 	if _, _, resp = dial(t, base, "/portForward/ns/p"); resp.StatusCode != http.StatusBadGateway {
-		t.Errorf("nobody listens: %s", resp.Status)
+		t.Errorf("nobody listens: %s, want BadGateway", resp.Status)
 	}
 	for code, want := range map[codes.Code]int{
 		codes.NotFound: http.StatusNotFound, codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unavailable: http.StatusServiceUnavailable, codes.Internal: http.StatusInternalServerError,
@@ -381,7 +381,7 @@ func TestLogs(t *testing.T) {
 		expectLine(t, r, "four")
 		d.set(runtimeapi.ContainerState_CONTAINER_EXITED)
 		if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
-			t.Errorf("%q, %v after the end", rest, err)
+			t.Errorf("%q, %v after the end; want no error, none", rest, err)
 		}
 	})
 	t.Run("forgotten by the runtime", func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestLogs(t *testing.T) {
 		d.mu.Unlock()
 		add("1.log", "2026-01-01T00:00:05Z stdout F newest\n")
 		if code, body := get(t, http.MethodGet, base+"/containerLogs/ns/p/c"); code != http.StatusOK || body != "newest\n" {
-			t.Errorf("%d %q", code, body)
+			t.Errorf("%d %q, want OK, \"newest\\n\"", code, body)
 		}
 		if !s.alive(d.pod, "c", "id-c") || s.alive(d.pod, "c", "id-other") || s.alive(d.pod, "later", "id-c") {
 			t.Error("while nothing is known of the containers, the status is to say which of them runs")

@@ -37,7 +37,7 @@ func TestHolder(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	if who := holder(name); who != "" {
-		t.Fatalf("%s has it open, and that is this process", who)
+		t.Fatalf("%s has it open, and that is this process; want \"\"", who)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := exec.CommandContext(ctx, "sleep", "60")
@@ -54,7 +54,7 @@ func TestHolder(t *testing.T) {
 	short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer stop()
 	if err := waitUnused(short, name); err == nil || !strings.Contains(err.Error(), "another agent runs here") {
-		t.Errorf("waited, and got %v", err)
+		t.Errorf("waited, and got %v; want an error with \"another agent runs here\"", err)
 	}
 	cancel()
 	if err := cmd.Wait(); err == nil {
@@ -67,7 +67,7 @@ func TestHolder(t *testing.T) {
 func TestJournal(t *testing.T) {
 	j := journal{filepath.Join(t.TempDir(), "adopt", "state.json")}
 	if s, err := j.load(); s != nil || err != nil {
-		t.Errorf("none is %+v, %v", s, err)
+		t.Errorf("none is %+v, %v; want nil, no error", s, err)
 	}
 	want := &state{Phase: adopted, At: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), Config: "/c", Before: []byte("x"), BeforeMode: 0o640, Links: map[string]string{"a": "b"}}
 	must(t, j.save(want))

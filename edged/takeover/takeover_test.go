@@ -54,13 +54,13 @@ func (d *device) running() []string {
 func (d *device) taken() {
 	d.t.Helper()
 	if d.agent != "edgecore" || d.effective() != "edgecore" {
-		d.t.Fatalf("%q runs, and the unit is that of %q", d.agent, d.effective())
+		d.t.Fatalf("%q runs, and the unit is that of %q; want \"edgecore\", \"edgecore\"", d.agent, d.effective())
 	}
 	record := d.record()
 	web := d.pod("web", "u-web")
 	spec := &web.Spec.Containers[0]
 	if len(record.Containers) != 2 || len(record.Static) != 1 {
-		d.t.Errorf("the record is %+v", record)
+		d.t.Errorf("the record is %+v, want 2 containers and one pod", record)
 	}
 	for id := range record.Containers {
 		for _, carries := range []uint64{adopt.SpecHash(spec), 0xabc} {
@@ -87,7 +87,7 @@ func (d *device) record() *adopt.Record {
 	row, err := db.Get(d.t.Context(), "default/pod/web")
 	must(d.t, err)
 	if !strings.Contains(string(row.Value), "u-web") {
-		d.t.Errorf("the pod is %s", row.Value)
+		d.t.Errorf("the pod is %s, want \"u-web\"", row.Value)
 	}
 	return r
 }
@@ -96,13 +96,13 @@ func (d *device) record() *adopt.Record {
 func (d *device) returned(before map[string]string) {
 	d.t.Helper()
 	if d.agent != "KubeEdge" {
-		d.t.Errorf("%q runs", d.agent)
+		d.t.Errorf("%q runs, want \"KubeEdge\"", d.agent)
 	}
 	if diff := cmp.Diff(before, d.files(theirs...)); diff != "" {
 		d.t.Errorf("KubeEdge's files:\n%s", diff)
 	}
 	if left := d.files("etc/edgecore", "var/lib/edgecore"); len(left) > 0 {
-		d.t.Errorf("left behind: %v", left)
+		d.t.Errorf("left behind: %v, want none", left)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestThereAndBack(t *testing.T) {
 				t.Errorf("containers:\n%s", diff)
 			}
 			if err := undo.Undo(t.Context()); !errors.Is(err, ErrNothing) {
-				t.Errorf("undone twice: %v", err)
+				t.Errorf("undone twice: %v, want ErrNothing", err)
 			}
 			t.Logf("said:\n%s", said)
 		})
@@ -378,7 +378,7 @@ func TestConfigOfBefore(t *testing.T) {
 	must(t, undo.Undo(t.Context()))
 	got := d.files("etc/edgecore")["etc/edgecore/edgecore.yaml"]
 	if !strings.HasPrefix(got, "-rw-r-----") || !strings.HasSuffix(got, "# the package's\n") {
-		t.Errorf("it is %q", got)
+		t.Errorf("it is %q, want a text that begins with \"-rw-r-----\", a text that ends with \"# the package's\\n\"", got)
 	}
 }
 
@@ -394,7 +394,7 @@ func TestDisabled(t *testing.T) {
 	undo, said := d.takeover()
 	must(t, undo.Undo(t.Context()))
 	if d.agent != "" || !strings.Contains(said.String(), "it did not run before") {
-		t.Errorf("%q runs\n%s", d.agent, said)
+		t.Errorf("%q runs\n%s, want \"\", \"it did not run before\"", d.agent, said)
 	}
 	if diff := cmp.Diff(before, d.files(theirs...)); diff != "" {
 		t.Errorf("KubeEdge's files:\n%s", diff)
@@ -416,7 +416,7 @@ func TestDamagedStore(t *testing.T) {
 		t.Errorf("warnings %q", p.Warnings)
 	}
 	if err := p.Refused(false); err == nil || !strings.Contains(err.Error(), "default/web: it runs, and neither") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want an error with \"default/web: it runs, and neither\"", err)
 	}
 	if after, err := os.ReadFile(name); err != nil || !bytes.Equal(after, data) {
 		t.Errorf("KubeEdge's store was touched: %v", err)

@@ -54,10 +54,10 @@ func TestRanges(t *testing.T) {
 	}
 	m = newManager(dir) // the agent started again
 	if c := first(t, m, "c"); c != 196608 {
-		t.Errorf("c has %d", c)
+		t.Errorf("c has %d, want 196608", c)
 	}
 	if again := first(t, m, "b"); again != b {
-		t.Errorf("b had %d and has %d", b, again)
+		t.Errorf("b had %d and has %d, want %v", b, again, b)
 	}
 	for range 2 {
 		if err := m.Release("a"); err != nil {
@@ -68,7 +68,7 @@ func TestRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := first(t, m, "d"); d != a {
-		t.Errorf("d has %d, a's is free", d)
+		t.Errorf("d has %d, a's is free; want %v", d, a)
 	}
 	if _, err := m.For("no-folder"); err == nil {
 		t.Error("a range that is nowhere written down")
@@ -91,7 +91,7 @@ func TestConcurrently(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if other := seen[ns.Uids[0].HostId]; other != "" {
-				t.Errorf("%s and %s share a range", name, other)
+				t.Errorf("%s and %s share a range, want one each", name, other)
 			}
 			seen[ns.Uids[0].HostId] = name
 		})
@@ -111,7 +111,7 @@ func TestDamaged(t *testing.T) {
 	m := newManager(dir)
 	for _, pod := range []types.UID{"a", "b"} {
 		if _, err := m.For(pod); err == nil || !strings.Contains(err.Error(), "remove it when nothing of the pod runs") {
-			t.Errorf("%s: %v", pod, err)
+			t.Errorf("%s: %v, want an error with \"remove it when nothing of the pod runs\"", pod, err)
 		}
 	}
 	first(t, m, "c")

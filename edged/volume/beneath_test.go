@@ -76,7 +76,7 @@ func TestLinksOutOfTheVolume(t *testing.T) {
 		}
 	}
 	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {
-		t.Errorf("something was made outside: %v, %v", entries, err)
+		t.Errorf("something was made outside: %v, %v; want no error, 3 of them", entries, err)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestSubPathRace(t *testing.T) {
 		t.Errorf("no race: reached %d times, refused %d times", reached, refused)
 	}
 	if entries, err := os.ReadDir(filepath.Join(filepath.Dir(volume), "dir")); err != nil || len(entries) != 0 {
-		t.Errorf("made outside: %v, %v", entries, err)
+		t.Errorf("made outside: %v, %v; want no error, none", entries, err)
 	}
 	if _, err := os.Lstat("/b/new"); err == nil {
 		t.Error("/b/new was made")
@@ -140,7 +140,7 @@ func TestWalkClosesWhatItOpens(t *testing.T) {
 		}
 	}
 	if after := count(); after != before {
-		t.Errorf("%d files open before, %d after", before, after)
+		t.Errorf("%d files open before, %d after; want %v", before, after, before)
 	}
 }
 
@@ -177,7 +177,7 @@ func FuzzSubPath(f *testing.F) {
 			}
 		}
 		if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {
-			t.Fatalf("%q with links %q and %q: outside are %v, %v", sub, link1, link2, entries, err)
+			t.Fatalf("%q with links %q and %q: outside are %v, %v; want no error, 3 of them", sub, link1, link2, entries, err)
 		}
 	})
 }

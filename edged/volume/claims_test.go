@@ -151,13 +151,13 @@ func TestEphemeralClaimHasToBeThePods(t *testing.T) {
 	for _, owner := range []metav1.OwnerReference{{}, {UID: "of another", Controller: ptr.To(true)}, {UID: uid}} {
 		claim.OwnerReferences = []metav1.OwnerReference{owner}
 		if _, err := m.Setup(t.Context(), pod); err == nil || err.Error()[len(err.Error())-len(want):] != want {
-			t.Errorf("%+v: %v", owner, err)
+			t.Errorf("%+v: %v, want an error, %v", owner, err, want)
 		}
 	}
 	claim.OwnerReferences = []metav1.OwnerReference{{UID: uid, Controller: ptr.To(true)}}
 	setup(t, m, pod)
 	if d.specs["p"].Claim != claim {
-		t.Errorf("the driver got %+v", d.specs)
+		t.Errorf("the driver got %+v, want %v", d.specs, claim)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 	asked := c.asked
 	setup(t, m, pod)
 	if c.asked != asked {
-		t.Errorf("a pod that is set up asked the cluster %d times more", c.asked-asked)
+		t.Errorf("a pod that is set up asked the cluster %d times more, want 0", c.asked-asked)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestTeardownOfDriven(t *testing.T) {
 		t.Errorf("the driver's folder: %v", err)
 	}
 	if _, err := os.Stat(vols["m"].Path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the other volume: %v", err)
+		t.Errorf("the other volume: %v, want os.ErrNotExist", err)
 	}
 	other.opts.Driver = nil
 	if err := other.Teardown(t.Context(), uid); err == nil {

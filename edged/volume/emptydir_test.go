@@ -63,10 +63,10 @@ func TestEmptyDirStaysAsContainersLeaveIt(t *testing.T) {
 		var st unix.Stat_t
 		must(t, unix.Stat(dir, &st))
 		if st.Mode&0o7777 != 0o700 || st.Uid != 999 || st.Gid != 999 {
-			t.Errorf("medium %q: mode %o, owner %d:%d", medium, st.Mode&0o7777, st.Uid, st.Gid)
+			t.Errorf("medium %q: mode %o, owner %d:%d; want 0o700, 999, 999", medium, st.Mode&0o7777, st.Uid, st.Gid)
 		}
 		if data, err := os.ReadFile(filepath.Join(dir, "data")); err != nil || string(data) != "x" {
-			t.Errorf("medium %q: %q, %v", medium, data, err)
+			t.Errorf("medium %q: %q, %v; want no error, \"x\"", medium, data, err)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestMemoryIsLimited(t *testing.T) {
 		t.Errorf("type %x, %d bytes; want a tmpfs of 1 MiB", fs.Type, got)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("2 MiB were written: %v", err)
+		t.Errorf("2 MiB were written: %v, want unix.ENOSPC", err)
 	}
 }
 

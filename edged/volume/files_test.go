@@ -119,7 +119,7 @@ func TestSecretIsInMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
-			t.Errorf("%s: on the disk: %v, %v", name, entries, err)
+			t.Errorf("%s: on the disk: %v, %v; want no error, none", name, entries, err)
 		}
 	}
 	// A reboot takes the mounts; the next Setup brings the content back.
@@ -147,7 +147,7 @@ func TestProjected(t *testing.T) {
 	}
 	pod.Spec.Volumes[0].Projected.Sources[3].DownwardAPI.Items[0].FieldRef.FieldPath = "status.phase"
 	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "unsupported fieldPath: status.phase") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want an error with \"unsupported fieldPath: status.phase\"", err)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestFSGroup(t *testing.T) {
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](4711)}
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(setup(t, m, pod)["v"].Path, "k"), &st); err != nil || st.Gid != 4711 || st.Mode&0o777 != 0o440 {
-		t.Errorf("gid %d, mode %o, %v", st.Gid, st.Mode, err)
+		t.Errorf("gid %d, mode %o, %v; want no error, 4711, 0o440", st.Gid, st.Mode, err)
 	}
 }
 

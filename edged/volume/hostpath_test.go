@@ -69,7 +69,7 @@ func TestHostPath(t *testing.T) {
 	}
 	for name, want := range map[string]os.FileMode{"new/deep": os.ModeDir | 0o755, "newfile": 0o644} {
 		if info, err := os.Stat(at(name)); err != nil || info.Mode() != want {
-			t.Errorf("%s: %v, %v", name, info, err)
+			t.Errorf("%s: %v, %v; want no error, %v", name, info, err, want)
 		}
 	}
 	for _, path := range []string{"", "relative", "/a/../b"} {

@@ -54,11 +54,11 @@ func TestHugePagesVolume(t *testing.T) {
 			t.Errorf("%+v, %v; want a hugetlbfs of two pages of 2 MiB", fs, err)
 		}
 		if got := owners(t, dir)["."]; got != "2777 55" {
-			t.Errorf("its root: %s", got)
+			t.Errorf("its root: %s, want \"2777 55\"", got)
 		}
 	}
 	if points, err := mountsBelow(m.opts.Root); err != nil || len(points) != 1 {
-		t.Errorf("mounts: %v, %v", points, err)
+		t.Errorf("mounts: %v, %v; want no error, one", points, err)
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	pod = asking("3Mi")

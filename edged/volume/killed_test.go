@@ -184,7 +184,7 @@ func TestKilledAgent(t *testing.T) {
 		wg.Wait()
 		checkPrecious(t, host)
 		if points, err := mountsBelow(dir); err != nil || len(points) > 0 {
-			t.Fatalf("round %d: still mounted: %v, %v", round, points, err)
+			t.Fatalf("round %d: still mounted: %v, %v; want no error, none", round, points, err)
 		}
 		if left, err := os.ReadDir(filepath.Join(dir, "root/pods")); err != nil && !os.IsNotExist(err) || len(left) > 0 {
 			t.Fatalf("round %d: left: %v, %v", round, left, err)

@@ -67,7 +67,7 @@ func TestExceeds(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 		if v, s := LimitedVolumes(tc.pod), LimitedStorage(tc.pod); v != tc.volumes || s != tc.storage {
-			t.Errorf("%s: limits of volumes %v, of storage %v", tc.name, v, s)
+			t.Errorf("%s: limits of volumes %v, of storage %v; want %v, %v", tc.name, v, s, tc.volumes, tc.storage)
 		}
 	}
 }

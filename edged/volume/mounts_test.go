@@ -144,7 +144,7 @@ func TestSubPathIsMadeLikeItsVolume(t *testing.T) {
 		var st unix.Stat_t
 		must(t, unix.Stat(filepath.Join(vols["v"].Path, name), &st))
 		if st.Mode&0o7777 != 0o2777 || st.Gid != 4711 {
-			t.Errorf("%s: mode %o, group %d", name, st.Mode&0o7777, st.Gid)
+			t.Errorf("%s: mode %o, group %d; want 0o2777, 4711", name, st.Mode&0o7777, st.Gid)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func TestSubPathAgain(t *testing.T) {
 		t.Error("still bound to the file of before")
 	}
 	if points, err := mountsBelow(bound); err != nil || len(points) != 1 {
-		t.Errorf("mounts: %v, %v", points, err)
+		t.Errorf("mounts: %v, %v; want no error, one", points, err)
 	}
 }
 
@@ -185,11 +185,11 @@ func TestSubPathOfConfigMap(t *testing.T) {
 	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"k": "2"}}
 	vols := setup(t, m, pod)
 	if data, err := os.ReadFile(bound); err != nil || string(data) != "1" {
-		t.Errorf("the running container sees %q, %v", data, err)
+		t.Errorf("the running container sees %q, %v; want no error, \"1\"", data, err)
 	}
 	mountOne(t, m, pod, vols, "k")
 	if data, err := os.ReadFile(bound); err != nil || string(data) != "2" {
-		t.Errorf("the next container sees %q, %v", data, err)
+		t.Errorf("the next container sees %q, %v; want no error, \"2\"", data, err)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestSubPathLeavesMountsOfTheNode(t *testing.T) {
 			must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 			for path, want := range map[string]string{disk: "x", late: "y"} {
 				if data, err := os.ReadFile(filepath.Join(path, "precious")); err != nil || string(data) != want {
-					t.Errorf("the node lost %s: %q, %v", path, data, err)
+					t.Errorf("the node lost %s: %q, %v; want no error, %v", path, data, err, want)
 				}
 			}
 		})

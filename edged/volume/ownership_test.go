@@ -76,12 +76,12 @@ func TestSetOwnership(t *testing.T) {
 				t.Errorf("owners mismatch (-want +got):\n%s", diff)
 			}
 			if info, err := os.Stat(outside); err != nil || info.Mode().Perm() != 0o600 {
-				t.Errorf("outside: %v, %v", info, err)
+				t.Errorf("outside: %v, %v; want no error, 0o600", info, err)
 			}
 			before := stamps(t, dir)
 			must(t, SetOwnership(t.Context(), dir, tc.o))
 			if diff := cmp.Diff(before, stamps(t, dir)); diff != "" {
-				t.Errorf("the second time wrote something: %s", diff)
+				t.Errorf("what the second time wrote, mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -92,23 +92,23 @@ func TestSetOwnershipOnRootMismatch(t *testing.T) {
 	o := Ownership{Group: 77, Policy: ptr.To(v1.FSGroupChangeOnRootMismatch)}
 	must(t, SetOwnership(t.Context(), dir, o)) // the root does not fit yet
 	if got := owners(t, dir)["plain"]; got != "0660 77" {
-		t.Errorf("plain: %s", got)
+		t.Errorf("plain: %s, want \"0660 77\"", got)
 	}
 	must(t, os.Chown(filepath.Join(dir, "plain"), 0, 0), SetOwnership(t.Context(), dir, o))
 	if got := owners(t, dir)["plain"]; got != "0660 0" {
-		t.Errorf("with a root that fits, plain was changed to %s", got)
+		t.Errorf("with a root that fits, plain was changed to %s; want \"0660 0\"", got)
 	}
 	o.Policy = ptr.To(v1.FSGroupChangeAlways)
 	must(t, SetOwnership(t.Context(), dir, o))
 	if got := owners(t, dir)["plain"]; got != "0660 77" {
-		t.Errorf("with Always, plain is %s", got)
+		t.Errorf("with Always, plain is %s; want \"0660 77\"", got)
 	}
 	for _, mode := range []os.FileMode{0o700, 0o770} { // without what the group needs; without setgid
 		must(t, os.Chmod(dir, mode), os.Chown(filepath.Join(dir, "plain"), 0, 0))
 		o.Policy = ptr.To(v1.FSGroupChangeOnRootMismatch)
 		must(t, SetOwnership(t.Context(), dir, o))
 		if got := owners(t, dir); got["plain"] != "0660 77" || got["."] != "2770 77" {
-			t.Errorf("root of mode %o: plain is %s, the root %s", mode, got["plain"], got["."])
+			t.Errorf("root of mode %o: plain is %s, the root %s; want \"0660 77\", \"2770 77\"", mode, got["plain"], got["."])
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestSetOwnershipOfHostileTree(t *testing.T) {
 	var st unix.Stat_t
 	must(t, unix.Fstat(at, &st), unix.Close(at))
 	if st.Gid != 99 {
-		t.Errorf("%d folders deep the group is %d", depth, st.Gid)
+		t.Errorf("%d folders deep the group is %d, want 99", depth, st.Gid)
 	}
 	must(t, removeTree(t.Context(), filepath.Join(dir, "d")))
 	if got := owners(t, dir); got["fixed"] != "0600 0" || !strings.HasSuffix(got["."], " 99") {

@@ -58,7 +58,7 @@ func TestLocalVolume(t *testing.T) {
 	third.UID, third.Spec.SecurityContext = "third", second.Spec.SecurityContext
 	setup(t, m, third)
 	if got := owners(t, host)["precious"]; got != "0660 1234" {
-		t.Errorf("a second pod changed the group: %s", got)
+		t.Errorf("a second pod changed the group: %s, want \"0660 1234\"", got)
 	}
 	// What the node mounts into the folder later does not reach the pod, nor does what the pod mounts reach the node.
 	must(t, unix.Mount("tmpfs", filepath.Join(host, "sub"), "tmpfs", 0, ""))
@@ -110,10 +110,10 @@ func TestLocalBlockDevice(t *testing.T) {
 	place := setup(t, m, pod)["v"]
 	var fs unix.Statfs_t
 	if err := unix.Statfs(place.Path, &fs); err != nil || fs.Type != unix.EXT4_SUPER_MAGIC {
-		t.Errorf("file system %x, %v", fs.Type, err)
+		t.Errorf("file system %x, %v; want no error, EXT4_SUPER_MAGIC", fs.Type, err)
 	}
 	if got := owners(t, place.Path)["."]; got != "2775 77" {
-		t.Errorf("root: %s", got)
+		t.Errorf("root: %s, want \"2775 77\"", got)
 	}
 	must(t, os.WriteFile(filepath.Join(place.Path, "f"), nil, 0o644))
 	setup(t, m, pod)
@@ -130,7 +130,7 @@ func TestLocalBlockDevice(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.Local.Path = t.TempDir()
 	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "is no block device") {
-		t.Errorf("a folder as a device: %v", err)
+		t.Errorf("a folder as a device: %v, want an error with \"is no block device\"", err)
 	}
 }
 

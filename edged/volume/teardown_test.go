@@ -42,7 +42,7 @@ func checkPrecious(t *testing.T, host string) {
 	t.Helper()
 	for _, name := range []string{"precious", "sub/precious"} {
 		if data, err := os.ReadFile(filepath.Join(host, name)); err != nil || string(data) != "x" {
-			t.Errorf("the node lost %s: %q, %v", name, data, err)
+			t.Errorf("the node lost %s: %q, %v; want no error, \"x\"", name, data, err)
 		}
 	}
 }
@@ -65,17 +65,17 @@ func TestTeardown(t *testing.T) {
 	}
 	checkPrecious(t, host)
 	if points, err := mountsBelow(podDir); err != nil || len(points) != 0 {
-		t.Errorf("still mounted: %v, %v", points, err)
+		t.Errorf("still mounted: %v, %v; want no error, none", points, err)
 	}
 	entries, err := os.ReadDir(podDir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "etc-hosts" {
-		t.Errorf("left in the pod's folder: %v, %v", entries, err)
+		t.Errorf("left in the pod's folder: %v, %v; want no error, one, \"etc-hosts\"", entries, err)
 	}
 	for range 2 {
 		must(t, other.RemovePodDir(uid))
 	}
 	if _, err := os.Lstat(podDir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the pod's folder: %v", err)
+		t.Errorf("the pod's folder: %v, want os.ErrNotExist", err)
 	}
 	must(t, other.Teardown(t.Context(), "never-seen"), other.RemovePodDir("never-seen"))
 	// A pod of another name is not touched.
@@ -101,7 +101,7 @@ func TestKilledTeardown(t *testing.T) {
 		must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 		checkPrecious(t, host)
 		if _, err := os.Lstat(podDir); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("after %d steps: the pod's folder: %v", steps, err)
+			t.Errorf("after %d steps: the pod's folder: %v, want os.ErrNotExist", steps, err)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestPodFolderIsALink(t *testing.T) {
 		os.Symlink(elsewhere, filepath.Join(m.opts.Root, "pods", "linked")))
 	for _, err := range []error{m.Teardown(t.Context(), "linked"), m.RemovePodDir("linked")} {
 		if err == nil || !strings.Contains(err.Error(), "it is left alone") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want an error with \"it is left alone\"", err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(elsewhere, "volumes")); err != nil {
@@ -150,7 +150,7 @@ func TestRootBehindALink(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	checkPrecious(t, host)
 	if points, err := mountsBelow(real.opts.Root); err != nil || len(points) != 0 {
-		t.Errorf("still mounted: %v, %v", points, err)
+		t.Errorf("still mounted: %v, %v; want no error, none", points, err)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestRemovalStopsAtMounts(t *testing.T) {
 				t.Errorf("got %v, want an error about %s", err, point)
 			}
 			if data, err := os.ReadFile(filepath.Join(host, "precious")); err != nil || string(data) != "x" {
-				t.Errorf("lost: %q, %v", data, err)
+				t.Errorf("lost: %q, %v; want no error, \"x\"", data, err)
 			}
 			if fs == "tmpfs" {
 				if _, err := os.Stat(filepath.Join(point, "precious")); err != nil {
@@ -225,7 +225,7 @@ func TestRemovalOfHostileTrees(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: limit.Max}))
 	must(t, removeTree(t.Context(), tree))
 	if entries, err := os.ReadDir(base); err != nil || len(entries) != 0 {
-		t.Errorf("left: %v, %v", entries, err)
+		t.Errorf("left: %v, %v; want no error, none", entries, err)
 	}
 }
 
@@ -235,7 +235,7 @@ func TestRemovalEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := removeTree(ctx, tree); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 }
 
@@ -283,7 +283,7 @@ func TestTeardownOfImmutableFiles(t *testing.T) {
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	if _, err := os.Lstat(filepath.Join(m.opts.Root, "pods", string(uid))); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the pod's folder: %v", err)
+		t.Errorf("the pod's folder: %v, want os.ErrNotExist", err)
 	}
 	if flags, err := getFlags(outside); err != nil || flags&fsImmutable == 0 {
 		t.Errorf("a file outside lost its flags: %x, %v", flags, err)

@@ -50,7 +50,7 @@ func TestToken(t *testing.T) {
 			dir := setup(t, m, pod)["token"].Path
 			var fs unix.Statfs_t
 			if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
-				t.Errorf("it is not in memory: %x, %v", fs.Type, err)
+				t.Errorf("it is not in memory: %x, %v; want no error, TMPFS_MAGIC", fs.Type, err)
 			}
 			path := filepath.Join(dir, "token")
 			info, err := os.Stat(path)

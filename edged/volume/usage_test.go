@@ -33,7 +33,7 @@ func TestDiskUsage(t *testing.T) {
 		t.Errorf("a file: %d, %v", got, err)
 	}
 	if got, err := DiskUsage(t.Context(), filepath.Join(dir, "gone")); err != nil || got != 0 {
-		t.Errorf("nothing: %d, %v", got, err)
+		t.Errorf("nothing: %d, %v; want no error, 0", got, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -159,7 +159,7 @@ func stamps(t *testing.T, dir string) map[string]string {
 func TestSetupOfNothing(t *testing.T) {
 	m, _ := start(t)
 	if got := setup(t, m, podWith()); len(got) != 0 {
-		t.Errorf("got %v", got)
+		t.Errorf("got %v, want none", got)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestLayout(t *testing.T) {
 	}
 	info, err := os.Stat(pod)
 	if err != nil || info.Mode().Perm() != 0o750 {
-		t.Errorf("pod folder: %v, %v", info, err)
+		t.Errorf("pod folder: %v, %v; want no error, 0o750", info, err)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestSetupAgainWritesNothing(t *testing.T) {
 		before := stamps(t, m.opts.Root)
 		setup(t, m, pod)
 		if diff := cmp.Diff(before, stamps(t, m.opts.Root)); diff != "" {
-			t.Errorf("fsGroup %v: %s", ptr.Deref(group, 0), diff)
+			t.Errorf("fsGroup %v mismatch (-want +got):\n%s", ptr.Deref(group, 0), diff)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestHostileNames(t *testing.T) {
 func TestPods(t *testing.T) {
 	m, _ := start(t)
 	if got, err := m.Pods(); err != nil || got != nil {
-		t.Errorf("with no folder: %v, %v", got, err)
+		t.Errorf("with no folder: %v, %v; want no error, nil", got, err)
 	}
 	setup(t, m, podWith(vol("v", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})))
 	for _, name := range []string{"lost+found", ".cache"} {
@@ -310,7 +310,7 @@ func TestUnsupported(t *testing.T) {
 				t.Errorf("Setup says %v", setupErr)
 			}
 			if left, _ := os.ReadDir(m.opts.Root); len(left) != 0 {
-				t.Errorf("Setup left %v", left)
+				t.Errorf("Setup left %v, want none", left)
 			}
 		})
 	}
@@ -356,7 +356,7 @@ func TestReferences(t *testing.T) {
 	for kind, names := range want {
 		got := References(pod, kind)
 		if diff := cmp.Diff(names, got); diff != "" {
-			t.Errorf("%s: %s", kind, diff)
+			t.Errorf("%s mismatch (-want +got):\n%s", kind, diff)
 		}
 		for _, name := range names {
 			if !Refers(pod, kind, name) {

@@ -57,7 +57,7 @@ func TestRunRefused(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "token expired", http.StatusNotFound) }))
 	defer server.Close()
 	if _, err := Run(t.Context(), server.URL, Streams{Out: io.Discard}); err == nil || !strings.Contains(err.Error(), "token expired") {
-		t.Errorf("err = %v", err)
+		t.Errorf("err = %v, want an error with \"token expired\"", err)
 	}
 }
 
