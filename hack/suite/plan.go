@@ -252,9 +252,18 @@ func (j job) arguments() []string {
 	return args
 }
 
+// environment is what the job adds to its environment, as NAME=VALUE.
+func (j job) environment() []string {
+	if !j.race {
+		return j.env
+	}
+	// Otherwise each test binary sleeps for a second before it exits.
+	return append(slices.Clone(j.env), "GORACE=atexit_sleep_ms=0")
+}
+
 // command is the job as one would type it.
 func (j job) command() string {
-	return strings.Join(slices.Concat(j.env, []string{"go"}, j.arguments()), " ")
+	return strings.Join(slices.Concat(j.environment(), []string{"go"}, j.arguments()), " ")
 }
 
 // name returns what a report calls the job.

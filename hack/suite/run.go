@@ -126,7 +126,7 @@ func runJob(ctx context.Context, j job, env []string, say func(string)) ([]outco
 	args := j.arguments()
 	say(j.command() + "\n")
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args[1:]...)...)
-	cmd.Env = slices.Concat(os.Environ(), env, j.env)
+	cmd.Env = slices.Concat(os.Environ(), env, j.environment())
 	// An interrupted run lets its tests remove what they have started.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute

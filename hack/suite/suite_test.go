@@ -137,7 +137,7 @@ func TestCommands(t *testing.T) {
 		timeout:  time.Minute,
 		args:     []string{"-cuts=3"},
 	}}}
-	want := []string{"hack/setup vm", "go test -count=1 -timeout=1m0s -race -run=TestA -skip=TestB ./test/vm -args -cuts=3"}
+	want := []string{"hack/setup vm", "GORACE=atexit_sleep_ms=0 go test -count=1 -timeout=1m0s -race -run=TestA -skip=TestB ./test/vm -args -cuts=3"}
 	if diff := cmp.Diff(want, a.commands()); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
 	}

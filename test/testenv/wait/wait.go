@@ -26,7 +26,7 @@ func Max() time.Duration { return daemon.Scaled(Limit) }
 // error is a [daemon.Fatal] one. what names the condition, for the failure's message.
 func Until(t testing.TB, what string, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), Max())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Max()) // t.Context has ended in a Cleanup
 	defer cancel()
 	if err := daemon.PollEvery(ctx, interval, check); err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
@@ -80,7 +80,7 @@ func Closed[T any](t testing.TB, what string, done <-chan T) {
 
 // Context returns a context for calls that must return: it ends with the test, or after Max.
 func Context(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), Max())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Max())
 	t.Cleanup(cancel)
 	return ctx
 }

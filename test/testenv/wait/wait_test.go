@@ -90,3 +90,14 @@ func errorsUntil(end time.Time) func() error {
 		return nil
 	}
 }
+
+// TestInCleanup: t.Context has ended when clean-up functions run, which may wait as well.
+func TestInCleanup(t *testing.T) {
+	t.Cleanup(func() {
+		tries := 0
+		True(t, "the third try", func() bool { tries++; return tries == 3 })
+		if err := Context(t).Err(); err != nil {
+			t.Errorf("Context().Err() = %v in a clean-up, want nil", err)
+		}
+	})
+}
