@@ -26,11 +26,14 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 var (
-	faults = flag.Int("faults", 1000, "how many faults TestFaults makes")
+	faults = flag.Int("faults", 60, "how many faults TestFaults makes; the long form is 1000")
 	seed   = flag.Uint64("seed", 1, "the seed of TestFaults")
 )
 
@@ -46,62 +49,56 @@ var weights = []struct {
 // TestFaults: random faults of the link and of both ends while pods and configmaps change. Afterwards the API server,
 // the device's store and its runtime agree, and the pods that nobody touched were never restarted.
 func TestFaults(t *testing.T) {
-	s := newSite(t, siteOptions{edgeHub: map[string]any{"heartbeat": 1}})
-	frames := s.meddle()
-	s.apply(confAndKey)
-	s.apply(full("steady"))
-	s.until("it runs", s.running("steady"))
-	before := s.lives()
+	e := startEdge(t, startCluster(t, kube.Options{}), map[string]any{"heartbeat": 1})
+	frames := e.meddle()
+	e.apply(confAndKey, e.full("steady"))
+	e.running("steady")
+	before := e.RunningContainers()
 	t.Logf("%d faults, seed %d", *faults, *seed)
 	ctx, stop := context.WithCancel(t.Context())
 	var change sync.WaitGroup
-	change.Go(func() { s.changeAtRandom(ctx, rand.New(rand.NewPCG(*seed, 2))) })
-	s.makeFaults(frames, rand.New(rand.NewPCG(*seed, 1)))
+	change.Go(func() { e.changeAtRandom(ctx, rand.New(rand.NewPCG(*seed, 2))) })
+	e.makeFaults(frames, rand.New(rand.NewPCG(*seed, 1)))
 	stop()
 	change.Wait()
 	frames.Disarm()
-	s.cable.Delay(0)
-	s.cable.Set(proxy.Passing)
-	s.until("all agree", s.agree)
-	after := s.lives()
-	for id, at := range before {
-		if after[id] != at {
-			t.Error("the pod that nobody touched was restarted")
-		}
-	}
+	e.cable.Delay(0)
+	e.cable.Set(proxy.Passing)
+	wait.Until(t, "the API server, the store and the runtime to agree", e.agree)
+	e.unchanged(before, "faults that do not concern it")
 }
 
 // meddle puts a man in the middle into the cable, who shows the edge cloudcore's certificate and cloudcore the edge's.
-func (s *site) meddle() *proxy.Frames {
-	s.t.Helper()
+func (e *edge) meddle() *proxy.Frames {
+	e.T.Helper()
 	secret := func(name string) map[string][]byte {
-		found, err := s.api.CoreV1().Secrets("kubeedge").Get(s.t.Context(), name, metav1.GetOptions{})
-		s.must(err)
+		found, err := e.cluster.API.CoreV1().Secrets("kubeedge").Get(e.T.Context(), name, metav1.GetOptions{})
+		env.Must(e.T, err)
 		return found.Data
 	}
 	server := secret("cloudcoresecret")
 	key, err := certs.ParseKey(server["cloudcorekeydata"])
-	s.must(err)
+	env.Must(e.T, err)
 	ca, err := x509.ParseCertificate(secret("casecret")["cadata"])
-	s.must(err)
+	env.Must(e.T, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
 	frames, err := proxy.StartFrames(proxy.FramesOptions{
-		Target: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.cloud.Link)), Roots: roots, Seed: *seed,
+		Target: net.JoinHostPort("127.0.0.1", strconv.Itoa(e.cluster.Cloud.Link)), Roots: roots, Seed: *seed,
 		Server: tls.Certificate{Certificate: [][]byte{server["cloudcoredata"]}, PrivateKey: key},
 		Client: func() (tls.Certificate, error) {
-			return tls.LoadX509KeyPair(filepath.Join(s.edge.Dir, "edge.crt"), filepath.Join(s.edge.Dir, "edge.key"))
+			return tls.LoadX509KeyPair(filepath.Join(e.Dir, "edge.crt"), filepath.Join(e.Dir, "edge.key"))
 		},
 	})
-	s.must(err)
-	s.t.Cleanup(func() { s.must(frames.Close()) })
-	s.cable.Retarget(frames.Addr())
+	env.Must(e.T, err)
+	e.T.Cleanup(func() { env.Must(e.T, frames.Close()) })
+	e.cable.Retarget(frames.Addr())
 	return frames
 }
 
 // makeFaults makes faults until there were enough. One that found no message to be done to is none.
-func (s *site) makeFaults(frames *proxy.Frames, r *rand.Rand) {
-	s.t.Helper()
+func (e *edge) makeFaults(frames *proxy.Frames, r *rand.Rand) {
+	e.T.Helper()
 	count := map[string]int{}
 	for made := 0; made < *faults; {
 		n, what := r.IntN(1000), ""
@@ -111,52 +108,52 @@ func (s *site) makeFaults(frames *proxy.Frames, r *rand.Rand) {
 				break
 			}
 		}
-		if !s.fault(frames, what, r) {
+		if !e.fault(frames, what, r) {
 			continue
 		}
 		count[what]++
 		if made++; made%100 == 0 || made == *faults {
-			s.t.Logf("%d faults: %v", made, count)
+			e.T.Logf("%d faults: %v", made, count)
 		}
 	}
 	for _, w := range weights {
 		if *faults >= 1000 && count[w.name] == 0 {
-			s.t.Errorf("%q never happened", w.name)
+			e.T.Errorf("%q never happened", w.name)
 		}
 	}
 }
 
-// fault makes one fault, and tells whether there was one.
-func (s *site) fault(frames *proxy.Frames, what string, r *rand.Rand) bool {
-	s.t.Helper()
-	ctx := s.t.Context()
+// fault makes one fault, and reports whether there was one.
+func (e *edge) fault(frames *proxy.Frames, what string, r *rand.Rand) bool {
+	e.T.Helper()
+	ctx := e.T.Context()
 	switch what {
 	case "cut": // in the middle of whatever is under way
-		s.cable.CutAfter(int64(r.IntN(20000)))
-		s.until("it is cut, or idle", func() error {
-			if s.cable.Conns() == 0 {
+		e.cable.CutAfter(int64(r.IntN(20000)))
+		wait.Until(e.T, "the link to be cut, or idle", func() error {
+			if e.cable.Conns() == 0 {
 				return nil
 			}
-			s.cable.CutAfter(0)
+			e.cable.CutAfter(0)
 			return errors.New("still up")
 		})
 	case "silence":
-		s.cable.Set(proxy.Silent)
+		e.cable.Set(proxy.Silent)
 		time.Sleep(time.Duration(r.IntN(200)) * time.Millisecond)
-		s.cable.Set(proxy.Passing)
+		e.cable.Set(proxy.Passing)
 	case "slow":
-		s.cable.Delay(time.Duration(r.IntN(30)) * time.Millisecond)
+		e.cable.Delay(time.Duration(r.IntN(30)) * time.Millisecond)
 		time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
 	case "kill edgecore":
-		s.must(s.edge.Kill9(ctx))
-		s.must(s.edge.Start(ctx))
+		env.Must(e.T, e.Kill9(ctx))
+		env.Must(e.T, e.Start(ctx))
 		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
 	case "kill cloudcore":
-		s.must(s.cloud.Kill9(ctx))
-		s.must(s.cloud.Start(ctx))
+		env.Must(e.T, e.cluster.Cloud.Kill9(ctx))
+		env.Must(e.T, e.cluster.Cloud.Start(ctx))
 		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
 	case "restart the API server":
-		s.must(s.kube.APIServer.Restart(ctx))
+		env.Must(e.T, e.cluster.Kube.APIServer.Restart(ctx))
 	default: // of one message
 		m := proxy.Mischief(what)
 		before := frames.Done()[m]
@@ -173,20 +170,20 @@ func (s *site) fault(frames *proxy.Frames, what string, r *rand.Rand) bool {
 
 // changeAtRandom makes, changes and deletes pods and configmaps until ctx ends. While the API server is away it
 // tries again.
-func (s *site) changeAtRandom(ctx context.Context, r *rand.Rand) {
+func (e *edge) changeAtRandom(ctx context.Context, r *rand.Rand) {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("p%d", r.IntN(4))
 		switch r.IntN(4) {
 		case 0:
-			_, _ = s.api.CoreV1().Pods("default").Create(ctx, randomPod(name), metav1.CreateOptions{})
+			_, _ = e.cluster.API.CoreV1().Pods(e.NodeName).Create(ctx, e.randomPod(name), metav1.CreateOptions{})
 		case 1:
-			_ = s.api.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(r.IntN(2)))})
+			_ = e.cluster.API.CoreV1().Pods(e.NodeName).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(r.IntN(2)))})
 		case 2:
 			patch := fmt.Sprintf(`{"data":{"a":"v%d"}}`, n)
-			_, _ = s.api.CoreV1().ConfigMaps("default").Patch(ctx, "conf", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			_, _ = e.cluster.API.CoreV1().ConfigMaps(e.NodeName).Patch(ctx, "conf", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		case 3:
 			patch := fmt.Sprintf(`{"metadata":{"labels":{"n":"v%d"}}}`, n)
-			_, _ = s.api.CoreV1().Pods("default").Patch(ctx, "steady", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			_, _ = e.cluster.API.CoreV1().Pods(e.NodeName).Patch(ctx, "steady", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		}
 		select {
 		case <-ctx.Done():
@@ -195,14 +192,14 @@ func (s *site) changeAtRandom(ctx context.Context, r *rand.Rand) {
 	}
 }
 
-func randomPod(name string) *v1.Pod {
+func (e *edge) randomPod(name string) *v1.Pod {
 	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: e.NodeName},
 		Spec: v1.PodSpec{
-			NodeName: node, TerminationGracePeriodSeconds: ptr.To[int64](1),
+			NodeName: e.NodeName, TerminationGracePeriodSeconds: ptr.To[int64](1),
 			Volumes: []v1.Volume{{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}}}}},
 			Containers: []v1.Container{{
-				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent, Command: []string{"sh", "-c", forever},
+				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent, Command: []string{"sh", "-c", env.Forever},
 				VolumeMounts: []v1.VolumeMount{{Name: "conf", MountPath: "/conf"}},
 			}},
 		},
@@ -210,58 +207,58 @@ func randomPod(name string) *v1.Pod {
 }
 
 // agree checks that the API server, the store and the runtime have the same pods and objects.
-func (s *site) agree() error {
-	list, err := s.api.CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{})
+func (e *edge) agree() error {
+	list, err := e.cluster.API.CoreV1().Pods(e.NodeName).List(e.T.Context(), metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
-	lives := s.lives()
+	running := e.RunningContainers()
 	want := map[string]any{}
 	for i := range list.Items {
 		p := &list.Items[i]
-		if p.DeletionTimestamp != nil || !ready(p) {
+		if p.DeletionTimestamp != nil || env.RunningPod(p) != nil {
 			return fmt.Errorf("pod %s: %s, being deleted at %v", p.Name, p.Status.Phase, p.DeletionTimestamp)
 		}
-		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
-		if lives[id] == 0 {
+		id := containerID(p)
+		if running[id] == 0 {
 			return fmt.Errorf("pod %s: its container %s does not run", p.Name, id)
 		}
-		delete(lives, id)
+		delete(running, id)
 		p.APIVersion, p.Kind = "v1", "Pod"
-		want["default/pod/"+p.Name] = p
+		want[e.NodeName+"/pod/"+p.Name] = p
 	}
-	if len(lives) > 0 {
-		return fmt.Errorf("%d containers run that are nobody's", len(lives))
+	if len(running) > 0 {
+		return fmt.Errorf("%d containers run that are nobody's", len(running))
 	}
 	for _, name := range []string{"conf", "kube-root-ca.crt"} {
-		c, err := s.api.CoreV1().ConfigMaps("default").Get(s.t.Context(), name, metav1.GetOptions{})
+		c, err := e.cluster.API.CoreV1().ConfigMaps(e.NodeName).Get(e.T.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		want["default/configmap/"+name] = c
+		want[e.NodeName+"/configmap/"+name] = c
 	}
-	secret, err := s.api.CoreV1().Secrets("default").Get(s.t.Context(), "key", metav1.GetOptions{})
+	secret, err := e.cluster.API.CoreV1().Secrets(e.NodeName).Get(e.T.Context(), "key", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	want["default/secret/key"] = secret
-	return s.storeHas(want)
+	want[e.NodeName+"/secret/key"] = secret
+	return e.storeHas(want)
 }
 
 // storeHas stops the agent, and checks that its store has these pods, configmaps and secrets and no others, and that
 // nothing waits for the cloud.
-func (s *site) storeHas(want map[string]any) (err error) {
-	ctx := s.t.Context()
-	s.must(s.edge.Stop(ctx))
+func (e *edge) storeHas(want map[string]any) (err error) {
+	ctx := e.T.Context()
+	env.Must(e.T, e.Stop(ctx))
 	defer func() {
-		s.must(s.edge.Start(ctx))
+		env.Must(e.T, e.Start(ctx))
 		if err != nil {
-			time.Sleep(2 * time.Second) // it needs its link to come to what is wanted, before it is stopped again
+			wait.Until(e.T, "the edge to have what is wanted", e.settled) // before it is stopped again
 		}
 	}()
-	db, recovery, err := store.Open(ctx, s.edge.Store(), store.Options{})
+	db, recovery, err := store.Open(ctx, e.Store(), store.Options{})
 	if err != nil || recovery != nil {
-		s.t.Fatalf("the store: %v, %v", recovery, err)
+		e.T.Fatalf("open the store: recovery %v, error %v, want neither", recovery, err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var wrong []string

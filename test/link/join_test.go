@@ -8,73 +8,72 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
-// TestJoin: a device without a cloud runs its own pods; `edgecore join` makes it a node, with those pods running on; a
+// testJoin: a device without a cloud runs its own pods; `edgecore join` makes it a node, with those pods running on; a
 // second device cannot take its name, and `edgecore reset` undoes it all.
-func TestJoin(t *testing.T) {
-	s := newSite(t, siteOptions{noEdge: true})
-	s.ctrd = testenv.StartContainerd(t, testenv.Options{})
-	s.edge = testenv.StartAgent(t, s.ctrd, agent.Options{Binary: built.Edge, NodeName: node})
-	s.cri = testenv.Dial(t, s.ctrd)
-	s.must(s.edge.WriteManifest("own.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: own}\nspec:\n  containers:\n  - {name: main, image: \"edgecore.local/demo:1\", command: [sh, -c, \""+forever+"\"]}\n"))
-	s.local("its own pod runs", runsHere("own"))
-	before := s.lives()
+func testJoin(t *testing.T, c *env.Cluster) {
+	name := nameOf(t)
+	c.Namespace(name)
+	n := env.StartNode(t, built, env.NodeOptions{Agent: agent.Options{NodeName: name}})
+	e := &edge{Node: n, cluster: c, cable: c.Cable()}
+	e.Manifest("own", env.Pod("own", env.Forever))
+	e.Running("own")
+	before := e.RunningContainers()
 
-	certs := filepath.Join(s.edge.Dir, "certs")
-	general, err := s.cloud.Token(t.Context())
-	s.must(err)
-	for _, c := range []struct{ name, token, want string }{
+	certs := filepath.Join(e.Dir, "certs")
+	general, err := c.Cloud.Token(t.Context())
+	env.Must(t, err)
+	for _, bad := range []struct{ name, token, want string }{
 		{"no token", "nonsense", "token"},
 		{"of another cloud", strings.Repeat("0", 64) + general[64:], "CA"},
 		{"forged", general[:len(general)-6] + "AAAAAA", "token"},
 	} {
-		out, err := s.join(certs, node, c.token)
-		if err == nil || !strings.Contains(out, c.want) {
-			t.Errorf("a token that is %s: %v\n%s", c.name, err, out)
+		out, err := e.join(certs, bad.token)
+		if err == nil || !strings.Contains(out, bad.want) {
+			t.Errorf("join with a token that is %s: %v, %q, want an error with %q", bad.name, err, out, bad.want)
 		}
 		if _, err := os.Stat(certs); !os.IsNotExist(err) {
-			t.Errorf("a token that is %s left something behind", c.name)
+			t.Errorf("join with a token that is %s left %s: %v", bad.name, certs, err)
 		}
 	}
-	out, err := s.join(certs, node, general)
+	out, err := e.join(certs, general)
 	if err != nil {
-		t.Fatal(err, out)
+		t.Fatalf("join: %v\n%s", err, out)
 	}
 	t.Logf("join says:\n%s", out)
-	s.must(s.edge.Stop(t.Context()))
-	s.must(s.edge.Start(t.Context()))
-	s.until("the node is Ready", s.nodeReady)
-	s.apply(podOn("one", forever, ""))
-	s.until("a pod of the cluster runs", s.running("one"))
-	for id, at := range before {
-		if s.lives()[id] != at {
-			t.Error("to join restarted the device's own pod")
-		}
-	}
+	env.Must(t, e.Stop(t.Context()))
+	env.Must(t, e.Start(t.Context()))
+	c.NodeUntil(name, "to be Ready", env.Ready)
+	e.apply(e.pod("one", env.Forever))
+	e.running("one")
+	e.unchanged(before, "join")
 
-	if out, err := s.join(filepath.Join(t.TempDir(), "other"), node, general); err == nil || !strings.Contains(out, "gettoken --node "+node) {
-		t.Errorf("another device took the name: %v\n%s", err, out)
+	const taken = "gettoken --node "
+	if out, err := e.join(filepath.Join(t.TempDir(), "other"), general); err == nil || !strings.Contains(out, taken+name) {
+		t.Errorf("join of another device with the same name: %v, %q, want an error with %q", err, out, taken+name)
 	}
-	if out, err := s.edge.Run(t.Context(), "reset", "--force"); err == nil || !strings.Contains(out, "stop it") {
-		t.Errorf("reset under a running agent: %v\n%s", err, out)
+	if out, err := e.Run(t.Context(), "reset", "--force"); err == nil || !strings.Contains(out, "stop it") {
+		t.Errorf("reset under a running agent: %v, %q, want an error with %q", err, out, "stop it")
 	}
-	s.must(s.edge.Stop(t.Context()))
-	if out, err := s.edge.Run(t.Context(), "reset", "--force"); err != nil {
+	env.Must(t, e.Stop(t.Context()))
+	if out, err := e.Run(t.Context(), "reset", "--force"); err != nil {
 		t.Errorf("reset: %v\n%s", err, out)
 	}
-	for _, path := range []string{s.edge.Config(), s.edge.Store()} {
+	for _, path := range []string{e.Config(), e.Store()} {
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
-			t.Errorf("reset left %s", path)
+			t.Errorf("reset left %s: %v", path, err)
 		}
 	}
 }
 
-func (s *site) join(certs, name, token string) (string, error) {
-	cmd := exec.CommandContext(s.t.Context(), built.Edge, "join", "--config", s.edge.Config(), "--cloudcore-ipport", s.cable.Addr(),
-		"--certport", strconv.Itoa(s.cloud.Bootstrap), "--cert-path", certs, "--edgenode-name", name, "--token-file", "-", "--no-start")
+// join runs edgecore join through the edge's cable.
+func (e *edge) join(certs, token string) (string, error) {
+	cmd := exec.CommandContext(e.T.Context(), built.Edge, "join", "--config", e.Config(), "--cloudcore-ipport", e.cable.Addr(),
+		"--certport", strconv.Itoa(e.cluster.Cloud.Bootstrap), "--cert-path", certs, "--edgenode-name", e.NodeName,
+		"--token-file", "-", "--no-start")
 	cmd.Stdin = strings.NewReader(token)
 	out, err := cmd.CombinedOutput()
 	return string(out), err

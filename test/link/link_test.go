@@ -1,305 +1,165 @@
 // Package link shows the promises of the link on real parts: a Kubernetes cluster, a cloudcore, a cable that can be
-// pulled, a containerd and an edgecore, each of a test's own.
+// pulled, and for each test a containerd and an edgecore of its own.
+//
+// The tests below TestLink share a cluster and a cloudcore. What stops the API server or counts what a cloudcore does has a
+// cluster of its own.
 package link
 
 import (
-	"context"
-	"fmt"
-	"net"
+	"maps"
 	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/edgecore-io/edgecore/edged/cri"
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/cloud"
-	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// patience bounds every wait: these machines are shared.
-const patience = 90 * time.Second
 
 var built = programs.Flags()
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// site is all of it: the cluster with its cloudcore, and one edge at the end of a cable.
-type site struct {
-	t     *testing.T
-	kube  *kube.Cluster
-	api   kubernetes.Interface
-	cloud *cloud.Cloud
-	cable *proxy.Proxy
-	edge  *agent.Agent
-	ctrd  *containerd.Instance
-	cri   *cri.Client
+// TestLink runs the tests that share a cluster, in which a node that says nothing for 20 s counts as unreachable.
+func TestLink(t *testing.T) {
+	c := startCluster(t, kube.Options{NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: time.Second})
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *env.Cluster)
+	}{
+		{"LongOutage", testLongOutage}, // which waits most of the time
+		{"Apply", testApply},
+		{"Join", testJoin},
+		{"Offline", testOffline},
+		{"Token", testToken},
+		{"QUIC", testQUIC},
+		{"TwoCloudcores", testTwoCloudcores},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, c.With(t))
+		})
+	}
 }
 
-// node is the edge's name.
-const node = "edge-1"
-
-// siteOptions say what a test wants otherwise.
-type siteOptions struct {
-	kube kube.Options
-	hub  map[string]any
-	// edgeHub are more keys of the edge's modules.edgeHub.
-	edgeHub map[string]any
-	// noEdge leaves the edge to the test.
-	noEdge bool
-}
-
-// newSite starts everything, and waits until the node is Ready.
-func newSite(t *testing.T, opts siteOptions) *site {
+// startCluster starts a cluster with all of Kubernetes' own parts, and a cloudcore.
+func startCluster(t *testing.T, opts kube.Options) *env.Cluster {
 	t.Helper()
-	opts.kube.ControllerManager, opts.kube.Scheduler = true, true
-	s := &site{t: t, kube: kube.Start(t, opts.kube)}
-	s.api = s.kube.Client()
-	s.install()
-	s.startCloud(opts.hub)
-	if opts.noEdge {
-		return s
-	}
-	s.startEdge(opts.edgeHub)
-	s.until("the node is Ready", s.nodeReady)
-	return s
+	opts.ControllerManager, opts.Scheduler = true, true
+	return env.StartCluster(t, built, env.ClusterOptions{Kube: opts})
 }
 
-// install applies the manifests of deploy/cloudcore that a cluster needs, but the Deployment: cloudcore runs beside it.
-func (s *site) install() {
-	s.t.Helper()
-	s.must(s.kube.Apply(s.t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"))
-	for _, what := range [][2]string{{"-f", "rbac.yaml"}, {"-k", "crds"}} { // the rules first: they take effect a moment later
-		if out, err := s.kube.Kubectl(s.t.Context(), "apply", what[0], filepath.Join("..", "..", "deploy", "cloudcore", what[1])); err != nil {
-			s.t.Fatal(out, err)
-		}
-	}
-	s.until("the default service account", func() error {
-		_, err := s.api.CoreV1().ServiceAccounts("default").Get(s.t.Context(), "default", metav1.GetOptions{})
-		return err
-	})
+// edge is a node at the end of a cable, with a namespace of the same name for its pods.
+type edge struct {
+	*env.Node
+	cluster *env.Cluster
+	cable   *proxy.Proxy
 }
 
-func (s *site) startCloud(hub map[string]any) {
-	s.t.Helper()
-	kubeconfig, err := s.kube.AddServiceAccount(s.t.Context(), "kubeedge", "cloudcore")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if s.cloud, err = cloud.New(cloud.Options{Binary: built.Cloud, Dir: filepath.Join(s.t.TempDir(), "cloud"), Kubeconfig: kubeconfig, Hub: hub}); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		if s.t.Failed() {
-			s.t.Logf("the end of cloudcore's log:\n%s", daemon.Tail(s.cloud.Log(), 60))
-		}
-		s.must(s.cloud.Stop(context.Background()))
-		s.checkLog(s.cloud.Log())
-	})
-	s.must(s.cloud.Start(s.t.Context()))
-	if s.cable, err = proxy.Start(net.JoinHostPort("127.0.0.1", strconv.Itoa(s.cloud.Link))); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { s.must(s.cable.Close()) })
-}
-
-// startEdge starts a containerd and an edgecore that joins through the cable.
-func (s *site) startEdge(more map[string]any) {
-	s.t.Helper()
-	token, err := s.cloud.Token(s.t.Context())
-	s.must(err)
-	hub := map[string]any{
-		"enable": true, "heartbeat": 2, "token": token,
-		"httpServer": "https://127.0.0.1:" + strconv.Itoa(s.cloud.Bootstrap),
-		"websocket":  map[string]any{"enable": true, "server": s.cable.Addr()},
-	}
-	for k, v := range more {
-		hub[k] = v
-	}
-	s.ctrd = testenv.StartContainerd(s.t, testenv.Options{})
-	s.edge = testenv.StartAgent(s.t, s.ctrd, agent.Options{
-		Binary: built.Edge, NodeName: node, EdgeHub: hub, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
-	})
-	s.t.Cleanup(func() { s.checkLog(s.edge.Log()) })
-	s.cri = testenv.Dial(s.t, s.ctrd)
-}
-
-// checkLog fails the test when a program has panicked, or raced (where it was built to tell).
-func (s *site) checkLog(path string) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		s.t.Error(err)
-	}
-	for _, bad := range []string{"DATA RACE", "panic", "goroutine 1 ["} {
-		if i := strings.Index(string(data), bad); i >= 0 {
-			s.t.Errorf("%s has %q:\n%.3000s", path, bad, data[max(0, i-200):])
-		}
-	}
-}
-
-func (s *site) must(err error) {
-	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// until waits until a check is content.
-func (s *site) until(what string, check func() error) {
-	s.t.Helper()
-	testenv.Poll(s.t, patience, func() error {
-		if err := check(); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
-	})
-}
-
-func (s *site) nodeReady() error {
-	n, err := s.api.CoreV1().Nodes().Get(s.t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == v1.NodeReady {
-			if c.Status == v1.ConditionTrue {
-				return nil
-			}
-			return fmt.Errorf("node is %s: %s", c.Status, c.Message)
-		}
-	}
-	return fmt.Errorf("node has no condition Ready")
-}
-
-// apply does kubectl apply.
-func (s *site) apply(manifest string) {
-	s.t.Helper()
-	s.must(s.kube.Apply(s.t.Context(), manifest))
-}
-
-func (s *site) kubectl(args ...string) string {
-	s.t.Helper()
-	out, err := s.kube.Kubectl(s.t.Context(), args...)
-	if err != nil {
-		s.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return out
-}
-
-func (s *site) pod(name string) (*v1.Pod, error) {
-	return s.api.CoreV1().Pods("default").Get(s.t.Context(), name, metav1.GetOptions{})
-}
-
-// running checks that pods are Ready, as the API server has them.
-func (s *site) running(names ...string) func() error {
-	return func() error {
-		for _, name := range names {
-			p, err := s.pod(name)
-			if err != nil {
-				return err
-			}
-			if !ready(p) {
-				return fmt.Errorf("pod %s is %s: %v", name, p.Status.Phase, p.Status.ContainerStatuses)
-			}
-		}
-		return nil
-	}
-}
-
-func ready(p *v1.Pod) bool {
-	return p.Status.Phase == v1.PodRunning && slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
-	})
-}
-
-func (s *site) gone(names ...string) func() error {
-	return func() error {
-		for _, name := range names {
-			if _, err := s.pod(name); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("pod %s is still there (%v)", name, err)
-			}
-		}
-		return nil
-	}
-}
-
-// lives are the running containers of pods, by id, with their start times.
-func (s *site) lives() map[string]int64 {
-	s.t.Helper()
-	list, err := s.cri.ListContainers(s.t.Context(), &runtimeapi.ListContainersRequest{
-		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
-	})
-	s.must(err)
-	lives := map[string]int64{}
-	for _, c := range list.Containers {
-		st, err := s.cri.ContainerStatus(s.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
-		if status.Code(err) == codes.NotFound {
-			continue // it was removed meanwhile
-		}
-		s.must(err)
-		lives[c.Id] = st.Status.StartedAt
-	}
-	return lives
-}
-
-// exec runs a command in the container of a pod, and returns what it prints.
-func (s *site) exec(pod string, command ...string) (string, error) {
-	list, err := s.cri.ListContainers(s.t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-		LabelSelector: map[string]string{"io.kubernetes.pod.name": pod},
+// startEdge starts an edge that joins through its cable. hub are more keys of its modules.edgeHub.
+func startEdge(t *testing.T, c *env.Cluster, hub map[string]any) *edge {
+	t.Helper()
+	e := &edge{cluster: c.With(t), cable: c.With(t).Cable()}
+	name := nameOf(t)
+	e.cluster.Namespace(name)
+	all := map[string]any{"heartbeat": 2, "websocket": map[string]any{"enable": true, "server": e.cable.Addr()}}
+	maps.Copy(all, hub)
+	e.Node = e.cluster.StartNode(t, name, env.NodeOptions{Agent: agent.Options{
+		EdgeHub: all,
+		Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 	}})
-	if err != nil || len(list.Containers) == 0 {
-		return "", fmt.Errorf("pod %s runs no container: %w", pod, err)
-	}
-	out, err := s.cri.ExecSync(s.t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: list.Containers[0].Id, Cmd: command, Timeout: 10})
-	if err != nil {
-		return "", err
-	}
-	return string(out.Stdout) + string(out.Stderr), nil
+	return e
 }
 
-// forever is a script that ends at once when it is told to.
-const forever = "trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
-
-// podOn is the manifest of a pod bound to the edge by its nodeName.
-func podOn(name, script, more string) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Pod
-metadata: {name: %s}
-spec:
-  nodeName: %s
-  terminationGracePeriodSeconds: 1
-%s
-  containers:
-  - name: main
-    image: edgecore.local/demo:1
-    imagePullPolicy: IfNotPresent
-    command: [sh, -c, %q]
-`, name, node, more, script)
+// nameOf returns the name of a test's node: "offline-cut" for TestLink/Offline/cut.
+func nameOf(t *testing.T) string {
+	name := strings.TrimPrefix(strings.TrimPrefix(t.Name(), "TestLink/"), "Test")
+	return strings.ToLower(strings.ReplaceAll(name, "/", "-"))
 }
 
-// cloudLogs checks that cloudcore has logged something.
-func (s *site) cloudLogs(text string) {
-	s.t.Helper()
-	data, err := os.ReadFile(s.cloud.Log())
-	s.must(err)
+// with returns the same edge for a subtest.
+func (e *edge) with(t *testing.T) *edge {
+	return &edge{Node: e.Node.With(t), cluster: e.cluster.With(t), cable: e.cable}
+}
+
+// apply applies manifests to the edge's namespace.
+func (e *edge) apply(manifests ...string) {
+	e.T.Helper()
+	var all strings.Builder
+	for _, m := range manifests {
+		all.WriteString(strings.ReplaceAll(m, "metadata: {name: ", "metadata: {namespace: "+e.NodeName+", name: ") + "\n---\n")
+	}
+	e.cluster.Apply(all.String())
+}
+
+// running waits until the API server has pods as ready.
+func (e *edge) running(names ...string) {
+	e.T.Helper()
+	e.cluster.PodsRunning(e.NodeName, names...)
+}
+
+// gone waits until the API server has no such pods.
+func (e *edge) gone(names ...string) {
+	e.T.Helper()
+	e.cluster.PodsGone(e.NodeName, names...)
+}
+
+// containersGone waits until the runtime runs no container of these pods.
+func (e *edge) containersGone(pods ...string) {
+	e.T.Helper()
+	for _, pod := range pods {
+		wait.True(e.T, "the containers of "+pod+" to be gone", func() bool { return len(e.ContainersOf(pod)) == 0 })
+	}
+}
+
+// unchanged checks that the containers that ran before still run, since the same time.
+func (e *edge) unchanged(before map[string]int64, after string) {
+	e.T.Helper()
+	now := e.RunningContainers()
+	for id, at := range before {
+		if now[id] != at {
+			e.T.Errorf("container %s started at %d, but at %d after %s (0: it does not run)", id, at, now[id], after)
+		}
+	}
+}
+
+// pod is the manifest of a pod that is bound to the edge by its nodeName. It has one container, "main".
+func (e *edge) pod(name, script string, more ...string) string {
+	return env.Pod(name, script, append([]string{"  nodeName: " + e.NodeName}, more...)...)
+}
+
+// full is a pod with a configmap, a secret and a token, which it needs at each start.
+func (e *edge) full(name string) string {
+	const script = "test -s /var/run/secrets/kubernetes.io/serviceaccount/token && test -s /conf/a && test -s /key/k || exit 1; "
+	return e.pod(name, script+env.Forever, `  volumes:
+  - {name: conf, configMap: {name: conf}}
+  - {name: key, secret: {secretName: key}}`) +
+		"    volumeMounts: [{name: conf, mountPath: /conf}, {name: key, mountPath: /key}]\n"
+}
+
+// confAndKey are the configmap and the secret of a full pod.
+const confAndKey = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: conf}
+data: {a: one}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: key}
+stringData: {k: hush}
+`
+
+// cloudLogs checks that cloudcore has logged a text.
+func (e *edge) cloudLogs(text string) {
+	e.T.Helper()
+	data, err := os.ReadFile(e.cluster.Cloud.Log())
+	env.Must(e.T, err)
 	if !strings.Contains(string(data), text) {
-		s.t.Errorf("cloudcore did not log %s:\n%s", text, daemon.Tail(s.cloud.Log(), 10))
+		e.T.Errorf("cloudcore's log does not contain %s:\n%s", text, daemon.Tail(e.cluster.Cloud.Log(), 10))
 	}
 }

@@ -14,107 +14,104 @@ import (
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
-// TestToken: a token is renewed when it grows old, and kept, expired or not, while there is no link: also for a pod
-// that starts anew.
-func TestToken(t *testing.T) {
-	s := newSite(t, siteOptions{})
-	s.apply(podOn("one", forever, ""))
-	s.until("it runs", s.running("one"))
-	first := s.readToken("one")
-	s.cable.Set(proxy.Cut)
-	s.ageTokens(2 * time.Hour)
-	testenv.RemoveSandboxes(s.t, s.cri)
-	s.until("it is back, without a link, with an expired token", func() error {
-		if got, err := s.exec("one", "cat", tokenFile); err != nil || got != first {
-			return fmt.Errorf("token %.20q, %w", got, err)
+// testToken: a token is renewed when it grows old, and kept, expired or not, while there is no link: also for a pod
+// that starts again.
+func testToken(t *testing.T, c *env.Cluster) {
+	e := startEdge(t, c, nil)
+	e.apply(e.pod("one", env.Forever))
+	e.running("one")
+	first, err := e.ExecIn("one", "cat", tokenFile)
+	env.Must(t, err)
+	e.cable.Set(proxy.Cut)
+	e.ageTokens(2 * time.Hour)
+	testenv.RemoveSandboxes(t, e.CRI)
+	wait.Until(t, "the pod to be back, without a link, with an expired token", func() error {
+		got, err := e.ExecIn("one", "cat", tokenFile)
+		if err == nil && got != first {
+			err = fmt.Errorf("its token is %.20q, want %.20q", got, first)
 		}
-		return nil
+		return err
 	})
-	before := s.lives()
-	s.cable.Set(proxy.Passing)
-	s.until("the token is renewed", func() error {
-		if got, err := s.exec("one", "cat", tokenFile); err != nil || got == first || !strings.HasPrefix(got, "eyJ") {
-			return fmt.Errorf("token %.20q, %w", got, err)
+	before := e.RunningContainers()
+	e.cable.Set(proxy.Passing)
+	var renewed string
+	wait.Until(t, "the token to be renewed", func() (err error) {
+		renewed, err = e.ExecIn("one", "cat", tokenFile)
+		if err == nil && (renewed == first || !strings.HasPrefix(renewed, "eyJ")) {
+			err = fmt.Errorf("token %.20q, want another than the first", renewed)
 		}
-		return nil
+		return err
 	})
-	review, err := s.api.AuthenticationV1().TokenReviews().Create(t.Context(),
-		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: s.readToken("one")}}, metav1.CreateOptions{})
-	if err != nil || !review.Status.Authenticated || review.Status.User.Username != "system:serviceaccount:default:default" ||
-		review.Status.User.Extra["authentication.kubernetes.io/pod-name"][0] != "one" {
-		t.Errorf("review of the new token: %+v, %v", review.Status, err)
+	review, err := c.API.AuthenticationV1().TokenReviews().Create(t.Context(),
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: renewed}}, metav1.CreateOptions{})
+	env.Must(t, err)
+	user := "system:serviceaccount:" + e.NodeName + ":default"
+	pods := review.Status.User.Extra["authentication.kubernetes.io/pod-name"]
+	if !review.Status.Authenticated || review.Status.User.Username != user || len(pods) != 1 || pods[0] != "one" {
+		t.Errorf("review of the new token = %+v, want user %s and pod one", review.Status, user)
 	}
-	for id, at := range s.lives() {
-		if before[id] != at {
-			t.Error("a new token restarted the container")
-		}
-	}
-}
-
-func (s *site) readToken(pod string) string {
-	s.t.Helper()
-	token, err := s.exec(pod, "cat", tokenFile)
-	s.must(err)
-	return token
+	e.unchanged(before, "the renewal of its token")
 }
 
 // ageTokens makes the stored tokens seem to have been made that long ago.
-func (s *site) ageTokens(by time.Duration) {
-	s.t.Helper()
-	s.must(s.edge.Stop(s.t.Context()))
-	db, _, err := store.Open(s.t.Context(), s.edge.Store(), store.Options{})
-	s.must(err)
-	rows, err := db.List(s.t.Context(), "serviceaccounttoken")
-	s.must(err)
+func (e *edge) ageTokens(by time.Duration) {
+	t := e.T
+	t.Helper()
+	env.Must(t, e.Stop(t.Context()))
+	db, _, err := store.Open(t.Context(), e.Store(), store.Options{})
+	env.Must(t, err)
+	rows, err := db.List(t.Context(), "serviceaccounttoken")
+	env.Must(t, err)
 	if len(rows) == 0 {
-		s.t.Fatal("no token is stored")
+		t.Fatal("no token is stored")
 	}
 	for _, row := range rows {
 		var token authenticationv1.TokenRequest
-		s.must(json.Unmarshal(row.Value, &token))
+		env.Must(t, json.Unmarshal(row.Value, &token))
 		token.Status.ExpirationTimestamp.Time = token.Status.ExpirationTimestamp.Add(-by)
 		row.Value, err = json.Marshal(token)
-		s.must(err)
-		s.must(db.Apply(s.t.Context(), store.Upsert(row)))
+		env.Must(t, err)
+		env.Must(t, db.Apply(t.Context(), store.Upsert(row)))
 	}
-	s.must(db.Close())
-	s.must(s.edge.Start(s.t.Context()))
+	env.Must(t, db.Close())
+	env.Must(t, e.Start(t.Context()))
 }
 
-// TestQUIC: between our own ends the link may be QUIC; where UDP goes nowhere it is a WebSocket.
-func TestQUIC(t *testing.T) {
-	for _, c := range []struct {
+// testQUIC: between our own ends the link may be QUIC; where UDP goes nowhere it is a WebSocket.
+func testQUIC(t *testing.T, shared *env.Cluster) {
+	for _, tc := range []struct {
 		name, want string
 		blocked    bool
 	}{{"open", "edgecore/quic", false}, {"blocked", "edgecore/websocket", true}} {
-		t.Run(c.name, func(t *testing.T) {
-			s := newSite(t, siteOptions{noEdge: true})
-			port := s.cloud.QUIC
-			if c.blocked {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := shared.WithCloud(t) // which is killed
+			port := c.Cloud.QUIC
+			if tc.blocked {
 				l, err := net.ListenPacket("udp", "127.0.0.1:0") // takes packets and answers none
-				s.must(err)
+				env.Must(t, err)
 				defer l.Close()
 				port = l.LocalAddr().(*net.UDPAddr).Port
 			}
-			s.startEdge(map[string]any{
+			e := startEdge(t, c, map[string]any{
 				"quic":      map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(port)},
-				"websocket": map[string]any{"enable": false, "server": s.cable.Addr()},
+				"websocket": map[string]any{"enable": false, "server": net.JoinHostPort("127.0.0.1", strconv.Itoa(c.Cloud.Link))},
 			})
-			s.until("the node is Ready", s.nodeReady)
-			s.apply(confAndKey)
-			s.apply(full("one"))
-			s.until("a pod runs", s.running("one"))
-			s.cloudLogs(`"Node connected" node="` + node + `"`)
-			s.cloudLogs(`protocol="` + c.want + `"`)
-			s.must(s.cloud.Kill9(t.Context()))
-			s.must(s.cloud.Start(t.Context()))
-			s.apply(full("two"))
-			s.until("another runs over a new link", s.running("two"))
+			e.apply(confAndKey, e.full("one"))
+			e.running("one")
+			e.cloudLogs(`"Node connected" node="` + e.NodeName + `"`)
+			e.cloudLogs(`protocol="` + tc.want + `"`)
+			env.Must(t, c.Cloud.Kill9(t.Context()))
+			env.Must(t, c.Cloud.Start(t.Context()))
+			e.apply(e.full("two"))
+			e.running("two")
 		})
 	}
 }
