@@ -15,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // podsOfNode is what each node of the benchmark has: 30 pods, and a configmap for each.
@@ -112,9 +113,7 @@ func BenchmarkIdleSession(b *testing.B) {
 		for _, s := range c.hub.all() {
 			s.end(wire.CloseGoingAway, "measured")
 		}
-		for len(c.hub.Connected()) > 0 {
-			time.Sleep(time.Millisecond)
-		}
+		wait.True(b, "all sessions to end", func() bool { return len(c.hub.Connected()) == 0 })
 		without := heap()
 		b.ReportMetric(float64(with-without)/nodes, "B/session")
 		for _, e := range edges {
@@ -151,7 +150,7 @@ func (c *cloud) resync(b *testing.B, edges []*thinEdge) {
 	for _, e := range edges {
 		var m model.Message
 		if err := e.ws.ReadJSON(&m); err != nil || string(m.Content) != `{"synced":true}` {
-			b.Fatalf("%v, %s", err, m.Content)
+			b.Fatalf("got %s, %v, want {\"synced\":true}", m.Content, err)
 		}
 	}
 }
@@ -211,11 +210,10 @@ func BenchmarkPushToAck(b *testing.B) {
 		waiting[node] = pushed{node, time.Now(), o.ResourceVersion}
 		sweep()
 	}
-	for deadline := time.Now().Add(time.Minute); len(waiting) > 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		sweep()
-	}
-	if len(waiting) > 0 {
-		b.Fatalf("%d updates were never acked", len(waiting))
+	for deadline := time.Now().Add(wait.Max()); len(waiting) > 0; time.Sleep(time.Millisecond) { // the measure's step
+		if sweep(); len(waiting) > 0 && time.Now().After(deadline) {
+			b.Fatalf("%d updates were never acked", len(waiting))
+		}
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")

@@ -100,7 +100,7 @@ func TestRecorded(t *testing.T) {
 		}
 	}
 	if pushes < 5 || arrivals[ack] < 5 || arrivals[request] < 5 || arrivals[keepalive] == 0 {
-		t.Errorf("only %d pushes and %v were recorded", pushes, arrivals)
+		t.Errorf("%d pushes and %v were recorded, want 5 or more of each that is tested", pushes, arrivals)
 	}
 }
 
@@ -130,29 +130,29 @@ func samePush(t *testing.T, m *model.Message) {
 	}
 	got.Header.Timestamp = m.Header.Timestamp
 	if diff := cmp.Diff(m, got); diff != "" {
-		t.Errorf("%s (-recorded +ours):\n%s", m.Route.Resource, diff)
+		t.Errorf("%s mismatch (-recorded +ours):\n%s", m.Route.Resource, diff)
 	}
 }
 
 func TestTombstoneWithoutNamespace(t *testing.T) {
 	got := string(tombstone(resource.Key{Namespace: "null", Type: "persistentvolume", Name: "pv"}, "u", "v1", "PersistentVolume"))
 	if want := `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"pv","uid":"u"}}`; got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("tombstone is %s, want %s", got, want)
 	}
 }
 
 func TestKinds(t *testing.T) {
 	var k kinds
 	if v, kind := k.of("device"); v != "" || kind != "" {
-		t.Errorf("knows %s %s", v, kind)
+		t.Errorf("a device is %q %q before one was seen, want both empty", v, kind)
 	}
 	k.saw(Ref{Key: resource.Key{Type: "device"}, APIVersion: "devices.kubeedge.io/v1beta1", Kind: "Device"})
 	k.saw(Ref{Key: resource.Key{Type: "pod"}, APIVersion: "v9", Kind: "Nonsense"})
 	if v, kind := k.of("device"); v != "devices.kubeedge.io/v1beta1" || kind != "Device" {
-		t.Errorf("a device is %s %s", v, kind)
+		t.Errorf("a device is %s %s, want devices.kubeedge.io/v1beta1 Device", v, kind)
 	}
 	if v, kind := k.of("pod"); v != "v1" || kind != "Pod" {
-		t.Errorf("a pod is %s %s", v, kind)
+		t.Errorf("a pod is %s %s, want v1 Pod", v, kind)
 	}
 }
 
@@ -165,7 +165,7 @@ func FuzzClassify(f *testing.F) {
 		m := &model.Message{Header: model.Header{ID: "a", ParentID: parent}, Route: model.Route{Source: source, Group: group, Operation: operation, Resource: name}}
 		what, why := classify(m, wire.Features{Inventory: ours})
 		if (what == dropped) != (why != "") {
-			t.Errorf("%v because %q", what, why)
+			t.Errorf("classified as %v with the reason %q, want a reason if and only if it is dropped", what, why)
 		}
 		if what == request {
 			if _, err := resource.Parse(laneOf(name)); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // device is an edge with a store that outlives its links, behind a bad network.
@@ -37,10 +38,10 @@ func (d *device) live(t *testing.T, c *cloud, stop <-chan struct{}) {
 
 // once serves one link; it says no when there was none.
 func (d *device) once(t *testing.T, c *cloud, stop <-chan struct{}) bool {
-	opts := wire.DialOptions{URL: "wss://" + d.proxy.Addr() + "/", Header: nodeHeader(d.edge.node),
-		TLS: c.clientTLS(c.ca.Node(t, d.edge.node, time.Now().Add(time.Hour))), HandshakeTimeout: 2 * time.Second}
-	if d.ours {
-		opts.Features = wire.AllFeatures()
+	opts := c.options(d.edge.node, c.ca.Node(t, d.edge.node, time.Now().Add(time.Hour)))
+	opts.URL = "wss://" + d.proxy.Addr() + "/"
+	if !d.ours {
+		opts.Features = wire.Features{}
 	}
 	conn, err := wire.DialWebSocket(t.Context(), opts)
 	if err != nil {
@@ -89,13 +90,15 @@ func (d *device) pushes() []string {
 // TestFaults: links are cut and resumed at any byte while everything changes; afterwards each device has what it is to
 // have, and nothing is sent any more.
 func TestFaults(t *testing.T) {
-	const seed, faults = 42, 250
+	t.Parallel()
+	const seed = 42
+	faults := 100
+	if *long {
+		faults = 5000
+	}
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	records := &memory{}
-	c := startCloud(t, func(o *Options) {
-		o.Records = records
-		o.KeepaliveInterval = time.Hour // upstream's devices here send nothing at rest
-	})
+	c := startCloud(t, func(o *Options) { o.Records = records }) // upstream's devices here send nothing at rest
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	devices := make([]*device, 4)
@@ -147,16 +150,16 @@ func TestFaults(t *testing.T) {
 	}
 	for i, d := range devices {
 		if after := len(d.pushes()); after != before[i] {
-			t.Errorf("%s: %d messages about nothing", d.edge.node, after-before[i])
+			t.Errorf("%s: %d messages although nothing changed, want none", d.edge.node, after-before[i])
 		}
 		if dials := d.proxy.Dials(); dials < 5 {
-			t.Errorf("%s: only %d connections", d.edge.node, dials)
+			t.Errorf("%s: %d connections, want 5 or more", d.edge.node, dials)
 		}
 		if d.ours {
 			continue
 		}
 		want := c.cluster.want(d.edge.node)
-		eventually(t, "all that "+d.edge.node+" holds to be recorded", func() bool {
+		wait.True(t, "all that "+d.edge.node+" holds to be recorded", func() bool {
 			held, err := records.Held(t.Context(), d.edge.node)
 			if err != nil {
 				t.Fatal(err)
@@ -172,7 +175,7 @@ func TestFaults(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	begun, ended := 0, 0
-	eventually(t, "as many ends as beginnings", func() bool {
+	wait.True(t, "as many ends as beginnings", func() bool {
 		begun, ended = 0, 0
 		for _, line := range c.api.noted() {
 			switch {

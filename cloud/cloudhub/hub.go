@@ -90,6 +90,8 @@ type Options struct {
 	KeepaliveInterval time.Duration
 	// WriteTimeout is how long a write may take; zero takes the link's own.
 	WriteTimeout time.Duration
+	// MaxMessage is the largest message in bytes, both ways; zero takes the link's own.
+	MaxMessage int64
 	// LegacyCertificates lets every node in with the one certificate that edges up to v1.15 have. It tells nothing of
 	// the node: whoever has it may claim any name.
 	LegacyCertificates bool

@@ -13,6 +13,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestIdentify(t *testing.T) {
@@ -48,19 +49,20 @@ func TestIdentify(t *testing.T) {
 		node, why := identify(h, tt.peer, tt.legacy)
 		switch {
 		case tt.status == 0 && (why != nil || node != tt.node):
-			t.Errorf("%s: refused: %v", tt.name, why)
+			t.Errorf("%s: node %q, refused because %v; want node %q", tt.name, node, why, tt.node)
 		case tt.status != 0 && (why == nil || why.status != tt.status || !strings.Contains(why.text, tt.says)):
-			t.Errorf("%s: %v", tt.name, why)
+			t.Errorf("%s: refused because %v, want status %d with %q", tt.name, why, tt.status, tt.says)
 		}
 	}
 }
 
 // TestRefusals: who may not connect is told why, before there is a session.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	c := startCloud(t, func(o *Options) { o.NodeLimit = 2 })
 	newEdge(t, "n1").dialOurs(c)
 	newEdge(t, "n2").dialUpstream(c)
-	eventually(t, "both nodes", func() bool { return len(c.hub.Connected()) == 2 })
+	wait.True(t, "both nodes", func() bool { return len(c.hub.Connected()) == 2 })
 	stranger := wiretest.NewCA(t)
 	hour := time.Now().Add(time.Hour)
 	for _, tt := range []struct {
@@ -76,23 +78,23 @@ func TestRefusals(t *testing.T) {
 		{"expired", "n1", c.ca.Node(t, "n1", time.Now().Add(-time.Minute)), 0, ""},
 		{"no client's certificate", "n1", c.ca.Server(t), 0, ""},
 	} {
-		_, err := wire.DialWebSocket(t.Context(), wire.DialOptions{URL: "wss://" + c.addr + "/", Header: nodeHeader(tt.node), TLS: c.clientTLS(tt.cert)})
+		_, err := wire.DialWebSocket(t.Context(), c.options(tt.node, tt.cert))
 		var refused *wire.Refused
 		switch {
 		case err == nil:
-			t.Errorf("%s: accepted", tt.name)
+			t.Errorf("%s: accepted, want status %d with %q", tt.name, tt.status, tt.says)
 		case tt.status == 0 && errors.As(err, &refused):
-			t.Errorf("%s: it came as far as HTTP: %v", tt.name, err)
+			t.Errorf("%s: it came as far as HTTP, want a refusal by TLS: %v", tt.name, err)
 		case tt.status != 0 && (!errors.As(err, &refused) || refused.Status != tt.status || !strings.Contains(refused.Text, tt.says)):
-			t.Errorf("%s: %v", tt.name, err)
+			t.Errorf("%s: refused with %v, want status %d with %q", tt.name, err, tt.status, tt.says)
 		}
 	}
 	if n := len(c.hub.Connected()); n != 2 {
-		t.Errorf("%d nodes are connected", n)
+		t.Errorf("%d nodes are connected, want 2", n)
 	}
 	// A node that is connected may come again in spite of the limit.
 	again := newEdge(t, "n1").dialOurs(c)
-	eventually(t, "the newer connection", func() bool {
+	wait.True(t, "the newer connection", func() bool {
 		s := c.hub.session("n1")
 		return s != nil && s.conn.RemoteAddr() != nil && again.isSynced()
 	})
@@ -100,6 +102,7 @@ func TestRefusals(t *testing.T) {
 
 // TestTLS: what the oldest edges of upstream can do is enough, and older is refused.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	c := startCloud(t, nil)
 	cert := c.ca.Node(t, "n1", time.Now().Add(time.Hour))
 	for _, tt := range []struct {
@@ -116,11 +119,11 @@ func TestTLS(t *testing.T) {
 		config.RootCAs, config.Certificates = c.ca.Pool(), []tls.Certificate{cert}
 		conn, err := tls.Dial("tcp", c.addr, config)
 		if (err == nil) != tt.ok {
-			t.Errorf("%s: %v", tt.name, err)
+			t.Errorf("%s: the handshake ended with %v, want success: %v", tt.name, err, tt.ok)
 		}
 		if err == nil {
 			if p := conn.ConnectionState().NegotiatedProtocol; p == "h2" {
-				t.Errorf("%s: HTTP/2 was agreed", tt.name)
+				t.Errorf("%s: the protocol is %q, want no HTTP/2", tt.name, p)
 			}
 			_ = conn.Close()
 		}
@@ -131,12 +134,12 @@ func TestRefusalsAreLoggedSeldom(t *testing.T) {
 	var l refusedLog
 	now := time.Now()
 	if !l.news("n1 limit", now) || l.news("n1 limit", now.Add(time.Minute)) || !l.news("n2 limit", now) || !l.news("n1 limit", now.Add(11*time.Minute)) {
-		t.Error("not once in ten minutes")
+		t.Error("a refusal is not logged once in ten minutes for each node")
 	}
 	for i := range 5000 {
 		l.news(fmt.Sprint(i), now)
 	}
 	if len(l.said) > refusedKept {
-		t.Errorf("%d are kept", len(l.said))
+		t.Errorf("%d refusals are kept, want at most %d", len(l.said), refusedKept)
 	}
 }

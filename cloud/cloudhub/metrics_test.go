@@ -4,10 +4,12 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func gather(t *testing.T, r *prometheus.Registry) map[string]float64 {
@@ -37,81 +39,90 @@ func gather(t *testing.T, r *prometheus.Registry) map[string]float64 {
 }
 
 func TestMetrics(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	c := startCloud(t, func(o *Options) { o.Registry = registry })
-	c.cluster.set("n1", "default/pod/web", "u", "a")
-	e := newEdge(t, "n1").dialOurs(c)
-	settled(t, c, e)
-	e.setMute(true)
-	c.cluster.set("n1", "default/pod/web", "u", "b")
-	c.cluster.set("n1", "default/pod/web", "u", "c")
-	eventually(t, "the push", func() bool { return len(e.lines()) == 2 })
-	if err := e.send(model.New("twin", "twin", "get", "membership/detail", nil)); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the message to be dropped", func() bool { return gather(t, registry)["dropped_messages_total"] == 1 })
-	eventually(t, "the newest state to be looked at", func() bool { return gather(t, registry)["queued_objects"] == 0 })
-	got := gather(t, registry)
-	for name, want := range map[string]float64{
-		"connected_nodes": 1, "KubeEdge_CloudHub_connected_nodes": 1, "unacked_messages": 1, "queued_objects": 0, "pending_requests": 0,
-		"ack_seconds": 1, "sessions_total edgecore/websocket": 1, "messages_total in": 3, "messages_total out": 3, "resends_total": 0,
-	} {
-		if v, ok := got[name]; !ok || v != want {
-			t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		c := startInMemory(t, func(o *Options) { o.Registry = registry })
+		c.cluster.set("n1", "default/pod/web", "u", "a")
+		e := newEdge(t, "n1").dialOurs(c)
+		settled(t, c, e)
+		e.setMute(true)
+		c.cluster.set("n1", "default/pod/web", "u", "b")
+		c.cluster.set("n1", "default/pod/web", "u", "c")
+		wait.True(t, "the push", func() bool { return len(e.lines()) == 2 })
+		if err := e.send(model.New("twin", "twin", "get", "membership/detail", nil)); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if got["bytes_total in"] < 500 || got["bytes_total out"] < 500 {
-		t.Errorf("bytes %v in, %v out", got["bytes_total in"], got["bytes_total out"])
-	}
-	e.bye()
-	eventually(t, "the session to end", func() bool { return gather(t, registry)["connected_nodes"] == 0 })
-	if after := gather(t, registry); after["bytes_total in"] < got["bytes_total in"] || after["messages_total out"] != 3 {
-		t.Errorf("the counters went back: %v", after)
-	}
-	if _, err := New(Options{Downstream: c.cluster, Upstream: c.api, Registry: registry}); err == nil {
-		t.Error("two hubs share the metrics of one registry")
-	}
+		wait.True(t, "the message to be dropped", func() bool { return gather(t, registry)["dropped_messages_total"] == 1 })
+		wait.True(t, "the newest state to be looked at", func() bool { return gather(t, registry)["queued_objects"] == 0 })
+		got := gather(t, registry)
+		for name, want := range map[string]float64{
+			"connected_nodes": 1, "KubeEdge_CloudHub_connected_nodes": 1, "unacked_messages": 1, "queued_objects": 0, "pending_requests": 0,
+			"ack_seconds": 1, "sessions_total edgecore/websocket": 1, "messages_total in": 3, "messages_total out": 3, "resends_total": 0,
+		} {
+			if v, ok := got[name]; !ok || v != want {
+				t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
+			}
+		}
+		if got["bytes_total in"] < 500 || got["bytes_total out"] < 500 {
+			t.Errorf("%v bytes in, %v out, want 500 or more each", got["bytes_total in"], got["bytes_total out"])
+		}
+		e.bye()
+		wait.True(t, "the session to end", func() bool { return gather(t, registry)["connected_nodes"] == 0 })
+		if after := gather(t, registry); after["bytes_total in"] < got["bytes_total in"] || after["messages_total out"] != 3 {
+			t.Errorf("the counters went back from %v to %v", got, after)
+		}
+		if _, err := New(Options{Downstream: c.cluster, Upstream: c.api, Registry: registry}); err == nil {
+			t.Error("two hubs share the metrics of one registry")
+		}
+	})
 }
 
 // TestCountersOfReplaced: what a session counted stays counted while it ends and a newer one has its place.
 func TestCountersOfReplaced(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	c := startCloud(t, func(o *Options) { o.Registry = registry })
-	asked, done := make(chan struct{}), make(chan struct{})
-	c.api.handle = func(context.Context, string, *model.Message) *model.Message {
-		close(asked)
-		<-done
-		return nil
-	}
-	e := newEdge(t, "n1").dialOurs(c)
-	if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/pod/x", nil)); err != nil {
-		t.Fatal(err)
-	}
-	<-asked
-	first, before := c.hub.session("n1"), gather(t, registry)
-	newEdge(t, "n1").dialOurs(c)
-	eventually(t, "the newer session", func() bool { return c.hub.session("n1") != first })
-	if after := gather(t, registry); after["bytes_total in"] < before["bytes_total in"] || after["messages_total in"] < before["messages_total in"] {
-		t.Errorf("the counters went back from %v to %v", before, after)
-	}
-	close(done)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		c := startInMemory(t, func(o *Options) { o.Registry = registry })
+		asked, done := make(chan struct{}), make(chan struct{})
+		c.api.handle = func(context.Context, string, *model.Message) *model.Message {
+			close(asked)
+			<-done
+			return nil
+		}
+		e := newEdge(t, "n1").dialOurs(c)
+		if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/pod/x", nil)); err != nil {
+			t.Fatal(err)
+		}
+		<-asked
+		first, before := c.hub.session("n1"), gather(t, registry)
+		newEdge(t, "n1").dialOurs(c)
+		wait.True(t, "the newer session", func() bool { return c.hub.session("n1") != first })
+		if after := gather(t, registry); after["bytes_total in"] < before["bytes_total in"] || after["messages_total in"] < before["messages_total in"] {
+			t.Errorf("the counters went back from %v to %v", before, after)
+		}
+		close(done)
+	})
 }
 
 func TestHealth(t *testing.T) {
-	c := startCloud(t, nil)
-	eventually(t, "the server", func() bool { return c.hub.Health() == nil })
-	c.stop()
-	if err := c.hub.Health(); err == nil {
-		t.Error("healthy without a server")
-	}
-	idle, err := New(Options{Downstream: c.cluster, Upstream: c.api})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := idle.Health(); err == nil || !strings.Contains(err.Error(), "no address") {
-		t.Errorf("health: %v", err)
-	}
-	if _, err := New(Options{}); err == nil {
-		t.Error("a hub that can ask nobody")
-	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := startInMemory(t, nil)
+		wait.True(t, "the server", func() bool { return c.hub.Health() == nil })
+		c.stop()
+		if err := c.hub.Health(); err == nil {
+			t.Error("healthy without a server")
+		}
+		idle, err := New(Options{Downstream: c.cluster, Upstream: c.api})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := idle.Health(); err == nil || !strings.Contains(err.Error(), "no address") {
+			t.Errorf("the health of an idle hub is %v, want it to name the missing address", err)
+		}
+		if _, err := New(Options{}); err == nil {
+			t.Error("a hub that can ask nobody")
+		}
+	})
 }

@@ -23,7 +23,7 @@ func TestLeasePace(t *testing.T) {
 		}
 	}
 	if n := leasePlaces(1, 20*time.Millisecond); n != 1 {
-		t.Errorf("%d places in a short step", n)
+		t.Errorf("leasePlaces(1, 20ms) = %d, want 1", n)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestLeaseDue(t *testing.T) {
 		"under way":                  {leaseState{tried: at(100), heard: at(125), busy: true}, at(130), false},
 	} {
 		if got := test.lease.due(test.now, period); got != test.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: due = %v, want %v", name, got, test.want)
 		}
 	}
 }
@@ -64,16 +64,17 @@ func TestMostUrgent(t *testing.T) {
 		return n
 	}
 	if diff := cmp.Diff([]int64{0, 3, 5}, times(mostUrgent(list(9, 5, 0, 7, 3), 3))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("sessions mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]int64{9, 5}, times(mostUrgent(list(9, 5), 3))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("sessions mismatch (-want +got):\n%s", diff)
 	}
 }
 
 // TestLeasesAreSpread: of many nodes that connect at the same moment, each is renewed within a period, and never more than
 // the API server is to be asked for; later renewals stay as far apart.
 func TestLeasesAreSpread(t *testing.T) {
+	t.Parallel()
 	const nodes = 3000
 	api := &api{}
 	hub, err := New(Options{Downstream: newCluster(), Upstream: api, NodeLimit: nodes})
@@ -100,17 +101,17 @@ func TestLeasesAreSpread(t *testing.T) {
 			s.work.Wait()
 			if s.tried == last[i] {
 				if age := now.Sub(hub.at(s.tried)); s.tried != 0 && age > longestLeasePeriod+2*time.Second {
-					t.Fatalf("after %d s a lease is %v old", second, age)
+					t.Fatalf("after %d s a lease is %v old, want at most %v", second, age, longestLeasePeriod+2*time.Second)
 				}
 				continue
 			}
 			last[i] = s.tried
 		}
 		if n := api.beats - before; n > leasePlaces(nodes, time.Second) {
-			t.Fatalf("%d renewals in second %d", n, second)
+			t.Fatalf("%d renewals in second %d, want at most %d", n, second, leasePlaces(nodes, time.Second))
 		}
 		if second == 20 && api.beats < nodes {
-			t.Fatalf("%d of %d leases renewed after a period", api.beats, nodes)
+			t.Fatalf("%d leases renewed after a period, want all %d", api.beats, nodes)
 		}
 	}
 	if want := 3 * nodes; api.beats < want-leasePlaces(nodes, time.Second) || api.beats > want+nodes/2 {

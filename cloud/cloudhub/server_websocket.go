@@ -48,7 +48,11 @@ func (g *group) wait() {
 }
 
 func (h *Hub) limits() wire.Limits {
-	return wire.Limits{ReadTimeout: h.opts.KeepaliveInterval, WriteTimeout: h.opts.WriteTimeout}
+	return wire.Limits{
+		MaxMessage:   h.opts.MaxMessage,
+		ReadTimeout:  h.opts.KeepaliveInterval,
+		WriteTimeout: h.opts.WriteTimeout,
+	}
 }
 
 // ServeWebSocket serves edges that come over WebSockets until the context ends, and then ends their sessions. Any

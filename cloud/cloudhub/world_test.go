@@ -4,16 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/gorilla/websocket"
+	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -21,7 +25,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
+
+var long = flag.Bool("long", false, "run the tests with random faults in their long form")
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
@@ -181,18 +188,24 @@ func (a *api) Handle(ctx context.Context, node string, m *model.Message) *model.
 	return r
 }
 
+// relaxed is the keepalive interval of tests that are not about silence: no machine is so slow that it passes.
+const relaxed = time.Hour
+
 // cloud is a hub with a server.
 type cloud struct {
 	t       testing.TB
+	memory  bool // it listens in memory instead of on TCP
 	ca      *wiretest.CA
 	hub     *Hub
 	cluster *cluster
 	api     *api
 	addr    string
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
 	ctx     context.Context
 	stop    func()
 }
 
+// startCloud starts a hub that listens on a TCP port of this host.
 func startCloud(t testing.TB, change func(*Options)) *cloud {
 	t.Helper()
 	c := &cloud{t: t, ca: wiretest.NewCA(t), cluster: newCluster(), api: &api{}}
@@ -200,8 +213,62 @@ func startCloud(t testing.TB, change func(*Options)) *cloud {
 	return c
 }
 
+// startInMemory starts a hub whose links need no sockets. In a synctest bubble all of it, TLS included, runs by the
+// simulated clock.
+func startInMemory(t testing.TB, change func(*Options)) *cloud {
+	t.Helper()
+	c := &cloud{t: t, memory: true, ca: wiretest.NewCA(t), cluster: newCluster(), api: &api{}}
+	c.start(change)
+	return c
+}
+
+// memoryListener accepts connections that exist in memory only.
+type memoryListener struct{ *bufconn.Listener }
+
+func newMemoryListener() memoryListener { return memoryListener{bufconn.Listen(64 << 10)} }
+
+func (l memoryListener) Accept() (net.Conn, error) { return inMemory(l.Listener.Accept()) }
+
+func (l memoryListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	return inMemory(l.DialContext(ctx))
+}
+
+func inMemory(c net.Conn, err error) (net.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	return memoryConn{c}, nil
+}
+
+// memoryConn names an exceeded deadline as sockets do.
+type memoryConn struct{ net.Conn }
+
+func (c memoryConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	return n, asSocket(err)
+}
+
+func (c memoryConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	return n, asSocket(err)
+}
+
+func asSocket(err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}
+
 func (c *cloud) start(change func(*Options)) {
-	opts := Options{Downstream: c.cluster, Upstream: c.api, Features: wire.AllFeatures(), KubeCA: []byte("-----CA-----\n")}
+	opts := Options{
+		Downstream:        c.cluster,
+		Upstream:          c.api,
+		Features:          wire.AllFeatures(),
+		KubeCA:            []byte("-----CA-----\n"),
+		KeepaliveInterval: relaxed,
+	}
 	if change != nil {
 		change(&opts)
 	}
@@ -213,11 +280,16 @@ func (c *cloud) start(change func(*Options)) {
 	c.cluster.mu.Lock()
 	c.cluster.hub = hub
 	c.cluster.mu.Unlock()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		c.t.Fatal(err)
+	var l net.Listener
+	if c.memory {
+		m := newMemoryListener()
+		l, c.addr, c.dial = m, "127.0.0.1:10000", m.dial
+	} else {
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			c.t.Fatal(err)
+		}
+		c.addr, c.dial = l.Addr().String(), (&net.Dialer{}).DialContext
 	}
-	c.addr = l.Addr().String()
 	server := c.ca.Server(c.t)
 	config := TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -238,6 +310,28 @@ func (c *cloud) start(change func(*Options)) {
 
 func (c *cloud) clientTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{cert}}
+}
+
+// options are those with which a node of ours dials.
+func (c *cloud) options(node string, cert tls.Certificate) wire.DialOptions {
+	return wire.DialOptions{
+		URL:      "wss://" + c.addr + "/",
+		Header:   nodeHeader(node),
+		TLS:      c.clientTLS(cert),
+		Dial:     c.dial,
+		Limits:   wire.Limits{ReadTimeout: relaxed},
+		Features: wire.AllFeatures(),
+	}
+}
+
+// dialNode connects as a node of ours with a good certificate.
+func (c *cloud) dialNode(t testing.TB, node string) wire.Conn {
+	t.Helper()
+	conn, err := wire.DialWebSocket(c.ctx, c.options(node, c.ca.Node(t, node, time.Now().Add(time.Hour))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }
 
 func nodeHeader(node string) http.Header {
@@ -276,7 +370,10 @@ func newEdge(t testing.TB, node string) *edge {
 // dialUpstream connects as an edge of upstream: nothing but JSON messages over a WebSocket.
 func (e *edge) dialUpstream(c *cloud) *edge {
 	e.t.Helper()
-	dialer := websocket.Dialer{TLSClientConfig: c.clientTLS(c.ca.Node(e.t, e.node, time.Now().Add(time.Hour)))}
+	dialer := websocket.Dialer{
+		TLSClientConfig: c.clientTLS(c.ca.Node(e.t, e.node, time.Now().Add(time.Hour))),
+		NetDialContext:  c.dial,
+	}
 	ws, _, err := dialer.Dial("wss://"+c.addr+"/e632/"+e.node+"/events", nodeHeader(e.node))
 	if err != nil {
 		e.t.Fatal(err)
@@ -290,6 +387,7 @@ func (e *edge) dialUpstream(c *cloud) *edge {
 	e.bye = sync.OnceFunc(func() { _ = ws.Close(); <-e.gone })
 	go func() {
 		defer close(e.gone)
+		defer ws.Close() // the other end waits for that
 		for {
 			kind, data, err := ws.ReadMessage()
 			if err != nil {
@@ -312,12 +410,7 @@ func (e *edge) dialUpstream(c *cloud) *edge {
 // dialOurs connects as an edge of ours, and tells what it holds.
 func (e *edge) dialOurs(c *cloud) *edge {
 	e.t.Helper()
-	conn, err := wire.DialWebSocket(c.ctx, wire.DialOptions{URL: "wss://" + c.addr + "/", Header: nodeHeader(e.node),
-		TLS: c.clientTLS(c.ca.Node(e.t, e.node, time.Now().Add(time.Hour))), Features: wire.AllFeatures()})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return e.over(conn)
+	return e.over(c.dialNode(e.t, e.node))
 }
 
 // over serves a link of ours.
@@ -326,6 +419,7 @@ func (e *edge) over(conn wire.Conn) *edge {
 	e.bye = sync.OnceFunc(func() { _ = conn.Close(wire.CloseNormal, ""); <-e.gone })
 	go func() {
 		defer close(e.gone)
+		defer conn.Close(wire.CloseNormal, "") // the other end waits for that
 		for {
 			m, err := conn.Read()
 			if err != nil {
@@ -468,47 +562,34 @@ func (e *edge) ask(operation, name string, content string) *model.Message {
 		e.t.Fatal(err)
 	}
 	var reply *model.Message
-	eventually(e.t, "an answer to "+operation+" "+name, func() bool { reply = e.answer(m.Header.ID); return reply != nil })
+	wait.True(e.t, "an answer to "+operation+" "+name, func() bool { reply = e.answer(m.Header.ID); return reply != nil })
 	return reply
 }
 
 // waitEnd waits until the link ended, and says how.
 func (e *edge) waitEnd() error {
 	e.t.Helper()
-	select {
-	case <-e.gone:
-	case <-time.After(time.Minute):
-		e.t.Fatal("the link does not end")
-	}
+	wait.Closed(e.t, "the end of the link of "+e.node, e.gone)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ended
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited a minute for %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 func settled(t testing.TB, c *cloud, e *edge) {
 	t.Helper()
-	eventually(t, "the edge to have what it is to have", func() bool {
-		if !maps.Equal(c.cluster.want(e.node), e.holds()) {
-			return false
+	wait.Until(t, e.node+" to have what it is to have", func() error {
+		if want, got := c.cluster.want(e.node), e.holds(); !maps.Equal(want, got) {
+			return fmt.Errorf("it has %v, want %v", got, want)
 		}
 		s := c.hub.session(e.node)
 		if s == nil {
-			return false
+			return fmt.Errorf("it has no session")
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		waiting, unacked := s.queue.Len()
-		return s.ready && waiting == 0 && unacked == 0
+		if waiting, unacked := s.queue.Len(); !s.ready || waiting > 0 || unacked > 0 {
+			return fmt.Errorf("its session is ready: %v, %d objects wait, %d are not acked", s.ready, waiting, unacked)
+		}
+		return nil
 	})
 }
