@@ -7,38 +7,45 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestCheckpoint: a container's state is written to a file, and the container runs on. Where CRIU is missing, or the kernel has
 // not what it needs, the answer says so; see test/vm for a machine that has both.
 func TestCheckpoint(t *testing.T) {
-	port, err := daemon.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := newNode(t, testenv.Options{Containerd2: true}, agent.Options{Kubelet: map[string]any{
-		"port": port, "authentication": map[string]any{"anonymous": map[string]any{"enabled": true}}, "authorization": map[string]any{"mode": "AlwaysAllow"},
-	}})
-	n.manifest("a.yaml", pod("a", "echo kept > /root/file; "+forever))
-	n.until("it runs", running("a"))
-	before := n.lives()
+	t.Parallel()
+	port, err := daemon.FreePort() // one that is given opens the kubelet's API without a link
+	env.Must(t, err)
+	n := newNode(t, env.NodeOptions{
+		Runtime: testenv.Options{Containerd2: true},
+		Agent: agent.Options{Kubelet: map[string]any{
+			"port":           port,
+			"authentication": map[string]any{"anonymous": map[string]any{"enabled": true}},
+			"authorization":  map[string]any{"mode": "AlwaysAllow"},
+		}},
+	})
+	n.Manifest("a", env.Pod("a", "echo kept > /root/file; "+env.Forever))
+	n.Running("a")
+	before := n.RunningContainers()
 
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, Timeout: daemon.Scaled(2 * time.Minute)}
+	client := http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+		Timeout:   wait.Max(),
+	}
 	url := fmt.Sprintf("https://127.0.0.1:%d/checkpoint/default/a-%s/main", port, n.NodeName)
 	var status int
 	var text []byte
-	testenv.Poll(t, patience, func() error { // the server may still be coming up
+	wait.Until(t, "the server to answer", func() error {
 		resp, err := client.Post(url, "", nil)
 		if err != nil {
 			return err
@@ -48,22 +55,23 @@ func TestCheckpoint(t *testing.T) {
 		text, err = io.ReadAll(resp.Body)
 		return err
 	})
-	if after := n.lives(); !maps.Equal(before, after) {
-		t.Errorf("containers before %v, after %v", before, after)
-	}
+	n.untouched(before)
 	if out, err := exec.CommandContext(t.Context(), "criu", "check").CombinedOutput(); err != nil {
 		t.Logf("criu takes no checkpoints here: %v: %s", err, out)
-		if status != http.StatusInternalServerError || !strings.Contains(string(text), "checkpoint of container main of pod default/a-"+n.NodeName) {
-			t.Errorf("%d %s", status, text)
+		want := "checkpoint of container main of pod default/a-" + n.NodeName
+		if status != http.StatusInternalServerError || !strings.Contains(string(text), want) {
+			t.Errorf("the answer is %d %s, want %d with %q", status, text, http.StatusInternalServerError, want)
 		}
 		return
 	}
 	var made struct{ Items []string }
 	if err := json.Unmarshal(text, &made); status != http.StatusOK || err != nil || len(made.Items) != 1 {
-		t.Fatalf("%d %s, %v", status, text, err)
+		t.Fatalf("the answer is %d %s (%v), want %d with one item", status, text, err, http.StatusOK)
 	}
-	if info, err := os.Stat(made.Items[0]); err != nil || info.Mode().Perm()&0o077 != 0 {
-		t.Errorf("the memory of a container is for root alone: %v, %v", info, err)
+	info, err := os.Stat(made.Items[0])
+	env.Must(t, err)
+	if got := info.Mode().Perm() & 0o077; got != 0 {
+		t.Errorf("the checkpoint gives %o to others than its owner, want nothing: it is a container's memory", got)
 	}
 	names := members(t, made.Items[0])
 	for _, want := range []string{"spec.dump", "config.dump", "checkpoint/inventory.img"} {
@@ -78,9 +86,7 @@ func TestCheckpoint(t *testing.T) {
 func members(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	defer f.Close()
 	names := map[string]bool{}
 	for r := tar.NewReader(f); ; {
@@ -88,9 +94,7 @@ func members(t *testing.T, path string) map[string]bool {
 		if errors.Is(err, io.EOF) {
 			return names
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, err)
 		names[strings.TrimPrefix(header.Name, "./")] = true
 	}
 }

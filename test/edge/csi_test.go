@@ -1,13 +1,9 @@
 package edge
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -18,9 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
-	"github.com/edgecore-io/edgecore/test/testenv"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/csi"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const csiName = "hostpath.csi.edgecore.local"
@@ -33,7 +29,7 @@ func (n *node) putClaim(s *store.Store, name, kind string) {
 		mode, fs = v1.PersistentVolumeBlock, ""
 	}
 	n.put(s, "default/persistentvolumeclaim/"+name, &v1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "claim-" + "uid"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "claim-uid"},
 		Spec:       v1.PersistentVolumeClaimSpec{VolumeName: "pv-" + name, VolumeMode: &mode},
 		Status:     v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound, Capacity: size},
 	})
@@ -50,20 +46,17 @@ func (n *node) putClaim(s *store.Store, name, kind string) {
 // TestCSIOverKills: the agent is killed between staging and publishing, and at the end of a pod; its driver hangs, is
 // killed and comes back. The pods run all the same, nothing stays mounted, and what was written stays.
 func TestCSIOverKills(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
 	base, err := os.MkdirTemp("", "csi")
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(base); err != nil {
 			t.Error(err)
 		}
 	})
 	binary, err := csi.Build(t.Context(), base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	d := csi.Start(t, csi.Options{Binary: binary, Name: csiName, Node: "node1", Root: filepath.Join(n.Dir, "root"), Dir: filepath.Join(base, "driver")})
 	d.Create(t, "files", "ext4", 16<<20)
 	d.Create(t, "disk", "block", 16<<20)
@@ -77,7 +70,7 @@ func TestCSIOverKills(t *testing.T) {
 	c := &p.Spec.Containers[0]
 	c.Env, c.VolumeMounts = nil, []v1.VolumeMount{{Name: "f", MountPath: "/f"}}
 	c.VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/xvd"}}
-	c.Command = []string{"sh", "-c", "echo again >>/f/log; test -b /dev/xvd && echo found $(grep -c again /f/log); " + forever}
+	c.Command = []string{"sh", "-c", "echo again >>/f/log; test -b /dev/xvd && echo found $(grep -c again /f/log); " + env.Forever}
 	called := func(method string) func() error {
 		before := len(d.Calls(t, method))
 		return func() error {
@@ -94,29 +87,20 @@ func TestCSIOverKills(t *testing.T) {
 		n.put(s, "null/csidriver/"+csiName, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csiName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}})
 		n.put(s, "default/pod/api", p)
 	})
-	testenv.Poll(t, patience, published)
-	kill(t, n)
+	wait.Until(t, "NodePublishVolume", published)
+	n.kill()
 	d.Fault(t, "NodePublishVolume", "")
-	restart(t, n)
-	pods := n.until("it runs", running("api"))
-	testenv.Poll(t, patience, func() error {
-		if out := n.logged(pods["api"], "main"); !strings.Contains(out, "found 1") {
-			return fmt.Errorf("the container says %q", out)
-		}
-		return nil
-	})
-	before := n.lives()
+	n.start()
+	pods := n.Running("api")
+	n.saysUntil(pods["api"], "found 1")
+	before := n.RunningContainers()
 
 	// The driver is dead and the agent is killed: the pod goes on.
-	if err := d.End(t.Context(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	kill(t, n)
-	restart(t, n)
-	n.until("it still runs", running("api"))
-	if after := n.lives(); !maps.Equal(before, after) {
-		t.Errorf("containers %v, before %v", after, before)
-	}
+	env.Must(t, d.End(t.Context(), syscall.SIGKILL))
+	n.kill()
+	n.start()
+	n.Running("api")
+	n.untouched(before)
 
 	// The pod is deleted, and its driver dead: it is taken away when the driver is back, over one more kill.
 	n.stored(func(s *store.Store) {
@@ -124,24 +108,19 @@ func TestCSIOverKills(t *testing.T) {
 		gone.DeletionTimestamp, gone.DeletionGracePeriodSeconds = ptr.To(metav1.Now()), ptr.To[int64](1)
 		n.put(s, "default/pod/api", gone)
 	})
-	testenv.Poll(t, patience, func() error {
-		if left := n.lives(); len(left) > 0 {
-			return fmt.Errorf("%d containers run", len(left))
-		}
-		return nil
-	})
+	n.nothingRuns()
 	if err := d.Left(); err == nil {
-		t.Error("taken away without the driver")
+		t.Error("nothing is left of the volumes, want mounts that only the driver can take away")
 	}
 	d.Fault(t, "NodeUnstageVolume", "hang")
 	unstage := called("NodeUnstageVolume")
 	d.Run(t)
-	testenv.Poll(t, patience, unstage)
-	kill(t, n)
+	wait.Until(t, "NodeUnstageVolume", unstage)
+	n.kill()
 	d.Fault(t, "NodeUnstageVolume", "")
-	restart(t, n)
-	testenv.Poll(t, patience, d.Left)
-	n.nothingLeft()
+	n.start()
+	wait.Until(t, "the volumes to go", d.Left)
+	n.NothingLeft()
 
 	// Its data is there for the next.
 	n.stored(func(s *store.Store) {
@@ -149,32 +128,11 @@ func TestCSIOverKills(t *testing.T) {
 		next.Name, next.UID = "next", "7c2b1a52-7d2c-4b0e-8d19-bd0f1d5b3c99"
 		n.put(s, "default/pod/next", next)
 	})
-	pods = n.until("the next runs", running("next"))
-	testenv.Poll(t, patience, func() error {
-		if out := n.logged(pods["next"], "main"); !strings.Contains(out, "found 2") {
-			return fmt.Errorf("the container says %q", out)
-		}
-		return nil
-	})
+	pods = n.Running("next")
+	n.saysUntil(pods["next"], "found 2")
 	n.stored(func(s *store.Store) {
-		if err := s.Apply(t.Context(), store.Delete("default/pod/next")); err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, s.Apply(t.Context(), store.Delete("default/pod/next")))
 	})
-	testenv.Poll(t, patience, d.Left)
-	n.nothingLeft()
-}
-
-func kill(t *testing.T, n *node) {
-	t.Helper()
-	if err := n.Kill9(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func restart(t *testing.T, n *node) {
-	t.Helper()
-	if err := n.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	wait.Until(t, "the volumes to go", d.Left)
+	n.NothingLeft()
 }

@@ -2,186 +2,121 @@
 package edge
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
-	"github.com/edgecore-io/edgecore/test/testenv"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// patience bounds every wait: these machines are shared.
-const patience = 2 * time.Minute
+var built = programs.Flags()
 
-var binary struct {
-	once sync.Once
-	path string
-	err  error
-}
+func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// TestMain builds the agent once for all tests.
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "edgecore-test-bin-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	binary.once.Do(func() { binary.path, binary.err = agent.Build(context.Background(), dir) })
-	code := m.Run()
-	if err := os.RemoveAll(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	os.Exit(code)
-}
+// node is a node of the fixture, with a store that tests change.
+type node struct{ *env.Node }
 
-// node is a containerd with an edgecore on it.
-type node struct {
-	*agent.Agent
-	t    *testing.T
-	ctrd *containerd.Instance
-	cri  *cri.Client
-}
-
-func newNode(t *testing.T, opts testenv.Options, agentOpts agent.Options) *node {
+func newNode(t *testing.T, opts env.NodeOptions) *node {
 	t.Helper()
-	if binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	agentOpts.Binary = binary.path
-	ctrd := testenv.StartContainerd(t, opts)
-	return &node{Agent: testenv.StartAgent(t, ctrd, agentOpts), t: t, ctrd: ctrd, cri: testenv.Dial(t, ctrd)}
+	return &node{env.StartNode(t, built, opts)}
 }
 
-// pod is a manifest of one container that runs a shell script.
-func pod(name, script string, more ...string) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Pod
-metadata: {name: %s}
-spec:
-  terminationGracePeriodSeconds: 1
-%s
-  containers:
-  - name: main
-    image: edgecore.local/demo:1
-    command: [sh, -c, %q]
-`, name, strings.Join(more, "\n"), script)
+// kill kills the agent.
+func (n *node) kill() {
+	n.T.Helper()
+	env.Must(n.T, n.Kill9(n.T.Context()))
 }
 
-// forever is a script that ends at once when it is told to.
-const forever = "trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
-
-func (n *node) manifest(name, content string) {
-	n.t.Helper()
-	if err := n.WriteManifest(name, content); err != nil {
-		n.t.Fatal(err)
-	}
+// start starts an agent that was killed or stopped.
+func (n *node) start() {
+	n.T.Helper()
+	env.Must(n.T, n.Start(n.T.Context()))
 }
 
-func (n *node) remove(name string) {
-	n.t.Helper()
-	if err := n.RemoveManifest(name); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// until waits for the pods to be as a check wants them.
-func (n *node) until(what string, check func(pods map[string]*v1.Pod) error) map[string]*v1.Pod {
-	n.t.Helper()
-	var last map[string]*v1.Pod
-	testenv.Poll(n.t, patience, func() error {
-		pods, err := n.Pods(n.t.Context())
-		if err != nil {
-			return err
+// untouched fails the test unless the containers of before run, with the start times that they had then.
+func (n *node) untouched(before map[string]int64) {
+	n.T.Helper()
+	after := n.RunningContainers()
+	for id, at := range before {
+		if after[id] != at {
+			n.T.Errorf("container %s started at %d, want %d as before (0: it does not run)", id, after[id], at)
 		}
-		last = pods
-		if err := check(pods); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// saysUntil waits until the log of a pod's container contains all texts, and returns it.
+func (n *node) saysUntil(p *v1.Pod, texts ...string) (out string) {
+	n.T.Helper()
+	wait.Until(n.T, "the log of pod "+p.Name, func() error {
+		out = n.Logs(p, "main")
+		for _, text := range texts {
+			if !strings.Contains(out, text) {
+				return fmt.Errorf("the container says %q, want %q in it", out, text)
+			}
 		}
 		return nil
 	})
-	return last
+	return out
 }
 
-// running checks that pods are ready.
-func running(names ...string) func(map[string]*v1.Pod) error {
-	return func(pods map[string]*v1.Pod) error {
-		for _, name := range names {
-			p := pods[name]
-			if p == nil {
-				return fmt.Errorf("no pod %s", name)
-			}
-			if p.Status.Phase != v1.PodRunning || !ready(p) {
-				return fmt.Errorf("pod %s is %s: %+v", name, p.Status.Phase, p.Status.ContainerStatuses)
-			}
+// nothingRuns waits until no container runs.
+func (n *node) nothingRuns() {
+	n.T.Helper()
+	wait.Until(n.T, "all containers to end", func() error {
+		if left := n.RunningContainers(); len(left) > 0 {
+			return fmt.Errorf("%d containers run, want none", len(left))
 		}
 		return nil
-	}
+	})
 }
 
-func ready(p *v1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
+// sandboxesOf returns the sandboxes of a static pod.
+func (n *node) sandboxesOf(name string) []*runtimeapi.PodSandbox {
+	n.T.Helper()
+	boxes, err := n.CRI.ListPodSandbox(n.T.Context(), &runtimeapi.ListPodSandboxRequest{
+		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{
+			"io.kubernetes.pod.name": name + "-" + n.NodeName,
+		}},
+	})
+	env.Must(n.T, err)
+	return boxes.Items
 }
 
-// waits checks that the container of a pod waits for a reason.
-func waits(name, reason, message string) func(map[string]*v1.Pod) error {
+// waiting checks that the container of a pod waits for a reason.
+func waiting(name, reason, message string) env.Check {
 	return func(pods map[string]*v1.Pod) error {
 		p := pods[name]
 		if p == nil || len(p.Status.ContainerStatuses) == 0 {
-			return fmt.Errorf("no status of %s", name)
+			return fmt.Errorf("pod %s has no status of its container", name)
 		}
 		w := p.Status.ContainerStatuses[0].State.Waiting
 		if w == nil || w.Reason != reason || !strings.Contains(w.Message, message) {
-			return fmt.Errorf("%s: state %+v, want %s with %q", name, p.Status.ContainerStatuses[0].State, reason, message)
+			return fmt.Errorf("pod %s: state %+v, want %s with %q", name, p.Status.ContainerStatuses[0].State, reason, message)
 		}
 		return nil
 	}
 }
 
-func gone(names ...string) func(map[string]*v1.Pod) error {
+// restarted checks that the container of a pod was restarted once after it exited with a code, and runs.
+func restarted(name string, exitCode int32) env.Check {
 	return func(pods map[string]*v1.Pod) error {
-		for _, name := range names {
-			if pods[name] != nil {
-				return fmt.Errorf("pod %s is still there", name)
-			}
+		p := pods[name]
+		if p == nil || len(p.Status.ContainerStatuses) == 0 {
+			return fmt.Errorf("pod %s has no status of its container", name)
+		}
+		c := p.Status.ContainerStatuses[0]
+		last := c.LastTerminationState.Terminated
+		if c.RestartCount != 1 || c.State.Running == nil || last == nil || last.ExitCode != exitCode {
+			return fmt.Errorf("pod %s: %+v, want 1 restart after exit code %d, and Running", name, c, exitCode)
 		}
 		return nil
 	}
-}
-
-// lives are the running containers by id, with their start times.
-func (n *node) lives() map[string]int64 {
-	n.t.Helper()
-	list, err := n.cri.ListContainers(n.t.Context(), &runtimeapi.ListContainersRequest{
-		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	lives := map[string]int64{}
-	for _, c := range list.Containers {
-		st, err := n.cri.ContainerStatus(n.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id})
-		if status.Code(err) == codes.NotFound {
-			continue // it has gone since
-		}
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		lives[c.Id] = st.Status.StartedAt
-	}
-	return lives
 }
 
 // names makes p0 ... p<n-1>.
@@ -193,46 +128,10 @@ func names(n int) []string {
 	return out
 }
 
-// logged returns what a container has written.
-func (n *node) logged(pod *v1.Pod, container string) string {
-	n.t.Helper()
-	out, err := n.Run(n.t.Context(), "logs", pod.Name, "-c", container)
-	if err != nil {
-		n.t.Fatalf("logs: %v: %s", err, out)
-	}
-	return out
-}
-
-// nothingLeft checks that no folder, log, cgroup or sandbox of any pod is there.
-func (n *node) nothingLeft() {
-	n.t.Helper()
-	testenv.Poll(n.t, patience, func() error {
-		for _, dir := range []string{filepath.Join(n.Dir, "root", "pods"), n.PodLogs()} {
-			entries, err := os.ReadDir(dir)
-			if err != nil && !os.IsNotExist(err) {
-				return err
-			}
-			if len(entries) > 0 {
-				return fmt.Errorf("%s: %s is left", dir, entries[0].Name())
-			}
-		}
-		if groups, err := n.ctrd.PodCgroups(); err != nil || len(groups) > 0 {
-			return fmt.Errorf("cgroups left: %v, %w", groups, err)
-		}
-		boxes, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{})
-		if err == nil && len(boxes.Items) > 0 {
-			err = fmt.Errorf("%d sandboxes are left", len(boxes.Items))
-		}
-		return err
-	})
-}
-
 // namespace names a namespace of this process.
 func namespace(t *testing.T, kind string) string {
 	t.Helper()
 	link, err := os.Readlink("/proc/self/ns/" + kind)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	return link
 }

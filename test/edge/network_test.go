@@ -21,13 +21,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
-	"github.com/edgecore-io/edgecore/test/testenv"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// privateRegistry serves the demo image to whoever knows the password, and counts those who do not.
+// privateRegistry serves the demo image to clients that know the password, and counts the requests that it refuses.
 func privateRegistry(t *testing.T) (ref string, refused *atomic.Int32) {
 	t.Helper()
 	refused = &atomic.Int32{}
@@ -43,36 +43,27 @@ func privateRegistry(t *testing.T) (ref string, refused *atomic.Int32) {
 	}))
 	t.Cleanup(srv.Close)
 	archive, err := images.Archive(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	demo, err := name.NewTag(images.Demo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	img, err := tarball.ImageFromPath(archive, &demo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	ref = strings.TrimPrefix(srv.URL, "http://") + "/team/private:1"
 	to, err := name.NewTag(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(to, img, remote.WithAuth(&authn.Basic{Username: "user", Password: "hush"}), remote.WithContext(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
+	env.Must(t, remote.Write(to, img, remote.WithAuth(&authn.Basic{Username: "user", Password: "hush"}), remote.WithContext(t.Context())))
 	return ref, refused
 }
 
 // TestPrivateRegistry: a pull needs its secret; without it the pod says so, and it heals when the secret comes.
 func TestPrivateRegistry(t *testing.T) {
+	t.Parallel()
 	ref, refused := privateRegistry(t)
-	n := newNode(t, testenv.Options{}, agent.Options{})
-	n.manifest("a.yaml", strings.Replace(pod("a", forever, "  imagePullSecrets: [{name: reg}]"), "edgecore.local/demo:1", ref, 1))
-	n.until("without the secret", waits("a", "ImagePullBackOff", "Back-off pulling image"))
+	n := newNode(t, env.NodeOptions{})
+	n.Manifest("a", strings.Replace(env.Pod("a", env.Forever, "  imagePullSecrets: [{name: reg}]"), "edgecore.local/demo:1", ref, 1))
+	n.Until("without the secret", waiting("a", "ImagePullBackOff", "Back-off pulling image"))
 	if refused.Load() == 0 {
-		t.Error("the registry was not asked")
+		t.Error("the registry refused 0 requests, want some")
 	}
 	host, _, _ := strings.Cut(ref, "/")
 	auth := base64.StdEncoding.EncodeToString([]byte("user:hush"))
@@ -82,30 +73,29 @@ func TestPrivateRegistry(t *testing.T) {
 			Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, auth))},
 		})
 	})
-	n.until("with the secret", running("a"))
+	n.Running("a")
 	out, err := n.Run(t.Context(), "get", "events")
-	if err != nil || !strings.Contains(out, `Successfully pulled image "`+ref+`" in `) {
-		t.Errorf("%v\n%s", err, out)
+	if want := `Successfully pulled image "` + ref + `" in `; err != nil || !strings.Contains(out, want) {
+		t.Errorf("edgecore get events: %v, want an event that says %q:\n%s", err, want, out)
 	}
 	if strings.Contains(out, "hush") || strings.Contains(out, auth) {
-		t.Error("the events tell the password")
+		t.Errorf("the events tell the password:\n%s", out)
 	}
 }
 
 // TestHostPortsAndNamespaces: a port of the node leads to the pod, and a pod may live in the node's namespaces.
 func TestHostPortsAndNamespaces(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
 	free, err := daemon.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	port := strconv.Itoa(free)
-	n.manifest("web.yaml", pod("web", "mkdir /tmp/w; echo from the pod > /tmp/w/x; exec httpd -f -p 80 -h /tmp/w")+
+	n.Manifest("web", env.Pod("web", "mkdir /tmp/w; echo from the pod > /tmp/w/x; exec httpd -f -p 80 -h /tmp/w")+
 		"    ports: [{containerPort: 80, hostPort: "+port+", hostIP: 127.0.0.1}]\n")
-	n.manifest("host.yaml", pod("host", "echo net $(readlink /proc/self/ns/net) ipc $(readlink /proc/self/ns/ipc) first $(cat /proc/1/comm); "+forever,
+	n.Manifest("host", env.Pod("host", "echo net $(readlink /proc/self/ns/net) ipc $(readlink /proc/self/ns/ipc) first $(cat /proc/1/comm); "+env.Forever,
 		"  hostNetwork: true", "  hostPID: true", "  hostIPC: true"))
-	pods := n.until("both run", running("web", "host"))
-	testenv.Poll(t, patience, func() error {
+	pods := n.Running("web", "host")
+	wait.Until(t, "the host port", func() error {
 		resp, err := http.Get("http://127.0.0.1:" + port + "/x")
 		if err != nil {
 			return err
@@ -117,11 +107,11 @@ func TestHostPortsAndNamespaces(t *testing.T) {
 		return nil
 	})
 	if p := pods["host"].Status; p.PodIP == "" || p.PodIP != p.HostIP {
-		t.Errorf("addresses %q and %q of a pod on the node's network", p.PodIP, p.HostIP)
+		t.Errorf("pod IP %q and host IP %q of a pod on the node's network, want the same", p.PodIP, p.HostIP)
 	}
 	want := fmt.Sprintf("net %s ipc %s", namespace(t, "net"), namespace(t, "ipc"))
-	testenv.Poll(t, patience, func() error {
-		if out := n.logged(pods["host"], "main"); !strings.Contains(out, want) || strings.Contains(out, "first sh") {
+	wait.Until(t, "the log of the pod on the node's network", func() error {
+		if out := n.Logs(pods["host"], "main"); !strings.Contains(out, want) || strings.Contains(out, "first sh") {
 			return fmt.Errorf("the pod sees %q, want %q and not itself as the first process", out, want)
 		}
 		return nil

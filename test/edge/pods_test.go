@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"database/sql"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,25 +8,22 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	_ "github.com/mattn/go-sqlite3" // opens the store
 	"github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestPodsRunAsTheySay walks through what a pod can ask for, and looks at it from inside the container.
 func TestPodsRunAsTheySay(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
 	host := t.TempDir()
-	if err := os.WriteFile(filepath.Join(host, "given"), []byte("from the node\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	n.manifest("web.yaml", fmt.Sprintf(`apiVersion: v1
+	env.Must(t, os.WriteFile(filepath.Join(host, "given"), []byte("from the node\n"), 0o644))
+	n.Manifest("web", fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: web, labels: {app: web}, annotations: {note: "hello"}}
 spec:
@@ -72,15 +68,9 @@ spec:
     - {name: info, mountPath: /info}
     - {name: shared, mountPath: /sub, subPath: ./}
 `, host))
-	pods := n.until("the pod runs", running("web"))
+	pods := n.Running("web")
 	p := pods["web"]
-	var out string
-	testenv.Poll(t, patience, func() error {
-		if out = n.logged(p, "main"); !strings.Contains(out, " mem:") {
-			return fmt.Errorf("the script is not done: %s", out)
-		}
-		return nil
-	})
+	out := n.saysUntil(p, " mem:")
 	cpu := "shares: 102"
 	if cgroups.IsCgroup2UnifiedMode() {
 		cpu = "shares: 4" // cpu.weight has another scale
@@ -91,13 +81,10 @@ spec:
 		"sub: 1", `info: app="web"`, cpu + " mem: 33554432",
 	} {
 		if !strings.Contains(strings.ReplaceAll(out, "\t", " "), want) {
-			t.Errorf("the container does not say %q", want)
+			t.Errorf("the container says\n%s\nwant %q in it", out, want)
 		}
 	}
-	if t.Failed() {
-		t.Log(out)
-	}
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "the pod to serve", func() error {
 		resp, err := http.Get("http://" + p.Status.PodIP + "/order")
 		if err != nil {
 			return err
@@ -109,11 +96,11 @@ spec:
 		return nil
 	})
 	checkStatus(t, p)
-	n.remove("web.yaml")
-	n.until("the pod is gone", gone("web"))
-	n.nothingLeft()
+	n.Remove("web")
+	n.Gone("web")
+	n.NothingLeft()
 	if _, err := os.Stat(filepath.Join(host, "given")); err != nil {
-		t.Error("a file of the node was removed with the pod:", err)
+		t.Errorf("a file of the node after the pod was removed: %v, want it to stay", err)
 	}
 }
 
@@ -122,7 +109,7 @@ func checkStatus(t *testing.T, p *v1.Pod) {
 	t.Helper()
 	s := p.Status
 	if s.QOSClass != v1.PodQOSBurstable || s.StartTime == nil || len(s.PodIPs) != 1 || s.PodIPs[0].IP != s.PodIP {
-		t.Errorf("status %+v", s)
+		t.Errorf("status is %+v, want Burstable with a start time and one address", s)
 	}
 	for _, c := range s.Conditions {
 		if c.Status != v1.ConditionTrue {
@@ -135,45 +122,49 @@ func checkStatus(t *testing.T, p *v1.Pod) {
 	c := s.ContainerStatuses[0]
 	if !c.Ready || c.Started == nil || !*c.Started || c.RestartCount != 0 || c.State.Running == nil || !strings.HasPrefix(c.ContainerID, "containerd://") ||
 		!strings.Contains(c.ImageID, "sha256:") || c.Image != "edgecore.local/demo:1" {
-		t.Errorf("container status %+v", c)
+		t.Errorf("container status is %+v, want ready, started, running, with no restarts and the names of its image", c)
 	}
 	for _, i := range s.InitContainerStatuses {
 		if i.State.Terminated == nil || i.State.Terminated.Reason != "Completed" || !i.Ready {
-			t.Errorf("init container status %+v", i)
+			t.Errorf("init container status is %+v, want Completed and ready", i)
 		}
 	}
 }
 
 // TestRestartPolicies: what ends well or badly is restarted as its pod says, with a growing wait.
 func TestRestartPolicies(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
-	n.manifest("a.yaml", pod("done", "echo well", "  restartPolicy: Never"))
-	n.manifest("b.yaml", pod("failed", "echo because > /dev/termination-log; exit 7", "  restartPolicy: Never"))
-	n.manifest("c.yaml", pod("onfailure", "test -e /dev/shm/x && exit 0; exit 1", "  restartPolicy: OnFailure"))
-	n.manifest("d.yaml", pod("always", "exit 3"))
-	n.until("Never that ended well", func(pods map[string]*v1.Pod) error {
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
+	n.Manifest("a", env.Pod("done", "echo well", "  restartPolicy: Never"))
+	n.Manifest("b", env.Pod("failed", "echo because > /dev/termination-log; exit 7", "  restartPolicy: Never"))
+	n.Manifest("c", env.Pod("onfailure", "test -e /dev/shm/x && exit 0; exit 1", "  restartPolicy: OnFailure"))
+	n.Manifest("d", env.Pod("always", "exit 3"))
+	n.Until("Never that ended well", func(pods map[string]*v1.Pod) error {
 		p := pods["done"]
-		if p == nil || p.Status.Phase != v1.PodSucceeded || p.Status.ContainerStatuses[0].State.Terminated.Reason != "Completed" {
-			return fmt.Errorf("%+v", p)
+		if p == nil || p.Status.Phase != v1.PodSucceeded {
+			return fmt.Errorf("pod done is %+v, want Succeeded", p)
+		}
+		if end := p.Status.ContainerStatuses[0].State.Terminated; end == nil || end.Reason != "Completed" {
+			return fmt.Errorf("terminated %+v, want Completed", end)
 		}
 		return nil
 	})
-	n.until("Never that failed", func(pods map[string]*v1.Pod) error {
+	n.Until("Never that failed", func(pods map[string]*v1.Pod) error {
 		p := pods["failed"]
 		if p == nil || p.Status.Phase != v1.PodFailed {
-			return fmt.Errorf("%+v", p)
+			return fmt.Errorf("pod failed is %+v, want Failed", p)
 		}
 		end := p.Status.ContainerStatuses[0].State.Terminated
 		if end == nil || end.ExitCode != 7 || end.Reason != "Error" || end.Message != "because\n" {
-			return fmt.Errorf("terminated %+v", end)
+			return fmt.Errorf("terminated %+v, want Error with exit code 7 and the message", end)
 		}
 		return nil
 	})
-	n.until("crash loop", waits("always", "CrashLoopBackOff", "restarting failed container=main pod=always-node1_default("))
-	n.until("restarts", func(pods map[string]*v1.Pod) error {
+	n.Until("crash loop", waiting("always", "CrashLoopBackOff", "restarting failed container=main pod=always-node1_default("))
+	n.Until("restarts", func(pods map[string]*v1.Pod) error {
 		c := pods["always"].Status.ContainerStatuses[0]
 		if c.RestartCount < 1 || c.LastTerminationState.Terminated == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
-			return fmt.Errorf("%+v", c)
+			return fmt.Errorf("container of pod always is %+v, want restarts after exit code 3", c)
 		}
 		if pods["onfailure"].Status.ContainerStatuses[0].RestartCount < 1 {
 			return fmt.Errorf("onfailure was not restarted")
@@ -183,108 +174,82 @@ func TestRestartPolicies(t *testing.T) {
 	n.kept("done", v1.PodSucceeded)
 	n.kept("failed", v1.PodFailed)
 	// What has ended stays so when the agent starts again, even with nothing left in the runtime.
-	if err := n.Kill9(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	n.kill()
 	reboot(t, n)
-	n.until("a finished pod stays finished", func(pods map[string]*v1.Pod) error {
+	n.Until("a finished pod stays finished", func(pods map[string]*v1.Pod) error {
 		if p := pods["done"]; p == nil || p.Status.Phase != v1.PodSucceeded {
-			return fmt.Errorf("%+v", p)
+			return fmt.Errorf("pod done is %+v, want Succeeded", p)
 		}
-		if p := pods["failed"]; p == nil || p.Status.Phase != v1.PodFailed || p.Status.ContainerStatuses[0].State.Terminated.Message != "because\n" {
-			return fmt.Errorf("%+v", p)
+		p := pods["failed"]
+		if p == nil || p.Status.Phase != v1.PodFailed || p.Status.ContainerStatuses[0].State.Terminated.Message != "because\n" {
+			return fmt.Errorf("pod failed is %+v, want Failed with its message", p)
 		}
-		return waits("always", "CrashLoopBackOff", "")(pods)
+		return waiting("always", "CrashLoopBackOff", "")(pods)
 	})
 	for _, name := range []string{"done", "failed"} {
 		for _, box := range n.sandboxesOf(name) {
 			if box.State == runtimeapi.PodSandboxState_SANDBOX_READY || box.Metadata.Attempt > 0 {
-				t.Errorf("%s was run again", name)
+				t.Errorf("sandbox of pod %s is %s, attempt %d; want NOTREADY, attempt 0", name, box.State, box.Metadata.Attempt)
 			}
 		}
 	}
 }
 
-// readStore opens the store to read beside the agent.
-func (n *node) readStore() *sql.DB {
-	n.t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+n.Store()+"?mode=ro&_busy_timeout=10000")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
-// kept waits until the store has a phase of a pod, which is shown before.
-func (n *node) kept(name string, want v1.PodPhase) {
-	n.t.Helper()
-	n.keptAs(name, "$.status.phase", string(want))
-}
-
-// keptAs waits until the store has a field of a pod's status, by its JSON path; true is "1".
-func (n *node) keptAs(name, path, want string) {
-	n.t.Helper()
-	db := n.readStore()
-	testenv.Poll(n.t, patience, func() error {
-		var got sql.NullString
-		key := "default/podpatch/" + name + "-" + n.NodeName
-		err := db.QueryRowContext(n.t.Context(), "select json_extract(value, ?) from meta where key = ?", path, key).Scan(&got)
-		if err == nil && got.String != want {
-			err = fmt.Errorf("%s of pod %s is %q in the store, want %q", path, name, got.String, want)
-		}
-		return err
-	})
-}
-
-func (n *node) sandboxesOf(name string) []*runtimeapi.PodSandbox {
-	n.t.Helper()
-	boxes, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{
-		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.name": name + "-" + n.NodeName}},
-	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	return boxes.Items
-}
-
 // TestGracefulEnd: a pod gets its grace and no more, and a pod that needs none is gone at once.
 func TestGracefulEnd(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
-	n.manifest("quick.yaml", strings.Replace(pod("quick", forever), "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 30", 1))
-	n.manifest("deaf.yaml", strings.Replace(pod("deaf", "trap '' TERM; while true; do sleep 1; done"), "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 3", 1))
-	n.until("both run", running("quick", "deaf"))
-	began := time.Now()
-	n.remove("quick.yaml")
-	n.remove("deaf.yaml")
-	n.until("quick is gone", gone("quick"))
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("a pod that ends at once took %v", took)
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
+	shared := t.TempDir()
+	grace := func(manifest, seconds string) string {
+		return strings.Replace(manifest, "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: "+seconds, 1)
 	}
-	n.until("deaf is gone", gone("deaf"))
-	if took := time.Since(began); took < 2900*time.Millisecond || took > 25*time.Second {
-		t.Errorf("a pod that does not listen took %v, want its grace of 3 s and a little", took)
+	// The test waits for less than an hour: of a pod with that grace no end is waited for longer than it needs.
+	const hour = "3600"
+	n.Manifest("quick", grace(env.Pod("quick", env.Forever), hour))
+	n.Manifest("slow", grace(env.Pod("slow",
+		"trap 'touch /shared/told; until [ -e /shared/go ]; do sleep 0.1; done; touch /shared/done; exit 0' TERM; "+
+			"while true; do sleep 1 & wait; done",
+		"  volumes: [{name: shared, hostPath: {path: "+shared+"}}]"), hour)+
+		"    volumeMounts: [{name: shared, mountPath: /shared}]\n")
+	n.Manifest("deaf", grace(env.Pod("deaf", "trap '' TERM; while true; do sleep 1; done"), "3"))
+	n.Running("quick", "slow", "deaf")
+	for _, name := range []string{"slow", "quick", "deaf"} {
+		n.Remove(name)
 	}
-	n.nothingLeft()
+	n.Gone("quick", "deaf")
+	exists := func(file string) func() error {
+		return func() error {
+			_, err := os.Stat(filepath.Join(shared, file))
+			return err
+		}
+	}
+	wait.Until(t, "SIGTERM of pod slow", exists("told"))
+	// It runs on for as long as it takes.
+	if ids := n.ContainersOf("slow-" + n.NodeName); len(ids) != 1 {
+		t.Errorf("pod slow runs %d containers within its grace, want 1", len(ids))
+	}
+	env.Must(t, os.WriteFile(filepath.Join(shared, "go"), nil, 0o644))
+	n.Gone("slow")
+	if err := exists("done")(); err != nil {
+		t.Errorf("pod slow ended before its script did: %v", err)
+	}
+	n.NothingLeft()
 }
 
 // TestChangedManifest: the old pod ends before the new one starts; a changed comment changes nothing.
 func TestChangedManifest(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
-	n.manifest("a.yaml", pod("a", forever))
-	before := n.until("the pod runs", running("a"))["a"]
-	lives := n.lives()
-	n.manifest("a.yaml", "# another comment\n"+pod("a", forever))
-	n.manifest("b.yaml", pod("b", forever)) // after which the first change was seen, too
-	n.until("b runs", running("b"))
-	for id := range lives {
-		if n.lives()[id] == 0 {
-			t.Error("a comment restarted the pod")
-		}
-	}
-	n.manifest("a.yaml", pod("a", "echo new; "+forever))
-	n.until("the new pod runs", func(pods map[string]*v1.Pod) error {
-		if err := running("a")(pods); err != nil || pods["a"].UID == before.UID {
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
+	n.Manifest("a", env.Pod("a", env.Forever))
+	before := n.Running("a")["a"]
+	lives := n.RunningContainers()
+	n.Manifest("a", "# another comment\n"+env.Pod("a", env.Forever))
+	n.Manifest("b", env.Pod("b", env.Forever)) // after which the first change was seen, too
+	n.Running("b")
+	n.untouched(lives)
+	n.Manifest("a", env.Pod("a", "echo new; "+env.Forever))
+	n.Until("the new pod runs", func(pods map[string]*v1.Pod) error {
+		if err := env.Running("a")(pods); err != nil || pods["a"].UID == before.UID {
 			return fmt.Errorf("uid %s: %w", pods["a"].UID, err)
 		}
 		return nil
@@ -297,59 +262,49 @@ func TestChangedManifest(t *testing.T) {
 // TestManifestComesBack: a pod that has ended begins anew when its manifest comes back, at once, also if it went while the
 // agent was not there to see it.
 func TestManifestComesBack(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
-	task := pod("task", "true", "  restartPolicy: OnFailure")
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
+	task := env.Pod("task", "true", "  restartPolicy: OnFailure")
 	ran := map[string]bool{}
 	anew := func() {
 		t.Helper()
-		n.manifest("task.yaml", task)
-		n.until("the task is done", func(pods map[string]*v1.Pod) error {
+		n.Manifest("task", task)
+		n.Until("the task is done", func(pods map[string]*v1.Pod) error {
 			p := pods["task"]
 			if p == nil || p.Status.Phase != v1.PodSucceeded || ran[p.Status.ContainerStatuses[0].ContainerID] {
-				return fmt.Errorf("%+v", p)
+				return fmt.Errorf("pod task is %+v, want Succeeded in a new container", p)
 			}
 			ran[p.Status.ContainerStatuses[0].ContainerID] = true
 			return nil
 		})
 	}
-	gone := func(map[string]*v1.Pod) error {
-		left, err := os.ReadDir(filepath.Join(n.Dir, "root", "pods"))
-		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("%s is left", left[0].Name())
-		}
-		return err
+	noFolder := func() {
+		t.Helper()
+		wait.Until(t, "the pod's folder to go", func() error {
+			left, err := os.ReadDir(filepath.Join(n.Dir, "root", "pods"))
+			if err == nil && len(left) > 0 {
+				err = fmt.Errorf("%s is left", left[0].Name())
+			}
+			return err
+		})
 	}
 	anew()
-	if err := n.Kill9(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.remove("task.yaml")
-	if err := n.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.until("what was left of it is removed", gone)
+	n.kill()
+	n.Remove("task")
+	n.start()
+	noFolder()
 	anew()
-	n.remove("task.yaml")
-	n.until("it is gone", gone)
+	n.Remove("task")
+	noFolder()
 	anew()
 }
 
-// TestKilledProcess: its restart begins at once, not at the next poll.
+// TestKilledProcess: a process that dies is restarted. That nothing waits for a poll is shown in test/pleg.
 func TestKilledProcess(t *testing.T) {
-	n := newNode(t, testenv.Options{}, agent.Options{})
-	n.manifest("a.yaml", pod("a", forever))
-	n.until("the pod runs", running("a"))
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
+	n.Manifest("a", env.Pod("a", env.Forever))
+	n.Running("a")
 	killMain(t, n)
-	began := time.Now()
-	n.until("it was restarted", func(pods map[string]*v1.Pod) error {
-		c := pods["a"].Status.ContainerStatuses[0]
-		if c.RestartCount != 1 || c.State.Running == nil || c.LastTerminationState.Terminated == nil || c.LastTerminationState.Terminated.ExitCode != 137 {
-			return fmt.Errorf("%+v", c)
-		}
-		return nil
-	})
-	t.Logf("restarted after %v", time.Since(began))
-	if took := time.Since(began); took > 15*time.Second {
-		t.Errorf("took %v", took)
-	}
+	n.Until("the restart", restarted("a", 137))
 }
