@@ -12,6 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // holdsMemory is a static pod with 70 MiB.
@@ -29,136 +30,136 @@ spec:
 `
 
 // TestShortOfEverything runs a node out of memory, disk, inodes and the processes of a pod, one after another. Each time the
-// pod goes that takes it, and the node has enough again; the pods that keep to what they asked for, those of higher
-// priority and the static one run on, and so does the node.
+// pod that takes them is evicted, and the node has enough again. Pods within their requests, those of higher priority and
+// the static one run on, and so does the node.
 func TestShortOfEverything(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20
 	signals := t.TempDir()
-	n := newNode(t, agent.Options{
+	n := newNode(t, env.NodeOptions{Agent: agent.Options{
 		Dir: small(t, "size=96m,nr_inodes=6000"),
 		Kubelet: map[string]any{
 			// All pods together have 500 MiB.
 			"kubeReserved":                     map[string]any{"memory": strconv.FormatInt(memTotal(t)-500*mi, 10)},
 			"evictionHard":                     map[string]any{"memory.available": "100Mi", "nodefs.available": "30Mi", "nodefs.inodesFree": "25%"},
-			"evictionPressureTransitionPeriod": "3s", "podPidsLimit": 100,
+			"evictionPressureTransitionPeriod": "1s", "podPidsLimit": 100,
 		},
-	}, signals,
+	}}, signals,
 		pod(signals, "quiet", ""),
-		pod(signals, "asked", writes(5, 18), inMemory, requests(v1.ResourceMemory, "100Mi")),
-		pod(signals, "important", writes(5, 10), inMemory, priority(1000)),
-		pod(signals, "greedy", writes(2, 220), inMemory, requests(v1.ResourceMemory, "10Mi")),
-		pod(signals, "keeps", writes(1, 10), requests(v1.ResourceEphemeralStorage, "15Mi")),
-		pod(signals, "filler", writes(1, 1000)),
-		pod(signals, "tiny", "i=0; while [ $i -lt 20000 ]; do : > /data/$i; i=$((i+1)); done"),
+		pod(signals, "asked", writes("asked", 90), inMemory, requests(v1.ResourceMemory, "100Mi")),
+		pod(signals, "important", writes("important", 50), inMemory, priority(1000)),
+		// With what the others hold it leaves less than the threshold, and more than nothing.
+		pod(signals, "greedy", writes("greedy", 200), inMemory, requests(v1.ResourceMemory, "10Mi")),
+		pod(signals, "keeps", writes("keeps", 10), requests(v1.ResourceEphemeralStorage, "15Mi")),
+		pod(signals, "filler", fills("/data", 20)),
+		pod(signals, "tiny", takesInodes),
 		pod(signals, "forks", "while true; do sleep 1000 & done"),
 	)
-	if err := n.WriteManifest("static.yaml", holdsMemory); err != nil {
-		t.Fatal(err)
-	}
-	n.until("all start", running("quiet", "asked", "important", "greedy", "keeps", "filler", "tiny", "forks", "static"))
+	n.Manifest("static", holdsMemory)
+	n.Until("all to start", unharmed("quiet", "asked", "important", "greedy", "keeps", "filler", "tiny", "forks", "static"))
 	for _, code := range []health.Code{health.MemoryPressure, health.DiskPressure, health.PIDPressure} {
-		n.condition(code, false)
+		n.Condition(code, false)
 	}
-	others := []string{"quiet", "asked", "important", "static"}
-	n.memory(append(others, "keeps", "filler", "tiny", "forks"))
-	others = append(others, "keeps")
-	n.disk(append(others, "tiny", "forks"))
-	n.inodes(append(others, "forks"))
-	n.processes(others)
-	if got := n.events("Evicted"); len(got) != 3 {
-		t.Errorf("events: %q, want those of three pods", got)
+	evictions := 0
+	for _, phase := range []struct {
+		name    string
+		run     func(*node)
+		evicted int
+	}{{"memory", memory, 1}, {"disk", disk, 1}, {"inodes", inodes, 1}, {"processes", processes, 0}} {
+		t.Run(phase.name, func(t *testing.T) {
+			phase.run(n.with(t))
+			evictions += phase.evicted
+		})
+	}
+	if got := n.Events("Evicted"); len(got) != evictions {
+		t.Errorf("events Evicted = %q, want %d", got, evictions)
 	}
 }
 
-// memory: 90 MiB that were asked for, 50 of a higher priority and 70 of a static pod stay.
-func (n *node) memory(others []string) {
-	n.t.Helper()
-	for _, name := range []string{"asked", "important", "greedy"} {
+// survivors are the pods of TestShortOfEverything that nothing ends.
+var survivors = []string{"quiet", "asked", "important", "static", "keeps"}
+
+// memory: 90 MiB that were requested, 50 of a higher priority and 70 of a static pod stay.
+func memory(n *node) {
+	for _, name := range []string{"asked", "important"} {
 		n.tell(name)
+		n.written(name)
 	}
-	n.until("memory", evicted("greedy", "The node was low on resource: memory. Threshold quantity: 100Mi, available: ", others...))
-	if got := n.metric(`kubelet_evictions{eviction_signal="allocatableMemory.available"}`); got != "1" {
-		n.t.Errorf("%q evictions for want of memory, want 1", got)
+	n.tell("greedy")
+	n.Until("memory", evicted("greedy", "The node was low on resource: memory. Threshold quantity: 100Mi, available: ", survivors...))
+	n.evictions("allocatableMemory.available", "1")
+	if got := n.Events("Evicted"); len(got) != 1 || !strings.Contains(got[0], "greedy: The node was low on resource: memory") {
+		n.T.Errorf("events Evicted = %q, want one of greedy for memory", got)
 	}
-	if got := n.events("Evicted"); len(got) != 1 || !strings.Contains(got[0], "greedy: The node was low on resource: memory") {
-		n.t.Errorf("events: %q", got)
+	if got := n.Events("EvictionThresholdMet"); len(got) == 0 || !strings.HasSuffix(got[0], "Attempting to reclaim memory") {
+		n.T.Errorf("events EvictionThresholdMet = %q, want the first to say that memory is reclaimed", got)
 	}
-	if got := n.events("EvictionThresholdMet"); len(got) == 0 || !strings.HasSuffix(got[0], "Attempting to reclaim memory") {
-		n.t.Errorf("events: %q", got)
-	}
-	n.condition(health.MemoryPressure, false) // there is enough again
-	n.well()
+	n.Condition(health.MemoryPressure, false) // there is enough again
+	n.works()
 }
 
-// disk: what was asked for stays.
-func (n *node) disk(others []string) {
-	n.t.Helper()
+// disk: what was requested stays.
+func disk(n *node) {
 	n.tell("keeps")
+	n.written("keeps")
 	n.tell("filler")
-	n.until("the disk", evicted("filler", "The node was low on resource: ephemeral-storage. Threshold quantity: 30Mi, available: ", others...))
-	n.condition(health.DiskPressure, false)
-	n.well()
+	n.Until("the disk", evicted("filler", "The node was low on resource: ephemeral-storage. Threshold quantity: 30Mi, available: ", survivors...))
+	n.Condition(health.DiskPressure, false)
+	n.works()
 }
 
-// inodes, to the last one: faster than anybody looks.
-func (n *node) inodes(others []string) {
-	n.t.Helper()
+// inodes, to the last one: faster than the node checks.
+func inodes(n *node) {
 	n.tell("tiny")
-	n.until("inodes", evicted("tiny", "The node was low on resource: inodes. Threshold quantity: ", others...))
-	n.condition(health.DiskPressure, false)
-	n.well()
+	n.Until("inodes", evicted("tiny", "The node was low on resource: inodes. Threshold quantity: ", survivors...))
+	n.Condition(health.DiskPressure, false)
+	n.works()
 }
 
 // processes: a pod has no more than it may.
-func (n *node) processes(others []string) {
-	n.t.Helper()
+func processes(n *node) {
 	n.tell("forks")
-	n.until("processes", func(pods map[string]*v1.Pod) error {
+	n.Until("processes", func(pods map[string]*v1.Pod) error {
 		if p := pods["forks"]; p.Status.ContainerStatuses[0].RestartCount == 0 {
-			return fmt.Errorf("%s: its shell goes on though it cannot fork: %+v", p.Name, p.Status.ContainerStatuses)
+			return fmt.Errorf("%s: its shell runs on although it cannot fork: %+v", p.Name, p.Status.ContainerStatuses)
 		}
-		return running(others...)(pods)
+		return unharmed(survivors...)(pods)
 	})
-	n.condition(health.PIDPressure, false)
-	n.well()
-	n.until("in the end", running(others...))
+	n.Condition(health.PIDPressure, false)
+	n.works()
+	n.Until("the others in the end", unharmed(survivors...))
 }
 
-// TestShortOfProcesses: a pod that takes the machine's processes goes, and the others run on.
+// TestShortOfProcesses: a pod that takes the machine's processes is evicted, and the others run on.
 func TestShortOfProcesses(t *testing.T) {
 	t.Parallel()
 	signals := t.TempDir()
 	// So many may come from others on this machine meanwhile, and so many come from the pod.
 	const spare, forks = 1000, 2500
-	n := newNode(t, agent.Options{Kubelet: map[string]any{
-		"evictionHard": map[string]any{"pid.available": strconv.FormatInt(cgroups.MaxPIDs()-threads(t)-spare, 10)}, "evictionPressureTransitionPeriod": "3s",
-	}}, signals,
+	n := newNode(t, env.NodeOptions{Agent: agent.Options{Kubelet: map[string]any{
+		"evictionHard":                     map[string]any{"pid.available": strconv.FormatInt(cgroups.MaxPIDs()-threads(t)-spare, 10)},
+		"evictionPressureTransitionPeriod": "1s",
+	}}}, signals,
 		pod(signals, "quiet", ""),
 		pod(signals, "forks", fmt.Sprintf("i=0; while [ $i -lt %d ]; do sleep 1000 & i=$((i+1)); done", forks)),
 	)
-	n.until("all start", running("quiet", "forks"))
+	n.Until("all to start", unharmed("quiet", "forks"))
 	n.tell("forks")
-	n.until("processes", evicted("forks", "The node was low on resource: pids. Threshold quantity: ", "quiet"))
-	n.condition(health.PIDPressure, false)
-	n.well()
-	if got := n.metric(`kubelet_evictions{eviction_signal="pid.available"}`); got != "1" {
-		t.Errorf("%q evictions for want of processes, want 1", got)
-	}
+	n.Until("processes", evicted("forks", "The node was low on resource: pids. Threshold quantity: ", "quiet"))
+	n.Condition(health.PIDPressure, false)
+	n.works()
+	n.evictions("pid.available", "1")
 }
 
 // threads is how many processes and threads the machine has.
 func threads(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	var load [3]float64
 	var runnable, all int64
-	if _, err := fmt.Sscanf(string(text), "%f %f %f %d/%d", &load[0], &load[1], &load[2], &runnable, &all); err != nil {
-		t.Fatal(err)
-	}
+	_, err = fmt.Sscanf(string(text), "%f %f %f %d/%d", &load[0], &load[1], &load[2], &runnable, &all)
+	env.Must(t, err)
 	return all
 }
 
@@ -166,12 +167,9 @@ func threads(t *testing.T) int64 {
 func memTotal(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	var kb int64
-	if _, err := fmt.Sscanf(string(text), "MemTotal: %d kB", &kb); err != nil {
-		t.Fatal(err)
-	}
+	_, err = fmt.Sscanf(string(text), "MemTotal: %d kB", &kb)
+	env.Must(t, err)
 	return kb << 10
 }

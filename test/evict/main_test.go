@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -20,35 +19,32 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
-	"github.com/edgecore-io/edgecore/pkg/health"
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// patience bounds every wait: these machines are shared.
-const patience = 90 * time.Second
 
 var built = programs.Flags()
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// node is an agent whose pods wait, all but the quiet ones, until they are told to go.
+// node is an agent whose pods wait, all but the quiet ones, until they are told to begin.
 type node struct {
-	*agent.Agent
-	t *testing.T
+	*env.Node
 	// signals is a folder that each pod has as /signals.
 	signals string
-	late    int // how many pods came late
+	late    *int // how many pods came late
 }
 
-// small mounts a small file system in memory, which goes with the agent.
+// with returns the same node for a subtest.
+func (n *node) with(t *testing.T) *node { return &node{n.Node.With(t), n.signals, n.late} }
+
+// small mounts a small file system in memory, which goes with the test, and returns a folder on it.
 func small(t *testing.T, options string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "small")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, os.Mkdir(dir, 0o755))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
 		t.Fatalf("mount a tmpfs with %s: %v", options, err)
 	}
@@ -57,42 +53,32 @@ func small(t *testing.T, options string) string {
 			t.Error(err)
 		}
 	})
-	return dir
+	folder := filepath.Join(dir, "node") // what unmounts all below it leaves the file system there, with the agent's log
+	env.Must(t, os.Mkdir(folder, 0o755))
+	return folder
 }
 
 // newNode starts an agent with pods in its store, as if a cloud had sent them.
-func newNode(t *testing.T, opts agent.Options, signals string, pods ...*v1.Pod) *node {
+func newNode(t *testing.T, opts env.NodeOptions, signals string, pods ...*v1.Pod) *node {
 	t.Helper()
-	return newNodeOn(t, testenv.Options{}, opts, signals, pods...)
-}
-
-// newNodeOn is newNode with a runtime of its own kind.
-func newNodeOn(t *testing.T, runtime testenv.Options, opts agent.Options, signals string, pods ...*v1.Pod) *node {
-	t.Helper()
-	opts.Binary = built.Edge
-	ctrd := testenv.StartContainerd(t, runtime)
-	n := &node{t: t, signals: signals, Agent: testenv.StartAgent(t, ctrd, opts)}
-	if err := n.Stop(t.Context()); err != nil {
-		t.Fatal(err)
+	if opts.Agent.Dir == "" {
+		opts.Agent.Dir = t.TempDir()
 	}
-	s, recovery, err := store.Open(t.Context(), n.Store(), store.Options{})
+	file := filepath.Join(opts.Agent.Dir, "db", "edgecore.db")
+	env.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	s, recovery, err := store.Open(t.Context(), file, store.Options{})
 	if err != nil || recovery != nil {
-		t.Fatal(recovery, err)
+		t.Fatalf("open a new store: %v, recovery %v", err, recovery)
 	}
 	for _, p := range pods {
 		data, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Apply(t.Context(), store.Upsert(store.Meta{Key: "default/pod/" + p.Name, Type: "pod", Value: data})); err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, err)
+		env.Must(t, s.Apply(t.Context(), store.Upsert(store.Meta{Key: "default/pod/" + p.Name, Type: "pod", Value: data})))
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	env.Must(t, s.Close())
+	n := &node{Node: env.StartNode(t, built, opts), signals: signals, late: new(int)}
+	if n.Store() != file {
+		t.Fatalf("the agent's store is %s, want %s", n.Store(), file)
 	}
 	return n
 }
@@ -100,8 +86,14 @@ func newNodeOn(t *testing.T, runtime testenv.Options, opts agent.Options, signal
 // pod is a pod of one container, whose script begins when the test says go with the pod's name. It has an emptyDir at /data.
 func pod(signals, name, script string, more ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("0b2b1a52-7d2c-4b0e-8d19-" + name), ResourceVersion: "10", CreationTimestamp: metav1.Now()},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              name,
+			Namespace:         "default",
+			UID:               types.UID("0b2b1a52-7d2c-4b0e-8d19-" + name),
+			ResourceVersion:   "10",
+			CreationTimestamp: metav1.Now(),
+		},
 		Spec: v1.PodSpec{
 			NodeName: "node1", RestartPolicy: v1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](30), DNSPolicy: v1.DNSDefault,
 			EnableServiceLinks: ptr.To(false), AutomountServiceAccountToken: ptr.To(false),
@@ -111,7 +103,8 @@ func pod(signals, name, script string, more ...func(*v1.Pod)) *v1.Pod {
 			},
 			Containers: []v1.Container{{
 				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent,
-				Command:      []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM; while [ ! -e /signals/%s ]; do sleep 0.2; done\n%s\nwhile true; do sleep 1 & wait $!; done", name, script)},
+				Command: []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM; while [ ! -e /signals/%s ]; do sleep 0.1; done\n%s\n"+
+					"while true; do sleep 1 & wait $!; done", name, script)},
 				VolumeMounts: []v1.VolumeMount{{Name: "signals", MountPath: "/signals"}, {Name: "data", MountPath: "/data"}},
 			}},
 		},
@@ -133,56 +126,57 @@ func requests(name v1.ResourceName, quantity string) func(*v1.Pod) {
 
 func priority(n int32) func(*v1.Pod) { return func(p *v1.Pod) { p.Spec.Priority = &n } }
 
-// writes is a script that writes files of so many megabytes into /data, one each fifth of a second.
-func writes(megabytes, files int) string {
-	return fmt.Sprintf("i=0; while [ $i -lt %d ]; do dd if=/dev/zero of=/data/f$i bs=1M count=%d 2>/dev/null; i=$((i+1)); sleep 0.2; done; echo written", files, megabytes)
+// grace is a pod's own time to end, in seconds.
+func grace(seconds int64) func(*v1.Pod) {
+	return func(p *v1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
 }
+
+// writes is a script of a pod that writes so many megabytes into /data, and says so.
+func writes(pod string, megabytes int) string {
+	return fmt.Sprintf("dd if=/dev/zero of=/data/f bs=1M count=%d 2>/dev/null; touch /signals/%s.written", megabytes, pod)
+}
+
+// fills is a script that writes into a folder until its disk has so many megabytes left.
+func fills(folder string, leave int) string {
+	return fmt.Sprintf("dd if=/dev/zero of=%[1]s/f bs=1M count=$(( $(df -kP %[1]s | tail -n 1 | awk '{print $4}') / 1024 - %[2]d )) 2>/dev/null",
+		folder, leave)
+}
+
+// takesInodes is a script that creates more files in /data than there may be.
+const takesInodes = "i=0; while [ $i -lt 20000 ]; do : > /data/$i; i=$((i+1)); done"
 
 // tell has a pod begin.
 func (n *node) tell(name string) {
-	n.t.Helper()
-	if err := os.WriteFile(filepath.Join(n.signals, name), nil, 0o644); err != nil {
-		n.t.Fatal(err)
-	}
+	n.T.Helper()
+	env.Must(n.T, os.WriteFile(filepath.Join(n.signals, name), nil, 0o644))
 }
 
-// until waits for the pods to be as a check wants them.
-func (n *node) until(what string, check func(pods map[string]*v1.Pod) error) map[string]*v1.Pod {
-	n.t.Helper()
-	var last map[string]*v1.Pod
-	testenv.Poll(n.t, patience, func() error {
-		pods, err := n.Pods(n.t.Context())
-		if err != nil {
+// written waits until a pod's script has ended.
+func (n *node) written(name string) {
+	n.T.Helper()
+	wait.Until(n.T, "pod "+name+" to write", func() error {
+		_, err := os.Stat(filepath.Join(n.signals, name+".written"))
+		return err
+	})
+}
+
+// unharmed checks that pods are ready and never restarted.
+func unharmed(names ...string) env.Check {
+	return func(pods map[string]*v1.Pod) error {
+		if err := env.Running(names...)(pods); err != nil {
 			return err
 		}
-		last = pods
-		if err := check(pods); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
-	})
-	return last
-}
-
-// running checks that pods are ready and never restarted.
-func running(names ...string) func(map[string]*v1.Pod) error {
-	return func(pods map[string]*v1.Pod) error {
 		for _, name := range names {
-			p := pods[name]
-			if p == nil {
-				return fmt.Errorf("no pod %s", name)
-			}
-			ready := slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
-			if p.Status.Phase != v1.PodRunning || !ready || p.Status.ContainerStatuses[0].RestartCount > 0 {
-				return fmt.Errorf("pod %s is %s %s: %+v", name, p.Status.Phase, p.Status.Message, p.Status.ContainerStatuses)
+			if statuses := pods[name].Status.ContainerStatuses; statuses[0].RestartCount > 0 {
+				return fmt.Errorf("pod %s was restarted: %+v", name, statuses)
 			}
 		}
 		return nil
 	}
 }
 
-// evicted checks that a pod has ended for want of something, and that others do not suffer.
-func evicted(name, message string, others ...string) func(map[string]*v1.Pod) error {
+// evicted checks that a pod was evicted with a message, and that others run on.
+func evicted(name, message string, others ...string) env.Check {
 	return func(pods map[string]*v1.Pod) error {
 		p := pods[name]
 		if p == nil {
@@ -191,91 +185,43 @@ func evicted(name, message string, others ...string) func(map[string]*v1.Pod) er
 		if p.Status.Phase != v1.PodFailed || p.Status.Reason != "Evicted" || !strings.HasPrefix(p.Status.Message, message) {
 			return fmt.Errorf("pod %s is %s %s %q, want it evicted with %q", name, p.Status.Phase, p.Status.Reason, p.Status.Message, message)
 		}
-		i := slices.IndexFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
-		if i < 0 || p.Status.Conditions[i].Status != v1.ConditionTrue || p.Status.Conditions[i].Reason != v1.PodReasonTerminationByKubelet {
-			return fmt.Errorf("conditions of pod %s: %+v", name, p.Status.Conditions)
+		if err := disrupted(p); err != nil {
+			return err
 		}
-		return running(others...)(pods)
+		return unharmed(others...)(pods)
 	}
 }
 
-// conditions waits until the agent has, or has not, a condition.
-func (n *node) condition(code health.Code, want bool) {
-	n.t.Helper()
-	testenv.Poll(n.t, patience, func() error {
-		text, err := n.Get(n.t.Context(), "/status")
-		if err != nil {
-			return err
-		}
-		var info struct {
-			Conditions []health.Condition `json:"conditions"`
-		}
-		if err := json.Unmarshal([]byte(text), &info); err != nil {
-			return err
-		}
-		if has := slices.ContainsFunc(info.Conditions, func(c health.Condition) bool { return c.Code == code }); has != want {
-			return fmt.Errorf("condition %s: %v, want %v; there are %+v", code, has, want, info.Conditions)
-		}
-		return nil
-	})
+// disrupted checks that a pod's conditions say that the node ended it.
+func disrupted(p *v1.Pod) error {
+	if !slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonTerminationByKubelet
+	}) {
+		return fmt.Errorf("pod %s: conditions are %+v, want %s by %s", p.Name, p.Status.Conditions, v1.DisruptionTarget,
+			v1.PodReasonTerminationByKubelet)
+	}
+	return nil
 }
 
-// well checks that the node does its work: it answers, nothing stands still, and a new static pod starts.
-func (n *node) well() {
-	n.t.Helper()
-	testenv.Poll(n.t, patience, func() error {
-		_, err := n.Get(n.t.Context(), "/healthz")
+// works checks that the node does its work: it answers, nothing hangs, and a new static pod starts.
+func (n *node) works() {
+	n.T.Helper()
+	wait.Until(n.T, "the node to be healthy", func() error {
+		_, err := n.Get(n.T.Context(), "/healthz")
 		return err
 	})
-	n.late++
-	late := fmt.Sprintf("late-%d", n.late) // a manifest that comes back while its pod ends takes over what is left of it
-	manifest := "{apiVersion: v1, kind: Pod, metadata: {name: " + late + "}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: main, image: edgecore.local/demo:1, command: [sleep, '1000']}]}}"
-	if err := n.WriteManifest("late.yaml", manifest); err != nil {
-		n.t.Fatal(err)
-	}
-	n.until("a new pod", running(late))
-	if err := n.RemoveManifest("late.yaml"); err != nil {
-		n.t.Fatal(err)
-	}
-	n.until("the new pod goes", func(pods map[string]*v1.Pod) error {
-		if pods[late] != nil {
-			return fmt.Errorf("it is %s", pods[late].Status.Phase)
-		}
-		return nil
-	})
+	*n.late++
+	late := fmt.Sprintf("late-%d", *n.late) // a manifest that comes back while its pod ends takes over what is left of it
+	n.Manifest("late", env.Pod(late, env.Forever))
+	n.Until("a new pod", unharmed(late))
+	n.Remove("late")
+	n.Gone(late)
 }
 
-// metric is the value of a line of /metrics, "" where there is none.
-func (n *node) metric(name string) string {
-	n.t.Helper()
-	text, err := n.Get(n.t.Context(), "/metrics")
-	if err != nil {
-		n.t.Fatal(err)
+// evictions checks how many pods were evicted for a signal.
+func (n *node) evictions(signal, want string) {
+	n.T.Helper()
+	if got := n.Metric(`kubelet_evictions{eviction_signal="` + signal + `"}`); got != want {
+		n.T.Errorf("evictions for %s = %q, want %q", signal, got, want)
 	}
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
-}
-
-// events are the messages of the events of a reason.
-func (n *node) events(reason string) []string {
-	n.t.Helper()
-	text, err := n.Get(n.t.Context(), "/events")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	var list v1.EventList
-	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		n.t.Fatal(err)
-	}
-	var out []string
-	for _, e := range list.Items {
-		if e.Reason == reason {
-			out = append(out, e.InvolvedObject.Name+": "+e.Message)
-		}
-	}
-	return out
 }
