@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,56 +130,62 @@ func (b *bench) connect(c *cluster, sent []string, api ...string) {
 	wg.Go(func() { hub.Serve(ctx, "n1", time.Time{}, edge) })
 	b.want(api...)
 	if diff := cmp.Diff(sent, edge.sent()); diff != "" {
-		b.t.Errorf("sent (-want +got):\n%s", diff)
+		b.t.Errorf("sent mismatch (-want +got):\n%s", diff)
 	}
 }
 
 // TestHubOverRestarts: what an upstream edge acked is known to the next cloudcore, whichever it is. What changed
 // meanwhile is sent, and a pod of which only the status changed is not.
 func TestHubOverRestarts(t *testing.T) {
-	c := &cluster{objects: map[resource.Key]cloudhub.Object{}}
-	c.set("null/node/n1", "Node", "u-n", "1", "n")
-	c.set("default/pod/web", "Pod", "u-w", "2", "w1")
-	c.set("default/pod/api", "Pod", "u-a", "3", "a1")
-	c.set("default/configmap/conf", "ConfigMap", "u-c", "4", "c1")
-	b := start(t)
-	b.connect(c, []string{"insert default/configmap/conf 4", "insert default/pod/api 3", "insert default/pod/web 2", "update null/node/n1 1"},
-		"ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 3 a1",
-		"ObjectSync default/n1.u-c v1 ConfigMap conf 4 c1", "ObjectSync default/n1.u-w v1 Pod web 2 w1")
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{objects: map[resource.Key]cloudhub.Object{}}
+		c.set("null/node/n1", "Node", "u-n", "1", "n")
+		c.set("default/pod/web", "Pod", "u-w", "2", "w1")
+		c.set("default/pod/api", "Pod", "u-a", "3", "a1")
+		c.set("default/configmap/conf", "ConfigMap", "u-c", "4", "c1")
+		b := start(t)
+		b.connect(c, []string{"insert default/configmap/conf 4", "insert default/pod/api 3", "insert default/pod/web 2", "update null/node/n1 1"},
+			"ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 3 a1",
+			"ObjectSync default/n1.u-c v1 ConfigMap conf 4 c1", "ObjectSync default/n1.u-w v1 Pod web 2 w1")
 
-	b.stop()
-	c.set("default/pod/web", "Pod", "u-w", "12", "w1") // its status
-	c.set("default/pod/api", "Pod", "u-a", "13", "a2")
-	c.mu.Lock()
-	maps.DeleteFunc(c.objects, func(k resource.Key, _ cloudhub.Object) bool { return k.Type == "configmap" })
-	c.mu.Unlock()
-	b.run()
-	// The new resource version of the pod that was not sent is written later, at the latest at the end.
-	b.connect(c, []string{"delete default/configmap/conf 4", "update default/pod/api 13", "update null/node/n1 1"},
-		"ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2", "ObjectSync default/n1.u-w v1 Pod web 2 w1")
-	b.stop()
-	b.want("ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2", "ObjectSync default/n1.u-w v1 Pod web 12 w1")
+		b.stop()
+		c.set("default/pod/web", "Pod", "u-w", "12", "w1") // its status
+		c.set("default/pod/api", "Pod", "u-a", "13", "a2")
+		c.mu.Lock()
+		maps.DeleteFunc(c.objects, func(k resource.Key, _ cloudhub.Object) bool { return k.Type == "configmap" })
+		c.mu.Unlock()
+		b.run()
+		// The new resource version of the pod that was not sent is written later, at the latest at the end.
+		b.connect(c, []string{"delete default/configmap/conf 4", "update default/pod/api 13", "update null/node/n1 1"},
+			"ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2", "ObjectSync default/n1.u-w v1 Pod web 2 w1")
+		b.stop()
+		b.want("ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2", "ObjectSync default/n1.u-w v1 Pod web 12 w1")
+	})
 }
 
 // TestKubeEdgeBefore: what KubeEdge's cloudcore sent is not sent again, but for the node's own object.
 func TestKubeEdgeBefore(t *testing.T) {
-	c := &cluster{objects: map[resource.Key]cloudhub.Object{}}
-	c.set("null/node/n1", "Node", "u-n", "1", "n")
-	for i := range 30 {
-		c.set(fmt.Sprintf("default/pod/p%d", i), "Pod", fmt.Sprintf("u-%d", i), fmt.Sprint(100+i), "v")
-	}
-	b := start(t)
-	var api []string
-	for i := range 30 {
-		o := syncObject("default", fmt.Sprintf("n1.u-%d", i), "Pod", fmt.Sprintf("p%d", i), fmt.Sprint(100+i))
-		if _, err := b.store.clientFor(id{"default", ""}).Create(t.Context(), o, noOptions); err != nil {
-			t.Fatal(err)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{objects: map[resource.Key]cloudhub.Object{}}
+		c.set("null/node/n1", "Node", "u-n", "1", "n")
+		for i := range 30 {
+			c.set(fmt.Sprintf("default/pod/p%d", i), "Pod", fmt.Sprintf("u-%d", i), fmt.Sprint(100+i), "v")
 		}
-		api = append(api, fmt.Sprintf("ObjectSync default/n1.u-%d v1 Pod p%d %d", i, i, 100+i))
-	}
-	b.stop()
-	b.run()
-	api = append(api, "ClusterObjectSync /n1.u-n v1 Node n1 1 n")
-	slices.Sort(api)
-	b.connect(c, []string{"update null/node/n1 1"}, api...)
+		b := start(t)
+		var api []string
+		for i := range 30 {
+			o := syncObject("default", fmt.Sprintf("n1.u-%d", i), "Pod", fmt.Sprintf("p%d", i), fmt.Sprint(100+i))
+			if _, err := b.store.clientFor(id{"default", ""}).Create(t.Context(), o, noOptions); err != nil {
+				t.Fatal(err)
+			}
+			api = append(api, fmt.Sprintf("ObjectSync default/n1.u-%d v1 Pod p%d %d", i, i, 100+i))
+		}
+		b.stop()
+		b.run()
+		api = append(api, "ClusterObjectSync /n1.u-n v1 Node n1 1 n")
+		slices.Sort(api)
+		b.connect(c, []string{"update null/node/n1 1"}, api...)
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,6 +26,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 var noOptions = metav1.CreateOptions{}
@@ -77,16 +79,7 @@ func (b *bench) run() {
 	wg.Go(func() { _ = store.Run(ctx) })
 	b.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
 	b.t.Cleanup(b.stop)
-	eventually(b.t, "the store to be synced", store.Synced)
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited a minute for %s", what)
-		}
-	}
+	wait.True(b.t, "the store to be synced", store.Synced)
 }
 
 // api is what the API has: "namespace/name kind object rv version".
@@ -116,15 +109,12 @@ func (b *bench) api() []string {
 
 func (b *bench) want(want ...string) {
 	b.t.Helper()
-	var got []string
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if got = b.api(); slices.Equal(got, want) {
-			return
+	wait.Until(b.t, "the sync objects of the API", func() error {
+		if got := b.api(); !slices.Equal(got, want) {
+			return fmt.Errorf("sync objects mismatch (-want +got):\n%s", cmp.Diff(want, got))
 		}
-		if time.Now().After(deadline) {
-			b.t.Fatalf("the API has (-want +got):\n%s", cmp.Diff(want, got))
-		}
-	}
+		return nil
+	})
 }
 
 func (b *bench) held(node string) map[string]string {
@@ -163,134 +153,146 @@ func ref(key, kind, uid, rv string) cloudhub.Ref {
 // TestLifeOfASyncObject: made when sent, with the version that KubeEdge takes for never acked; written once for many
 // acks; deleted with its object.
 func TestLifeOfASyncObject(t *testing.T) {
-	b := start(t)
-	b.store.Sent("site.n1", ref("default/pod/web", "Pod", "u-1", "0"))
-	b.want("ObjectSync default/site.n1.u-1 v1 Pod web 0")
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // the store hears of it a moment later
-		diff := cmp.Diff(map[string]string{"default/pod/web": "u-1 0 "}, b.held("site.n1"))
-		if diff == "" {
-			break
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.store.Sent("site.n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.want("ObjectSync default/site.n1.u-1 v1 Pod web 0")
+		wait.Until(t, "the store to hear of it", func() error {
+			if diff := cmp.Diff(map[string]string{"default/pod/web": "u-1 0 "}, b.held("site.n1")); diff != "" {
+				return fmt.Errorf("held mismatch (-want +got):\n%s", diff)
+			}
+			return nil
+		})
+		for rv := 900; rv < 950; rv++ {
+			b.store.Acked("site.n1", ref("default/pod/web", "Pod", "u-1", fmt.Sprint(rv)), fmt.Sprint("v", rv))
 		}
-		if time.Now().After(end) {
-			t.Fatalf("held (-want +got):\n%s", diff)
+		if diff := cmp.Diff(map[string]string{"default/pod/web": "u-1 949 v949"}, b.held("site.n1")); diff != "" {
+			t.Errorf("held before it is written mismatch (-want +got):\n%s", diff)
 		}
-	}
-	for rv := 900; rv < 950; rv++ {
-		b.store.Acked("site.n1", ref("default/pod/web", "Pod", "u-1", fmt.Sprint(rv)), fmt.Sprint("v", rv))
-	}
-	if diff := cmp.Diff(map[string]string{"default/pod/web": "u-1 949 v949"}, b.held("site.n1")); diff != "" {
-		t.Errorf("held before it is written (-want +got):\n%s", diff)
-	}
-	b.want("ObjectSync default/site.n1.u-1 v1 Pod web 949 v949")
-	if creates, patches := b.writes(); creates != 1 || patches > 10 {
-		t.Errorf("%d creates, %d patches", creates, patches)
-	}
-	b.store.Sent("n2", ref("null/node/n2", "Node", "u-n", "0"))
-	b.store.Acked("n2", ref("null/node/n2", "Node", "u-n", "7"), "v")
-	b.want("ClusterObjectSync /n2.u-n v1 Node n2 7 v", "ObjectSync default/site.n1.u-1 v1 Pod web 949 v949")
-	eventually(t, "both nodes to be known", func() bool { return len(b.store.Nodes()) == 2 })
-	b.store.Deleted("site.n1", ref("default/pod/web", "Pod", "u-1", ""))
-	eventually(t, "nothing to be held after the delete", func() bool { return len(b.held("site.n1")) == 0 })
-	b.want("ClusterObjectSync /n2.u-n v1 Node n2 7 v")
-	b.store.Forget("n2")
-	b.want()
+		b.want("ObjectSync default/site.n1.u-1 v1 Pod web 949 v949")
+		if creates, patches := b.writes(); creates != 1 || patches > 10 {
+			t.Errorf("%d creates, %d patches, want 1 and at most 10", creates, patches)
+		}
+		b.store.Sent("n2", ref("null/node/n2", "Node", "u-n", "0"))
+		b.store.Acked("n2", ref("null/node/n2", "Node", "u-n", "7"), "v")
+		b.want("ClusterObjectSync /n2.u-n v1 Node n2 7 v", "ObjectSync default/site.n1.u-1 v1 Pod web 949 v949")
+		wait.True(t, "both nodes to be known", func() bool { return len(b.store.Nodes()) == 2 })
+		b.store.Deleted("site.n1", ref("default/pod/web", "Pod", "u-1", ""))
+		wait.True(t, "nothing to be held after the delete", func() bool { return len(b.held("site.n1")) == 0 })
+		b.want("ClusterObjectSync /n2.u-n v1 Node n2 7 v")
+		b.store.Forget("n2")
+		b.want()
+	})
 }
 
 // TestTakeOverFromKubeEdge: what its cloudcore left is read as it is, whatever is in it, and not written again.
 func TestTakeOverFromKubeEdge(t *testing.T) {
-	b := start(t,
-		syncObject("default", "n1.u-1", "Pod", "web", "900"),
-		syncObject("default", "n1.u-2", "Pod", "api", "not a number"),
-		syncObject("default", "n1.u-3", "ConfigMap", "conf", "0"),
-		syncObject("default", "n1.u-4", "Pod", "web", "1000"), // a newer pod of the same name
-		syncObject("", "n1.u-5", "Node", "n1", "12"),
-		syncObject("default", "n10.u-6", "Pod", "other", "3"),
-		syncObject("default", "nonsense", "Pod", "x", "3"),
-		&unstructured.Unstructured{Object: map[string]any{"apiVersion": "reliablesyncs.kubeedge.io/v1alpha1", "kind": "ObjectSync",
-			"metadata": map[string]any{"name": "n1.u-7", "namespace": "default"}, "spec": "nonsense", "status": []any{"x"}}},
-	)
-	want := map[string]string{"default/pod/web": "u-4 1000 ", "default/pod/api": "u-2 not a number ", "default/configmap/conf": "u-3 0 ", "null/node/n1": "u-5 12 "}
-	if diff := cmp.Diff(want, b.held("n1")); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	b.store.Acked("n1", ref("default/pod/api", "Pod", "u-2", "950"), "v")
-	eventually(t, "the version to be a number", func() bool { return strings.Contains(strings.Join(b.api(), "\n"), "n1.u-2 v1 Pod api 950 v") })
-	if creates, patches := b.writes(); creates != 0 || patches != 1 {
-		t.Errorf("%d creates, %d patches", creates, patches)
-	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t,
+			syncObject("default", "n1.u-1", "Pod", "web", "900"),
+			syncObject("default", "n1.u-2", "Pod", "api", "not a number"),
+			syncObject("default", "n1.u-3", "ConfigMap", "conf", "0"),
+			syncObject("default", "n1.u-4", "Pod", "web", "1000"), // a newer pod of the same name
+			syncObject("", "n1.u-5", "Node", "n1", "12"),
+			syncObject("default", "n10.u-6", "Pod", "other", "3"),
+			syncObject("default", "nonsense", "Pod", "x", "3"),
+			&unstructured.Unstructured{Object: map[string]any{"apiVersion": "reliablesyncs.kubeedge.io/v1alpha1", "kind": "ObjectSync",
+				"metadata": map[string]any{"name": "n1.u-7", "namespace": "default"}, "spec": "nonsense", "status": []any{"x"}}},
+		)
+		want := map[string]string{"default/pod/web": "u-4 1000 ", "default/pod/api": "u-2 not a number ", "default/configmap/conf": "u-3 0 ", "null/node/n1": "u-5 12 "}
+		if diff := cmp.Diff(want, b.held("n1")); diff != "" {
+			t.Errorf("held mismatch (-want +got):\n%s", diff)
+		}
+		b.store.Acked("n1", ref("default/pod/api", "Pod", "u-2", "950"), "v")
+		wait.True(t, "the version to be a number", func() bool { return strings.Contains(strings.Join(b.api(), "\n"), "n1.u-2 v1 Pod api 950 v") })
+		if creates, patches := b.writes(); creates != 0 || patches != 1 {
+			t.Errorf("%d creates, %d patches, want 0 and 1", creates, patches)
+		}
+	})
 }
 
 // TestFailuresAreTriedAgain, also those of an object that somebody deletes beside us.
 func TestFailuresAreTriedAgain(t *testing.T) {
-	b := start(t)
-	var failures atomic.Int32
-	failures.Store(3)
-	b.client.PrependReactor("*", "objectsyncs", func(a ktesting.Action) (bool, runtime.Object, error) {
-		if v := a.GetVerb(); v != "list" && v != "watch" && failures.Add(-1) >= 0 {
-			return true, nil, apierrors.NewInternalError(fmt.Errorf("the API server is away"))
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		var failures atomic.Int32
+		failures.Store(3)
+		b.client.PrependReactor("*", "objectsyncs", func(a ktesting.Action) (bool, runtime.Object, error) {
+			if v := a.GetVerb(); v != "list" && v != "watch" && failures.Add(-1) >= 0 {
+				return true, nil, apierrors.NewInternalError(fmt.Errorf("the API server is away"))
+			}
+			return false, nil, nil
+		})
+		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v5")
+		b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v5")
+		if err := b.client.Resource(v1alpha1.ObjectSyncs).Namespace("default").Delete(t.Context(), "n1.u-1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
 		}
-		return false, nil, nil
+		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "6"), "v6")
+		b.want("ObjectSync default/n1.u-1 v1 Pod web 6 v6")
+		b.store.Deleted("n1", ref("default/pod/web", "Pod", "u-1", ""))
+		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "7"), "v7")
+		b.want("ObjectSync default/n1.u-1 v1 Pod web 7 v7")
+		wait.True(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.rv == "7" })
+		b.store.Forget("n1")
+		b.want()
 	})
-	b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
-	b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v5")
-	b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v5")
-	if err := b.client.Resource(v1alpha1.ObjectSyncs).Namespace("default").Delete(t.Context(), "n1.u-1", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "6"), "v6")
-	b.want("ObjectSync default/n1.u-1 v1 Pod web 6 v6")
-	b.store.Deleted("n1", ref("default/pod/web", "Pod", "u-1", ""))
-	b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
-	b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "7"), "v7")
-	b.want("ObjectSync default/n1.u-1 v1 Pod web 7 v7")
-	eventually(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.rv == "7" })
-	b.store.Forget("n1")
-	b.want()
 }
 
 // TestGoneNamespace: of an object whose namespace is gone nothing can be made, and nothing is tried for ever.
 func TestGoneNamespace(t *testing.T) {
-	b := start(t)
-	b.client.PrependReactor("create", "objectsyncs", func(ktesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default")
-	})
-	b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
-	eventually(t, "the intent to go", func() bool {
-		b.store.mu.Lock()
-		defer b.store.mu.Unlock()
-		return len(b.store.pending) == 0
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.client.PrependReactor("create", "objectsyncs", func(ktesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default")
+		})
+		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		wait.True(t, "the intent to go", func() bool {
+			b.store.mu.Lock()
+			defer b.store.mu.Unlock()
+			return len(b.store.pending) == 0
+		})
 	})
 }
 
 // TestEndWritesWhatIsLeft: also what only has another resource version, which waits long otherwise.
 func TestEndWritesWhatIsLeft(t *testing.T) {
-	b := start(t)
-	b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
-	b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v")
-	b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v")
-	eventually(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.version == "v" })
-	eventually(t, "nothing to be left", func() bool { b.store.mu.Lock(); defer b.store.mu.Unlock(); return len(b.store.pending) == 0 })
-	_, before := b.writes()
-	for rv := range 20 {
-		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", fmt.Sprint(10+rv)), "v")
-	}
-	b.store.Sent("n1", ref("default/pod/late", "Pod", "u-2", "0"))
-	b.store.mu.Lock()
-	wait := time.Until(b.store.pending[id{"default", "n1.u-1"}].at)
-	b.store.mu.Unlock()
-	if wait < 30*time.Second {
-		t.Errorf("a status of a pod is written after %v", wait)
-	}
-	b.stop()
-	b.want("ObjectSync default/n1.u-1 v1 Pod web 29 v", "ObjectSync default/n1.u-2 v1 Pod late 0")
-	if _, after := b.writes(); after-before != 2 {
-		t.Errorf("%d patches", after-before)
-	}
-	b.run()
-	want := map[string]string{"default/pod/web": "u-1 29 v", "default/pod/late": "u-2 0 "}
-	if diff := cmp.Diff(want, b.held("n1")); diff != "" {
-		t.Errorf("after a restart (-want +got):\n%s", diff)
-	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t)
+		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v")
+		b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v")
+		wait.True(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.version == "v" })
+		wait.True(t, "nothing to be left", func() bool { b.store.mu.Lock(); defer b.store.mu.Unlock(); return len(b.store.pending) == 0 })
+		_, before := b.writes()
+		for rv := range 20 {
+			b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", fmt.Sprint(10+rv)), "v")
+		}
+		b.store.Sent("n1", ref("default/pod/late", "Pod", "u-2", "0"))
+		b.store.mu.Lock()
+		pause := time.Until(b.store.pending[id{"default", "n1.u-1"}].at)
+		b.store.mu.Unlock()
+		if pause < 30*time.Second {
+			t.Errorf("a status of a pod is written after %v, want 30 s or more", pause)
+		}
+		b.stop()
+		b.want("ObjectSync default/n1.u-1 v1 Pod web 29 v", "ObjectSync default/n1.u-2 v1 Pod late 0")
+		if _, after := b.writes(); after-before != 2 {
+			t.Errorf("%d patches at the end, want 2", after-before)
+		}
+		b.run()
+		want := map[string]string{"default/pod/web": "u-1 29 v", "default/pod/late": "u-2 0 "}
+		if diff := cmp.Diff(want, b.held("n1")); diff != "" {
+			t.Errorf("held after a restart mismatch (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestNeeds(t *testing.T) {
@@ -311,26 +313,29 @@ func TestNeeds(t *testing.T) {
 	} {
 		r := &record{rv: tt.rv, version: tt.version}
 		if got := needs(r, &intent{rv: tt.newRV, version: tt.newDigest}); got != tt.want {
-			t.Errorf("%s: %v", tt.name, got)
+			t.Errorf("%s: needs = %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
 
 // TestRepair: a sync object without a status makes KubeEdge's cloudcore stop, so it gets one.
 func TestRepair(t *testing.T) {
-	b := start(t, syncObject("default", "n1.u-1", "Pod", "web", ""))
-	const repaired = "ObjectSync default/n1.u-1 v1 Pod web 0"
-	eventually(t, "the store to see to it", func() bool { // that it is synced does not say that yet
-		if slices.Equal(b.api(), []string{repaired}) {
-			return true
-		}
-		b.store.mu.Lock()
-		defer b.store.mu.Unlock()
-		in := b.store.pending[id{"default", "n1.u-1"}]
-		return in != nil && in.rv == "0"
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, syncObject("default", "n1.u-1", "Pod", "web", ""))
+		const repaired = "ObjectSync default/n1.u-1 v1 Pod web 0"
+		wait.True(t, "the store to see to it", func() bool { // that it is synced does not say that yet
+			if slices.Equal(b.api(), []string{repaired}) {
+				return true
+			}
+			b.store.mu.Lock()
+			defer b.store.mu.Unlock()
+			in := b.store.pending[id{"default", "n1.u-1"}]
+			return in != nil && in.rv == "0"
+		})
+		b.stop()
+		b.want(repaired)
 	})
-	b.stop()
-	b.want(repaired)
 }
 
 // TestSmallRecords: the cache holds no more of a sync object than it needs.
@@ -341,10 +346,10 @@ func TestSmallRecords(t *testing.T) {
 	}
 	r := got.(*record)
 	if r.key() != (resource.Key{Namespace: "default", Type: "endpointslice", Name: "web"}) || r.state() != (queue.State{UID: "u-1", ResourceVersion: "5"}) || r.node() != "n1" {
-		t.Errorf("record %+v", r)
+		t.Errorf("record %+v, want the endpointslice web of n1 with UID u and version 5", r)
 	}
 	if again, err := trim(r); err != nil || again != got {
-		t.Errorf("trimmed again: %v, %v", again, err)
+		t.Errorf("trimmed again: %v, %v, want %v", again, err, got)
 	}
 	if _, err := trim("nonsense"); err == nil {
 		t.Error("anything is a sync object")

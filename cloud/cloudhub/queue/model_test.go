@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
+
+var long = flag.Bool("long", false, "run the random tests in their long form")
 
 // sent is a message on the way to the peer, or what was acked.
 type sent struct {
@@ -119,7 +122,7 @@ func (w *world) send() {
 		}
 		w.down = append(w.down, m)
 		if _, unacked := w.q.Len(); unacked > 40 {
-			w.t.Fatalf("%d messages wait for an ack", unacked)
+			w.t.Fatalf("%d messages wait for an ack, want at most 40", unacked)
 		}
 	}
 }
@@ -222,9 +225,10 @@ func (w *world) settle() {
 // TestRandomRuns: after any sequence of changes, losses, doubles, refusals and reconnects the peer has what it is
 // to have, the records of a peer without an inventory say so, and nothing is sent any more.
 func TestRandomRuns(t *testing.T) {
-	runs := 3000
-	if testing.Short() {
-		runs = 300
+	t.Parallel()
+	runs := 500
+	if *long {
+		runs = 30000
 	}
 	for seed := range runs {
 		w := newWorld(t, uint64(seed))
@@ -245,10 +249,10 @@ func TestRandomRuns(t *testing.T) {
 			recorded[k] = string(s.UID) + w.desired[k].Version
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("seed %d: the peer's (-desired +peer):\n%s", seed, diff)
+			t.Fatalf("seed %d: the peer's objects mismatch (-desired +peer):\n%s", seed, diff)
 		}
 		if diff := cmp.Diff(want, recorded); diff != "" && !w.inventory {
-			t.Fatalf("seed %d: the records' (-desired +records):\n%s", seed, diff)
+			t.Fatalf("seed %d: the records mismatch (-desired +records):\n%s", seed, diff)
 		}
 		n := w.n
 		for k := range w.desired {
@@ -270,7 +274,12 @@ func TestRandomRuns(t *testing.T) {
 
 // TestNothingTwice: without losses each state goes over once, whatever happens between.
 func TestNothingTwice(t *testing.T) {
-	for seed := range 500 {
+	t.Parallel()
+	runs := 60
+	if *long {
+		runs = 5000
+	}
+	for seed := range runs {
 		w := newWorld(t, uint64(seed*6)) // inventory, no losses
 		once := map[string]bool{}
 		for range 300 {
@@ -282,7 +291,7 @@ func TestNothingTwice(t *testing.T) {
 			for _, m := range w.down[before:] {
 				id := fmt.Sprint(m.key, m.op == Delete, m.state.UID, m.state.Version)
 				if once[id] {
-					t.Fatalf("seed %d: %+v twice", seed, m)
+					t.Fatalf("seed %d: %+v was sent twice, want once", seed, m)
 				}
 				once[id] = true
 			}

@@ -188,7 +188,7 @@ func TestQueue(t *testing.T) {
 				s.line(strings.TrimSpace(line))
 			}
 			if diff := cmp.Diff(tt.want, s.log); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("messages mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -202,7 +202,7 @@ func TestResetOfWhatIsOnTheWay(t *testing.T) {
 	}
 	want := []string{"1 insert av", "2 insert bv", "3 update av", "4 update bv"}
 	if diff := cmp.Diff(want, s.log); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("messages mismatch (-want +got):\n%s", diff)
 	}
 }
 
@@ -222,6 +222,6 @@ func TestIdleQueueIsSmall(t *testing.T) {
 		q.Ack(act.ID, now)
 	}
 	if len(q.held) != 40 || q.order != nil || q.queued != nil || q.flights != nil || q.ids != nil || q.syncing != nil {
-		t.Errorf("at rest: %+v", q)
+		t.Errorf("a queue at rest is %+v, want 40 held objects and nothing else", q)
 	}
 }
