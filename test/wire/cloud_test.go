@@ -130,7 +130,7 @@ func (c *cloudEnd) watchEdges(action clientgotesting.Action) (bool, watch.Interf
 	}), nil
 }
 
-// connect connects an edge, with the headers of KubeEdge's (protocol section 2.1).
+// connect connects an edge, with the headers of KubeEdge's.
 func (c *cloudEnd) connect(ours bool) {
 	c.t.Helper()
 	header := http.Header{wire.HeaderNodeID: {node}, wire.HeaderProjectID: {"e632aba927ea4ac2b575ec1603d56f10"}, "ConnectionUse": {"msg"}}
@@ -203,7 +203,7 @@ func (c *cloudEnd) look(text, want string) (string, error) {
 	if gvr.Group == reliablesyncs.ObjectSyncs.Group {
 		tracker = c.records.Tracker()
 	}
-	return settle(want, func() (string, error) {
+	return settle(c.t, want, func() (string, error) {
 		obj, err := tracker.Get(gvr, parts[3], parts[4])
 		if apierrors.IsNotFound(err) {
 			return "gone", nil

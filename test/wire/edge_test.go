@@ -30,6 +30,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestEdge: what our edge sends to a cloud of KubeEdge, and takes from one. A file whose name begins with "ours" is about a
@@ -109,12 +110,8 @@ func newEdge(t *testing.T, ours bool) *edgeEnd {
 			t.Error(err)
 		}
 	})
-	select {
-	case e.ws = <-accepted:
-		<-ready
-	case <-time.After(patience):
-		t.Fatal("the edge does not connect")
-	}
+	e.ws = wait.Receive(t, "the edge to connect", accepted)
+	wait.Closed(t, "the edge to be ready", ready)
 	return e
 }
 
@@ -158,7 +155,7 @@ func (e *edgeEnd) cloud(ca *wiretest.CA, ours bool) (addr string, accepted chan 
 	return server.Listener.Addr().String(), accepted
 }
 
-// handshake checks the request with which the edge connects (protocol section 2.1).
+// handshake checks the request with which the edge connects.
 func (e *edgeEnd) handshake(r *http.Request) {
 	if r.URL.Path != "/e632aba927ea4ac2b575ec1603d56f10/"+node+"/events" || r.ProtoMajor != 1 {
 		e.t.Errorf("%s %s", r.Proto, r.URL.Path)
@@ -191,16 +188,12 @@ func (e *edgeEnd) do(kind byte, text, want string) (string, error) {
 	case '=':
 		select {
 		case one := <-e.results:
-			select {
-			case text := <-one:
-				return text, nil
-			case <-time.After(patience):
-			}
+			return wait.Receive(e.t, "the result of the call", one), nil
 		default:
 		}
-		return "", errors.New("no call returns")
+		return "", errors.New("there is no call whose result is not known yet")
 	case '@':
-		return settle(want, func() (string, error) {
+		return settle(e.t, want, func() (string, error) {
 			row, err := e.store.Get(e.t.Context(), text)
 			if errors.Is(err, store.ErrNotFound) {
 				return "gone", nil

@@ -31,6 +31,7 @@ import (
 	cloudcerts "github.com/edgecore-io/edgecore/cloud/certificates"
 	edgecerts "github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // began is when the tests of certificates take place.
@@ -215,7 +216,7 @@ func TestHTTPS(t *testing.T) {
 	n.add("# join under a name that is taken")
 	n.add("= %s", outcome(keeper("taken").Join(t.Context(), text)))
 	n.add("# renew")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithCancel(wait.Context(t))
 	defer cancel()
 	keeper(node).Rotate(ctx, cancel)
 	n.golden(t, "ours")

@@ -31,15 +31,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 var update = flag.Bool("update", false, "write what our ends send into the files of testdata")
 
-// patience bounds each wait, quiet is how long nothing more may come at the end.
-const (
-	patience = time.Minute
-	quiet    = 50 * time.Millisecond
-)
+// quiet is how long a conversation listens for messages that should not come after its last line.
+const quiet = 50 * time.Millisecond
 
 // end is one of our two ends, as a conversation sees it.
 type end interface {
@@ -115,6 +114,7 @@ func isOurs(e end, line string) bool {
 // and then the rest by its resource.
 func (c *conversation) await(e end, lines []string) []string {
 	var answers, others, got []string
+	ctx := wait.Context(c.t)
 	for len(answers)+len(others) < len(lines) {
 		select {
 		case frame := <-e.frames():
@@ -126,8 +126,9 @@ func (c *conversation) await(e end, lines []string) []string {
 			} else {
 				others = append(others, frame)
 			}
-		case <-time.After(patience):
-			c.t.Errorf("%d messages came; want %.300s", len(answers)+len(others), strings.Join(lines, "\n"))
+		case <-ctx.Done():
+			c.t.Errorf("%d messages came: %.300s\nwant %d: %.300s", len(answers)+len(others),
+				strings.Join(append(answers, others...), "\n"), len(lines), strings.Join(lines, "\n"))
 			return lines
 		}
 	}
@@ -236,19 +237,33 @@ func files(t *testing.T, folder string) []string {
 }
 
 // settle asks until the answer is as wanted; with -update until it has been the same for a while.
-func settle(want string, ask func() (string, error)) (now string, err error) {
-	const step = 10 * time.Millisecond
-	same, last := 0, ""
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(step) {
-		if now, err = ask(); err != nil || now == want && !*update {
-			return now, err
+func settle(t testing.TB, want string, ask func() (string, error)) (now string, err error) {
+	t.Helper()
+	if *update {
+		return steady(ask)
+	}
+	wait.Until(t, "an answer", func() error {
+		if now, err = ask(); err != nil {
+			return daemon.Fatal(err)
 		}
-		if same++; now != last {
-			same, last = 0, now
+		if now != want {
+			return fmt.Errorf("it is %s, want %s", now, want)
 		}
-		if *update && same > 30 {
-			return now, nil
+		return nil
+	})
+	return now, nil
+}
+
+// steady asks until the answer has been the same for 300 ms.
+func steady(ask func() (string, error)) (now string, err error) {
+	for same, last := 0, ""; same < 30; same, last = same+1, now {
+		if now, err = ask(); err != nil {
+			return "", err
 		}
+		if now != last {
+			same = 0
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	return now, nil
 }

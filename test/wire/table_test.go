@@ -23,7 +23,7 @@ func TestTable(t *testing.T) {
 	}
 	texts, err := filepath.Glob(filepath.Join("testdata", "*", "*.txt"))
 	if err != nil || len(texts) < 75 {
-		t.Fatalf("%d texts, %v", len(texts), err)
+		t.Fatalf("testdata has %d texts, %v, want 75 or more", len(texts), err)
 	}
 	matches := func(pattern, text string) bool {
 		ok, err := filepath.Match(pattern, strings.TrimPrefix(text, "testdata/"))
