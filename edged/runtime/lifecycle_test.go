@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -213,37 +214,52 @@ func TestNewestByAttempt(t *testing.T) {
 // TestCrashLoop: the words and times of a container that crashes, and that a clock which went back does not
 // hold it for years.
 func TestCrashLoop(t *testing.T) {
-	g := newRig(t)
-	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	for range 2 {
-		if err := g.fake.Exit(g.settle(pod).Container("c0").ID, 1); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		g := newDirectRig(t)
+		pod := testPod(v1.RestartPolicyAlways, 0, 1)
+		for range 2 {
+			if err := g.fake.Exit(g.settle(pod).Container("c0").ID, 1); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	res := g.sync(pod)
-	want := observed.Reason{Reason: "CrashLoopBackOff", Message: "back-off 10s restarting failed container=c0 pod=p_default(1)"}
-	if diff := cmp.Diff(want, res.Reasons["c0"]); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	if in := time.Until(res.RetryAt); in <= 0 || in > 10*time.Second || res.Err != nil {
-		t.Errorf("retry in %v, %v", in, res.Err)
-	}
-	if !g.events.has(eventBackOff) {
-		t.Errorf("events %q, want one of BackOff", g.events.list)
-	}
+		res := g.sync(pod)
+		want := observed.Reason{
+			Reason:  "CrashLoopBackOff",
+			Message: "back-off 10s restarting failed container=c0 pod=p_default(1)",
+		}
+		if diff := cmp.Diff(want, res.Reasons["c0"]); diff != "" {
+			t.Errorf("reason mismatch (-want +got):\n%s", diff)
+		}
+		if in := time.Until(res.RetryAt); in != 10*time.Second || res.Err != nil {
+			t.Errorf("retry in %v, %v; want 10s, no error", in, res.Err)
+		}
+		if !g.events.has(eventBackOff) {
+			t.Errorf("events %q, want one of BackOff", g.events.list)
+		}
+	})
 }
 
 func TestBackoffWhenClockWentBack(t *testing.T) {
-	b := newBackoff(5 * time.Minute)
-	future := time.Now().Add(24 * 365 * time.Hour)
-	last := &observed.Container{ID: "x", State: isExited, RestartCount: 2, StartedAt: future.Add(-time.Second), FinishedAt: future}
-	delay, until := b.after("1", "c", 1, last)
-	if in := time.Until(until); delay != 20*time.Second || in > 20*time.Second || in < 10*time.Second {
-		t.Errorf("wait %v, which ends in %v", delay, in)
-	}
-	if _, again := b.after("1", "c", 1, last); !again.Equal(until) {
-		t.Errorf("the end of the wait moves: %v, then %v", until, again)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackoff(5 * time.Minute)
+		future := time.Now().Add(24 * 365 * time.Hour)
+		last := &observed.Container{
+			ID:           "x",
+			State:        isExited,
+			RestartCount: 2,
+			StartedAt:    future.Add(-time.Second),
+			FinishedAt:   future,
+		}
+		const want = 20 * time.Second
+		delay, until := b.after("1", "c", 1, last)
+		if in := time.Until(until); delay != want || in != want {
+			t.Errorf("wait %v, which ends in %v; want %v for both", delay, in, want)
+		}
+		time.Sleep(time.Second)
+		if _, again := b.after("1", "c", 1, last); !again.Equal(until) {
+			t.Errorf("the end of the wait is %v, want %v as before", again, until)
+		}
+	})
 }
 
 // TestSidecars: sidecars come back when they die beside a pod that works, hold up nothing that waited for

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -150,6 +151,9 @@ func onePod(m *Manager, host string, id types.UID) error {
 	return m.RemovePodDir(id)
 }
 
+// long has TestKilledAgent kill many more agents.
+var long = flag.Bool("long", false, "kill many agents, not only a few")
+
 // TestKilledAgent kills an agent at random points of setting volumes up and taking them away, many times: what the one before left,
 // the next one deals with. In the end nothing is mounted, nothing is left, and the node has lost nothing.
 func TestKilledAgent(t *testing.T) {
@@ -161,9 +165,12 @@ func TestKilledAgent(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
-	found := 0
-	for round := range 24 { // after every third, so also the last, all is cleaned up
+	random := rand.New(rand.NewPCG(1, 2))
+	found, rounds := 0, 9
+	if *long {
+		rounds = 120
+	}
+	for round := range rounds { // after every third, so also the last, all is cleaned up
 		killed(t, dir, time.Duration(random.IntN(150))*time.Millisecond)
 		checkPrecious(t, host)
 		if round%3 != 2 {
