@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
@@ -146,42 +147,46 @@ func TestCadvisorMetrics(t *testing.T) {
 }
 
 func TestSummaryHandler(t *testing.T) {
-	m, s := newMachine(t)
-	m.pod("a")
-	m.running("a", "1500000")
-	ask := func(query string) *httptest.ResponseRecorder {
-		w := httptest.NewRecorder()
-		SummaryHandler(s).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/stats/summary"+query, nil))
-		return w
-	}
-	for query, disk := range map[string]bool{"": true, "?only_cpu_and_memory=true": false, "?only_cpu_and_memory=false": true} {
-		w := ask(query)
-		var got statsapi.Summary
-		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
-			t.Fatalf("%q: %d, %v; want no error, OK, \"application/json\"", query, w.Code, err)
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMachine(t)
+		m.pod("a")
+		m.running("a", "1500000")
+		ask := func(query string) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			SummaryHandler(s).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/stats/summary"+query, nil))
+			return w
 		}
-		if (got.Node.Fs != nil) != disk || len(got.Pods) != 1 || *got.Pods[0].Memory.WorkingSetBytes != 4000 {
-			t.Errorf("%q: %+v", query, got)
+		for query, disk := range map[string]bool{"": true, "?only_cpu_and_memory=true": false, "?only_cpu_and_memory=false": true} {
+			w := ask(query)
+			var got statsapi.Summary
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
+				t.Fatalf("%q: %d, %v; want no error, OK, \"application/json\"", query, w.Code, err)
+			}
+			if (got.Node.Fs != nil) != disk || len(got.Pods) != 1 || *got.Pods[0].Memory.WorkingSetBytes != 4000 {
+				t.Errorf("%q: %+v", query, got)
+			}
 		}
-	}
-	if w := ask("?only_cpu_and_memory=often"); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"often": want true or false`) {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	m.write("proc/meminfo", "")
-	s.node.forget()
-	if w := ask(""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "meminfo") {
-		t.Errorf("%d %s, want InternalServerError, \"meminfo\"", w.Code, w.Body)
-	}
+		if w := ask("?only_cpu_and_memory=often"); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"often": want true or false`) {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		m.write("proc/meminfo", "")
+		s.node.forget()
+		if w := ask(""); w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "meminfo") {
+			t.Errorf("%d %s, want InternalServerError, \"meminfo\"", w.Code, w.Body)
+		}
+	})
 }
 
 // A runtime that is down costs the figures that only it has.
 func TestSummaryWithoutRuntime(t *testing.T) {
-	m, s := newMachine(t)
-	m.pod("a")
-	m.running("a", "1500000")
-	m.err = errors.New("connection refused")
-	got, err := s.Summary(t.Context(), false)
-	if err != nil || got.Node.Runtime != nil || *got.Pods[0].Memory.WorkingSetBytes != 4000 || got.Pods[0].EphemeralStorage == nil {
-		t.Errorf("Summary() = %+v, %v; want the pod's measures without those of the runtime", got, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMachine(t)
+		m.pod("a")
+		m.running("a", "1500000")
+		m.err = errors.New("connection refused")
+		got, err := s.Summary(t.Context(), false)
+		if err != nil || got.Node.Runtime != nil || *got.Pods[0].Memory.WorkingSetBytes != 4000 || got.Pods[0].EphemeralStorage == nil {
+			t.Errorf("Summary() = %+v, %v; want the pod's measures without those of the runtime", got, err)
+		}
+	})
 }

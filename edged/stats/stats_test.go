@@ -231,109 +231,115 @@ func TestPods(t *testing.T) {
 
 // On cgroup v1 the figures lie in one hierarchy for each controller.
 func TestPodsOfSeveralHierarchies(t *testing.T) {
-	m, s := newMachine(t)
-	m.unified = false
-	m.pod("a")
-	for _, path := range []string{"kubepods/poduid-a", "kubepods/poduid-a/a-id"} {
-		m.write("cgroup/cpuacct/"+path+"/cpuacct.usage", "5000000\n")
-		m.write("cgroup/memory/"+path+"/memory.usage_in_bytes", "5000\n")
-		m.write("cgroup/memory/"+path+"/memory.stat", "rss 1\ntotal_inactive_file 2000\ntotal_rss 100\ntotal_swap 9\n")
-		m.write("cgroup/memory/"+path+"/memory.limit_in_bytes", "9223372036854771712\n")
-		m.write("cgroup/pids/"+path+"/pids.current", "2\n")
-	}
-	got, err := s.PodsMemory(t.Context())
-	want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 3000, Processes: 2}}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Fatalf("%v (-want +got):\n%s", err, diff)
-	}
-	summary, err := s.Summary(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := summary.Pods[0].Containers[0]
-	if *c.CPU.UsageCoreNanoSeconds != 5000000 || c.Memory.AvailableBytes != nil || *c.Memory.RSSBytes != 100 || *c.Swap.SwapUsageBytes != 9 {
-		t.Errorf("container %+v %+v %+v, want 5000000, nil, 100, 9", c.CPU, c.Memory, c.Swap)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMachine(t)
+		m.unified = false
+		m.pod("a")
+		for _, path := range []string{"kubepods/poduid-a", "kubepods/poduid-a/a-id"} {
+			m.write("cgroup/cpuacct/"+path+"/cpuacct.usage", "5000000\n")
+			m.write("cgroup/memory/"+path+"/memory.usage_in_bytes", "5000\n")
+			m.write("cgroup/memory/"+path+"/memory.stat", "rss 1\ntotal_inactive_file 2000\ntotal_rss 100\ntotal_swap 9\n")
+			m.write("cgroup/memory/"+path+"/memory.limit_in_bytes", "9223372036854771712\n")
+			m.write("cgroup/pids/"+path+"/pids.current", "2\n")
+		}
+		got, err := s.PodsMemory(t.Context())
+		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 3000, Processes: 2}}
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Fatalf("%v (-want +got):\n%s", err, diff)
+		}
+		summary, err := s.Summary(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := summary.Pods[0].Containers[0]
+		if *c.CPU.UsageCoreNanoSeconds != 5000000 || c.Memory.AvailableBytes != nil || *c.Memory.RSSBytes != 100 || *c.Swap.SwapUsageBytes != 9 {
+			t.Errorf("container %+v %+v %+v, want 5000000, nil, 100, 9", c.CPU, c.Memory, c.Swap)
+		}
+	})
 }
 
 // A container without a cgroup on the host, as in a virtual machine, has what the runtime says.
 func TestPodsWithoutCgroups(t *testing.T) {
-	m, s := newMachine(t)
-	s.opts.PodCgroup = nil
-	m.pod("a")
-	m.pod("silent")
-	value := func(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
-	m.stats = []*runtimeapi.ContainerStats{{
-		Attributes: &runtimeapi.ContainerAttributes{Id: "a-id"}, Cpu: &runtimeapi.CpuUsage{UsageCoreNanoSeconds: value(77)},
-		Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: value(600), AvailableBytes: value(400)},
-	}}
-	got, err := s.PodsMemory(t.Context())
-	want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 600}, {UID: "uid-silent", Namespace: "default", Name: "silent"}}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Fatalf("%v (-want +got):\n%s", err, diff)
-	}
-	summary, err := s.Summary(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if mem := summary.Pods[0].Containers[0].Memory; *mem.AvailableBytes != 400 || *mem.UsageBytes != 600 {
-		t.Errorf("memory %+v, want 400, 600", mem)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMachine(t)
+		s.opts.PodCgroup = nil
+		m.pod("a")
+		m.pod("silent")
+		value := func(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
+		m.stats = []*runtimeapi.ContainerStats{{
+			Attributes: &runtimeapi.ContainerAttributes{Id: "a-id"}, Cpu: &runtimeapi.CpuUsage{UsageCoreNanoSeconds: value(77)},
+			Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: value(600), AvailableBytes: value(400)},
+		}}
+		got, err := s.PodsMemory(t.Context())
+		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 600}, {UID: "uid-silent", Namespace: "default", Name: "silent"}}
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Fatalf("%v (-want +got):\n%s", err, diff)
+		}
+		summary, err := s.Summary(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mem := summary.Pods[0].Containers[0].Memory; *mem.AvailableBytes != 400 || *mem.UsageBytes != 600 {
+			t.Errorf("memory %+v, want 400, 600", mem)
+		}
+	})
 }
 
 func TestSummary(t *testing.T) {
-	m, s := newMachine(t)
-	m.pod("a")
-	m.running("a", "1000")
-	m.write("cgroup/kubepods/poduid-a/pause/cgroup.procs", "17\n18\n")
-	m.write("proc/17/net/dev", strings.Replace(netDev, "wlan0", "net1", 1))
-	pending := m.pod("pending")
-	pending.Status.ContainerStatuses = nil
-	firstSummary(t, m, s)
-	got, err := s.Summary(t.Context(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.Node.NodeName != "node1" || *got.Node.Memory.AvailableBytes != 500<<10 || *got.Node.Memory.RSSBytes != 300<<10 || *got.Node.CPU.UsageCoreNanoSeconds != 1e9 || got.Node.CPU.UsageNanoCores == nil {
-		t.Errorf("node %+v %+v", got.Node.Memory, got.Node.CPU)
-	}
-	if *got.Node.Rlimit.MaxPID != 15000 || *got.Node.Rlimit.NumOfRunningProcesses != 135 || *got.Node.Swap.SwapUsageBytes != 30<<10 {
-		t.Errorf("node %+v %+v", got.Node.Rlimit, got.Node.Swap)
-	}
-	if fs := got.Node.Fs; *fs.CapacityBytes == 0 || *fs.UsedBytes != *fs.CapacityBytes-*fs.AvailableBytes || *got.Node.Runtime.ImageFs.UsedBytes != 7000 || got.Node.Runtime.ContainerFs == nil {
-		t.Errorf("file systems %+v %+v", fs, got.Node.Runtime)
-	}
-	if len(got.Pods) != 1 {
-		t.Fatalf("%d pods; the one that has not begun uses nothing, want one", len(got.Pods))
-	}
-	p := got.Pods[0]
-	if diff := cmp.Diff(statsapi.PodReference{Name: "a", Namespace: "default", UID: "uid-a"}, p.PodRef); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if *p.Memory.WorkingSetBytes != 4000 || p.Memory.AvailableBytes != nil || *p.ProcessStats.ProcessCount != 4 || p.Memory.PSI.Some.Avg10 != .5 || *p.Memory.MajorPageFaults != 1 {
-		t.Errorf("pod %+v, want 4000, nil, 4, %v, 1", p.Memory, .5)
-	}
-	if p.Network.Name != "eth0" || *p.Network.RxBytes != 11 || len(p.Network.Interfaces) != 2 {
-		t.Errorf("network %+v, want \"eth0\", 11, 2 of them", p.Network)
-	}
-	c := p.Containers[0]
-	if c.Name != "main" || *c.Memory.WorkingSetBytes != 3000 || *c.Memory.AvailableBytes != 7000 || c.StartTime.Unix() != 1700000100 || *c.Logs.UsedBytes != 0 || *c.Rootfs.CapacityBytes == 0 {
-		t.Errorf("container %+v", c)
-	}
-	if *p.EphemeralStorage.UsedBytes != 4096 || *p.EphemeralStorage.InodesUsed != 2 {
-		t.Errorf("ephemeral storage %d bytes, %d inodes; what lies in memory is not on the disk; want 4096, 2",
-			*p.EphemeralStorage.UsedBytes, *p.EphemeralStorage.InodesUsed)
-	}
-	var names []string
-	for _, v := range p.VolumeStats {
-		names = append(names, v.Name)
-	}
-	if diff := cmp.Diff([]string{"data", "token", "disk"}, names); diff != "" || p.VolumeStats[2].PVCRef.Name != "claim" || *p.VolumeStats[2].UsedBytes != 40 {
-		t.Errorf("volumes %s", diff)
-	}
-	if p.VolumeStats[0].CapacityBytes == nil {
-		t.Error("a volume without the capacity of its file system")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMachine(t)
+		m.pod("a")
+		m.running("a", "1000")
+		m.write("cgroup/kubepods/poduid-a/pause/cgroup.procs", "17\n18\n")
+		m.write("proc/17/net/dev", strings.Replace(netDev, "wlan0", "net1", 1))
+		pending := m.pod("pending")
+		pending.Status.ContainerStatuses = nil
+		firstSummary(t, m, s)
+		got, err := s.Summary(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Node.NodeName != "node1" || *got.Node.Memory.AvailableBytes != 500<<10 || *got.Node.Memory.RSSBytes != 300<<10 || *got.Node.CPU.UsageCoreNanoSeconds != 1e9 || got.Node.CPU.UsageNanoCores == nil {
+			t.Errorf("node %+v %+v", got.Node.Memory, got.Node.CPU)
+		}
+		if *got.Node.Rlimit.MaxPID != 15000 || *got.Node.Rlimit.NumOfRunningProcesses != 135 || *got.Node.Swap.SwapUsageBytes != 30<<10 {
+			t.Errorf("node %+v %+v", got.Node.Rlimit, got.Node.Swap)
+		}
+		if fs := got.Node.Fs; *fs.CapacityBytes == 0 || *fs.UsedBytes != *fs.CapacityBytes-*fs.AvailableBytes || *got.Node.Runtime.ImageFs.UsedBytes != 7000 || got.Node.Runtime.ContainerFs == nil {
+			t.Errorf("file systems %+v %+v", fs, got.Node.Runtime)
+		}
+		if len(got.Pods) != 1 {
+			t.Fatalf("%d pods; the one that has not begun uses nothing, want one", len(got.Pods))
+		}
+		p := got.Pods[0]
+		if diff := cmp.Diff(statsapi.PodReference{Name: "a", Namespace: "default", UID: "uid-a"}, p.PodRef); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if *p.Memory.WorkingSetBytes != 4000 || p.Memory.AvailableBytes != nil || *p.ProcessStats.ProcessCount != 4 || p.Memory.PSI.Some.Avg10 != .5 || *p.Memory.MajorPageFaults != 1 {
+			t.Errorf("pod %+v, want 4000, nil, 4, %v, 1", p.Memory, .5)
+		}
+		if p.Network.Name != "eth0" || *p.Network.RxBytes != 11 || len(p.Network.Interfaces) != 2 {
+			t.Errorf("network %+v, want \"eth0\", 11, 2 of them", p.Network)
+		}
+		c := p.Containers[0]
+		if c.Name != "main" || *c.Memory.WorkingSetBytes != 3000 || *c.Memory.AvailableBytes != 7000 || c.StartTime.Unix() != 1700000100 || *c.Logs.UsedBytes != 0 || *c.Rootfs.CapacityBytes == 0 {
+			t.Errorf("container %+v", c)
+		}
+		if *p.EphemeralStorage.UsedBytes != 4096 || *p.EphemeralStorage.InodesUsed != 2 {
+			t.Errorf("ephemeral storage %d bytes, %d inodes; what lies in memory is not on the disk; want 4096, 2",
+				*p.EphemeralStorage.UsedBytes, *p.EphemeralStorage.InodesUsed)
+		}
+		var names []string
+		for _, v := range p.VolumeStats {
+			names = append(names, v.Name)
+		}
+		if diff := cmp.Diff([]string{"data", "token", "disk"}, names); diff != "" || p.VolumeStats[2].PVCRef.Name != "claim" || *p.VolumeStats[2].UsedBytes != 40 {
+			t.Errorf("volumes %s", diff)
+		}
+		if p.VolumeStats[0].CapacityBytes == nil {
+			t.Error("a volume without the capacity of its file system")
+		}
+	})
 }
 
 // firstSummary shows that a first summary samples twice, and has usages.

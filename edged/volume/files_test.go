@@ -202,6 +202,7 @@ func TestUpdate(t *testing.T) {
 
 // A reader who goes through "..data" once sees all files of one generation, however often they change.
 func TestUpdateIsAtomic(t *testing.T) {
+	t.Parallel()
 	m, o := start(t)
 	pod := podWith(configMapVolume("c"))
 	value := func(i int) *v1.ConfigMap {

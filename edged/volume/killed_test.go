@@ -157,6 +157,7 @@ var long = flag.Bool("long", false, "kill many agents, not only a few")
 // TestKilledAgent kills an agent at random points of setting volumes up and taking them away, many times: what the one before left,
 // the next one deals with. In the end nothing is mounted, nothing is left, and the node has lost nothing.
 func TestKilledAgent(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	host := filepath.Join(dir, "host")
 	must(t, os.MkdirAll(filepath.Join(host, "sub"), 0o755), os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o644), os.WriteFile(filepath.Join(host, "sub/precious"), []byte("x"), 0o644))

@@ -115,6 +115,7 @@ func TestSetOwnershipOnRootMismatch(t *testing.T) {
 
 // A container can nest folders without end, and make files that even root may not change.
 func TestSetOwnershipOfHostileTree(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "fixed"), nil, 0o600))
 	must(t, setFlags(filepath.Join(dir, "fixed"), fsImmutable))

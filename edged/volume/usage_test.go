@@ -43,6 +43,7 @@ func TestDiskUsage(t *testing.T) {
 }
 
 func TestDiskUsageOfDeepTree(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	at, err := unix.Open(dir, unix.O_PATH, 0)
 	must(t, err)
