@@ -9,14 +9,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const mib = 1 << 20
@@ -24,13 +25,20 @@ const mib = 1 << 20
 // TestImages fills the disk of a node with images, and then asks by hand.
 func TestImages(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, 256*mib, map[string]any{
-		"imageMinimumGCAge": "0s", "imageGCHighThresholdPercent": 70, "imageGCLowThresholdPercent": 50,
-		"evictionHard": map[string]any{"memory.available": "1Mi"}, // evictions, which remove images too, are shown elsewhere
+	n := &node{registry: newMirror(t)}
+	n.Node = env.StartNode(t, built, env.NodeOptions{
+		Runtime: testenv.Options{Root: smallDisk(t, 256*mib)},
+		Agent: agent.Options{Kubelet: map[string]any{
+			"imageMinimumGCAge":           "0s",
+			"imageGCHighThresholdPercent": 70,
+			"imageGCLowThresholdPercent":  50,
+			// Evictions, which remove images too, are shown elsewhere.
+			"evictionHard": map[string]any{"memory.available": "1Mi"},
+		}},
 	})
-	t.Run("give way when the disk fills", func(t *testing.T) { n.t = t; giveWay(t, n) })
-	t.Run("come from a file and go by hand", func(t *testing.T) { n.t = t; byHand(t, n) })
-	t.Run("go when there is not a byte left", func(t *testing.T) { n.t = t; fullDisk(t, n) })
+	t.Run("give way when the disk fills", func(t *testing.T) { giveWay(t, n.with(t)) })
+	t.Run("come from a file and go by hand", func(t *testing.T) { byHand(t, n.with(t)) })
+	t.Run("go when there is not a byte left", func(t *testing.T) { fullDisk(t, n.with(t)) })
 }
 
 // giveWay: images go in the order of their last use, the collection stops when there is room, and what anybody needs stays.
@@ -38,19 +46,19 @@ func giveWay(t *testing.T, n *node) {
 	const layer = 12 * mib
 	stays := n.registry.push(t, "stays", layer)
 	kept := n.registry.push(t, "kept", layer)
-	n.run("images", "keep", n.registry.host+"/kept:*")
-	n.manifest("stays", pod("stays", stays, forever))
-	n.running("stays")
-	n.run("images", "pull", kept)
+	n.Command("images", "keep", n.registry.host+"/kept:*")
+	n.Manifest("stays", pod("stays", stays, env.Forever))
+	n.Running("stays")
+	n.Command("images", "pull", kept)
 
 	// Pods come and go until the disk is full enough. The first one comes again, and is not the oldest any more.
 	var order []string
 	use := func(k int, image string) {
 		name := fmt.Sprintf("filler%d", k)
-		n.manifest(name, pod(name, image, forever))
-		n.running(name)
-		n.remove(name)
-		n.gone(name)
+		n.Manifest(name, pod(name, image, env.Forever))
+		n.Running(name)
+		n.Remove(name)
+		n.Gone(name)
 		order = append(slices.DeleteFunc(order, func(have string) bool { return have == image }), image)
 	}
 	before := n.usedPercent(0)
@@ -69,15 +77,15 @@ func giveWay(t *testing.T, n *node) {
 		}
 	}
 	t.Logf("%d images of 2 x %d MiB fill the disk from %d%% to %d%%", len(order), layer/mib, before, n.usedPercent(0))
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "the collection", func() error {
 		if used := n.usedPercent(0); used > 50 {
-			return fmt.Errorf("the disk is %d%% full", used)
+			return fmt.Errorf("the disk is %d%% full, want at most 50%%", used)
 		}
 		return nil
 	})
 	// It may be in the middle of one.
 	var left []string
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "the images of least recent use to be gone", func() error {
 		have := n.images()
 		first := slices.IndexFunc(order, func(image string) bool { return have[image] })
 		if first <= 0 {
@@ -100,72 +108,57 @@ func giveWay(t *testing.T, n *node) {
 			t.Errorf("%s is gone: it is needed", image)
 		}
 	}
-	n.running("stays")
+	n.Running("stays")
 }
 
 // archiveOf writes a file with an image, as docker save does.
 func archiveOf(t *testing.T, image string) string {
 	t.Helper()
 	ref, err := name.NewTag(image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	file := filepath.Join(t.TempDir(), "app.tar")
-	if err := tarball.WriteToFile(file, ref, demo(t, mib)); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, tarball.WriteToFile(file, ref, demo(t, mib)))
 	return file
 }
 
 // TestImport2: a containerd 2 takes a file, too, and a pod runs of it.
 func TestImport2(t *testing.T) {
 	t.Parallel()
-	if binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	ctrd := testenv.StartContainerd(t, testenv.Options{Containerd2: true})
-	n := &node{Agent: testenv.StartAgent(t, ctrd, agent.Options{Binary: binary.path}), t: t, ctrd: ctrd, cri: testenv.Dial(t, ctrd)}
+	n := &node{Node: env.StartNode(t, built, env.NodeOptions{Runtime: testenv.Options{Containerd2: true}})}
 	const site = "site.example.com/app:1"
 	plain := archiveOf(t, site)
 	data, err := os.ReadFile(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	f, err := os.Create(plain + ".gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	w := gzip.NewWriter(f)
-	if _, err := w.Write(data); err != nil {
-		t.Fatal(err)
+	_, err = w.Write(data)
+	env.Must(t, err)
+	env.Must(t, errors.Join(w.Close(), f.Close()))
+	if out := n.Command("images", "import", "--keep=false", plain+".gz"); !strings.Contains(out, "Imported "+site) {
+		t.Errorf("edgecore images import printed %q, want %q in it", out, "Imported "+site)
 	}
-	if err := errors.Join(w.Close(), f.Close()); err != nil {
-		t.Fatal(err)
+	if out := n.Command("images", "keep"); out != "" {
+		t.Errorf("edgecore images keep printed %q, want nothing", out)
 	}
-	if out := n.run("images", "import", "--keep=false", plain+".gz"); !strings.Contains(out, "Imported "+site) {
-		t.Error(out)
-	}
-	if out := n.run("images", "keep"); out != "" {
-		t.Errorf("the image is kept, and was not to be: %s", out)
-	}
-	n.manifest("site", pod("site", site, forever))
-	n.running("site")
-	out := n.run("images", "prune")
+	n.Manifest("site", pod("site", site, env.Forever))
+	n.Running("site")
+	out := n.Command("images", "prune")
 	if have := n.images(); !have[site] || !have[images.Pause] || have[images.Volume] {
-		t.Errorf("%v\n%s", have, out)
+		t.Errorf("after prune there are %v, want %s and %s, and not %s\n%s", have, site, images.Pause, images.Volume, out)
 	}
 }
 
 // byHand: a file brings an image which a pod then runs, and prune removes all that nobody needs and nothing else.
 func byHand(t *testing.T, n *node) {
 	const site = "site.example.com/app:1"
-	if out := n.run("images", "import", archiveOf(t, site)); !strings.Contains(out, "Imported "+site) {
-		t.Errorf("import: %s", out)
+	if out := n.Command("images", "import", archiveOf(t, site)); !strings.Contains(out, "Imported "+site) {
+		t.Errorf("edgecore images import printed %q, want %q in it", out, "Imported "+site)
 	}
-	if out := n.run("images", "keep"); !strings.Contains(out, site+"\n") {
-		t.Errorf("an imported image is not kept: %s", out)
+	if out := n.Command("images", "keep"); !strings.Contains(out, site+"\n") {
+		t.Errorf("edgecore images keep printed %q, want the imported %s in it", out, site)
 	}
-	list := n.run("images", "list")
+	list := n.Command("images", "list")
 	spare := ""
 	for image := range n.images() {
 		if strings.Contains(image, "/filler") {
@@ -179,30 +172,26 @@ func byHand(t *testing.T, n *node) {
 			t.Errorf("%s is to be needed by %s:\n%s", image, need, list)
 		}
 	}
-	n.manifest("site", pod("site", site, forever))
-	n.running("site")
+	n.Manifest("site", pod("site", site, env.Forever))
+	n.Running("site")
 
 	if out, err := n.Run(t.Context(), "images", "import", n.Config()); err == nil || !strings.Contains(out, "no archive of images") {
-		t.Errorf("a text file was imported: %s", out)
+		t.Errorf("import of a text file: %v, %s; want an error that says so", err, out)
 	}
 	if out, err := n.Run(t.Context(), "images", "pull", n.registry.host+"/nothing:1"); err == nil || !strings.Contains(out, "not found") {
-		t.Errorf("what is not there was pulled: %s", out)
+		t.Errorf("pull of an image that is not there: %v, %s; want an error that says so", err, out)
 	}
 	before := n.images()
-	if out := n.run("images", "prune", "--dry-run"); !strings.Contains(out, "Would remove "+spare) || len(n.images()) != len(before) {
-		t.Errorf("dry run: %s", out)
+	if out := n.Command("images", "prune", "--dry-run"); !strings.Contains(out, "Would remove "+spare) || len(n.images()) != len(before) {
+		t.Errorf("prune --dry-run printed %q and left %v, want %s in it and %v", out, n.images(), spare, before)
 	}
-	if err := n.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, n.Stop(t.Context()))
 	if out, err := n.Run(t.Context(), "images", "prune"); err == nil || !strings.Contains(out, "nothing was removed") || len(n.images()) != len(before) {
-		t.Errorf("images were removed without asking which pods there are: %s", out)
+		t.Errorf("prune without the agent: %v, %s, and left %v; want an error and %v", err, out, n.images(), before)
 	}
-	if err := n.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.running("stays", "site")
-	out := n.run("images", "prune")
+	env.Must(t, n.Start(t.Context()))
+	n.Running("stays", "site")
+	out := n.Command("images", "prune")
 	have := n.images()
 	for _, image := range []string{site, images.Pause, n.registry.host + "/stays:1", n.registry.host + "/kept:1"} {
 		if !have[image] {
@@ -210,21 +199,19 @@ func byHand(t *testing.T, n *node) {
 		}
 	}
 	if len(have) != 4 {
-		t.Errorf("there is more than what is needed: %v\n%s", have, out)
+		t.Errorf("after prune there are %v, want the 4 that are needed\n%s", have, out)
 	}
-	n.running("stays", "site")
+	n.Running("stays", "site")
 }
 
 // fullDisk: on a disk without a free byte images still go, those that are needed stay, the pods run on, and what stands in the way
-// is said until it is gone. What has the agent look is a change of its configuration.
+// is said until it is gone. What has the agent look is a change of its configuration and a SIGHUP.
 func fullDisk(t *testing.T, n *node) {
 	spare := n.registry.push(t, "spare", 12*mib)
-	n.run("images", "pull", spare)
-	ballast := filepath.Join(n.ctrd.Root, "containerd", "ballast")
+	n.Command("images", "pull", spare)
+	ballast := filepath.Join(n.Containerd.Root, "containerd", "ballast")
 	f, err := os.Create(ballast)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	for piece := make([]byte, mib); ; {
 		if _, err := f.Write(piece); err != nil {
@@ -235,7 +222,7 @@ func fullDisk(t *testing.T, n *node) {
 		}
 	}
 	if used := n.usedPercent(0); used != 100 {
-		t.Fatalf("the disk is %d%% full", used)
+		t.Fatalf("the disk is %d%% full, want 100%%", used)
 	}
 	threshold := func(from, to int) {
 		t.Helper()
@@ -244,13 +231,11 @@ func fullDisk(t *testing.T, n *node) {
 		if err == nil {
 			err = os.WriteFile(n.Config(), []byte(strings.Replace(string(data), fmt.Sprint(key, from), fmt.Sprint(key, to), 1)), 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, err)
 	}
 	condition := func(want bool) {
 		t.Helper()
-		testenv.Poll(t, patience, func() error {
+		wait.Until(t, fmt.Sprintf("condition ImagesFillDisk to be %v", want), func() error {
 			status, err := n.Get(t.Context(), "/status")
 			if err == nil && strings.Contains(status, "ImagesFillDisk") != want {
 				err = fmt.Errorf("condition ImagesFillDisk is to be there: %v; %s", want, status)
@@ -263,39 +248,31 @@ func fullDisk(t *testing.T, n *node) {
 	have := n.images()
 	for image, stays := range map[string]bool{spare: false, images.Pause: true, n.registry.host + "/stays:1": true, n.registry.host + "/kept:1": true} {
 		if have[image] != stays {
-			t.Errorf("%s is to be there: %v", image, stays)
+			t.Errorf("image %s is there: %v, want %v", image, have[image], stays)
 		}
 	}
 	if events, err := n.Get(t.Context(), "/events"); err != nil || !strings.Contains(events, "FreeDiskSpaceFailed") {
 		t.Errorf("no event on the node, %v: %s", err, events)
 	}
-	n.running("stays", "site")
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	n.Running("stays", "site")
+	env.Must(t, os.Remove(ballast))
+	env.Must(t, f.Close())
 	threshold(71, 70)
 	condition(false)
 }
 
 // TestKeepListStaysReadable: what a person wrote into the keep list stays in it.
 func TestKeepListStaysReadable(t *testing.T) {
-	if binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	a, err := agent0(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, err := agent.New(agent.Options{
+		Binary:     built.Edge,
+		Dir:        t.TempDir(),
+		Endpoint:   "unix:///run/nobody.sock",
+		CgroupRoot: "/none",
+	})
+	env.Must(t, err)
 	file := filepath.Join(a.Dir, "root", "images.keep")
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte("# why: no link in winter\nexample.com/a:1 # the app"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	env.Must(t, os.WriteFile(file, []byte("# why: no link in winter\nexample.com/a:1 # the app"), 0o644))
 	for _, args := range [][]string{{"images", "keep", "example.com/b:1"}, {"images", "keep", "--drop", "example.com/c:1"}} {
 		if out, err := a.Run(t.Context(), args...); err != nil {
 			t.Errorf("%v: %v: %s", args, err, out)
@@ -303,10 +280,9 @@ func TestKeepListStaysReadable(t *testing.T) {
 	}
 	data, err := os.ReadFile(file)
 	if want := "# why: no link in winter\nexample.com/a:1 # the app\nexample.com/b:1\n"; err != nil || string(data) != want {
-		t.Errorf("%q, %v", data, err)
+		t.Errorf("the keep list is %q (%v), want %q", data, err, want)
 	}
-	start := time.Now()
 	if out, err := a.Run(t.Context(), "images", "list"); err == nil || !strings.Contains(out, "does not answer at unix:///run/nobody.sock") {
-		t.Errorf("no runtime, after %v: %s", time.Since(start), out)
+		t.Errorf("edgecore images list without a runtime: %v, %s; want an error that says so", err, out)
 	}
 }

@@ -11,24 +11,21 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestClear: dead containers go as the configuration says, and whatever earlier pods left behind goes when the agent starts.
 func TestClear(t *testing.T) {
 	t.Parallel()
-	if binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	ctrd := testenv.StartContainerd(t, testenv.Options{})
-	a := testenv.StartAgent(t, ctrd, agent.Options{
-		Binary: binary.path, Edged: map[string]any{"maxPerPodContainerCount": 0}, Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}},
-	})
-	n := &node{Agent: a, t: t, ctrd: ctrd, cri: testenv.Dial(t, ctrd)}
-	t.Run("dead containers", func(t *testing.T) { n.t = t; deadContainers(t, n) })
-	t.Run("what pods left behind", func(t *testing.T) { n.t = t; leftBehind(t, n) })
+	n := &node{Node: env.StartNode(t, built, env.NodeOptions{Agent: agent.Options{
+		Edged:   map[string]any{"maxPerPodContainerCount": 0},
+		Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}},
+	}})}
+	t.Run("dead containers", func(t *testing.T) { deadContainers(t, n.with(t)) })
+	t.Run("what pods left behind", func(t *testing.T) { leftBehind(t, n.with(t)) })
 }
 
 const scratch = `    volumeMounts: [{name: scratch, mountPath: /scratch}, {name: memory, mountPath: /memory}]
@@ -38,13 +35,11 @@ const scratch = `    volumeMounts: [{name: scratch, mountPath: /scratch}, {name:
 
 // containers are those of a pod, dead ones too, by their ids.
 func (n *node) containers(uid string) map[string]runtimeapi.ContainerState {
-	n.t.Helper()
-	list, err := n.cri.ListContainers(n.t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
+	n.T.Helper()
+	list, err := n.CRI.ListContainers(n.T.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid},
 	}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	env.Must(n.T, err)
 	states := map[string]runtimeapi.ContainerState{}
 	for _, c := range list.Containers {
 		states[c.Id] = c.State
@@ -55,14 +50,10 @@ func (n *node) containers(uid string) map[string]runtimeapi.ContainerState {
 // deadContainers: with maxPerPodContainerCount 0 none is kept beside the one that runs, and what happened stays in the status; the
 // newest attempt of a pod that has ended goes, too.
 func deadContainers(t *testing.T, n *node) {
-	n.manifest("crashes", pod("crashes", images.Demo, "echo x >> /scratch/n; [ $(wc -l < /scratch/n) -gt 3 ] || exit 3; "+forever, scratch))
-	n.manifest("ends", strings.Replace(pod("ends", images.Demo, "echo bye; exit 0"), "spec:\n", "spec:\n  restartPolicy: Never\n", 1))
+	n.Manifest("crashes", pod("crashes", images.Demo, "echo x >> /scratch/n; [ $(wc -l < /scratch/n) -gt 3 ] || exit 3; "+env.Forever, scratch))
+	n.Manifest("ends", strings.Replace(pod("ends", images.Demo, "echo bye; exit 0"), "spec:\n", "spec:\n  restartPolicy: Never\n", 1))
 	var crashed, ended *v1.Pod
-	testenv.Poll(t, patience, func() error {
-		pods, err := n.Pods(t.Context())
-		if err != nil {
-			return err
-		}
+	n.Until("three crashes, and the other pod's end", func(pods map[string]*v1.Pod) error {
 		if crashed = pods["crashes"]; crashed == nil || len(crashed.Status.ContainerStatuses) == 0 || crashed.Status.ContainerStatuses[0].RestartCount < 3 {
 			return fmt.Errorf("pod crashes has not crashed often enough: %+v", crashed)
 		}
@@ -71,8 +62,8 @@ func deadContainers(t *testing.T, n *node) {
 		}
 		return nil
 	})
-	n.running("crashes")
-	testenv.Poll(t, patience, func() error {
+	n.Running("crashes")
+	wait.Until(t, "dead containers to go", func() error {
 		for uid, want := range map[string]int{string(crashed.UID): 1, string(ended.UID): 0} {
 			if have := n.containers(uid); len(have) != want {
 				return fmt.Errorf("pod %s has containers %v, want %d", uid, have, want)
@@ -81,25 +72,23 @@ func deadContainers(t *testing.T, n *node) {
 		return nil
 	})
 	pods, err := n.Pods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	st := pods["crashes"].Status.ContainerStatuses[0]
 	if last := st.LastTerminationState.Terminated; st.RestartCount != 3 || last == nil || last.ExitCode != 3 {
-		t.Errorf("the status forgot what happened: %+v", st)
+		t.Errorf("status is %+v, want 3 restarts, the last after exit code 3", st)
 	}
 	if st := pods["ends"].Status; st.Phase != v1.PodSucceeded || st.ContainerStatuses[0].State.Terminated == nil {
-		t.Errorf("the status of the pod that ended forgot it: %+v", st)
+		t.Errorf("status of the pod that ended is %+v, want Succeeded with a terminated container", st)
 	}
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "logs of dead containers to go", func() error {
 		logs, err := filepath.Glob(filepath.Join(n.PodLogs(), "default_crashes-*", "main", "*.log"))
 		if err == nil && len(logs) != 1 {
-			err = fmt.Errorf("logs of dead containers stay: %v", logs)
+			err = fmt.Errorf("there are %v, want one", logs)
 		}
 		return err
 	})
-	n.remove("ends")
-	n.gone("ends")
+	n.Remove("ends")
+	n.Gone("ends")
 }
 
 // plant makes what a pod would have left behind that nobody remembers: a folder with a mount, logs, a cgroup, a link.
@@ -108,28 +97,18 @@ func plant(t *testing.T, n *node, like, uid string) (link string) {
 	mounted := filepath.Join(n.Dir, "root", "pods", uid, "volumes", "kubernetes.io~empty-dir", "memory")
 	logs := filepath.Join(n.PodLogs(), "default_planted_"+uid, "main")
 	for _, dir := range []string{mounted, logs} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, os.MkdirAll(dir, 0o755))
 	}
-	if err := unix.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatal(err)
-	}
-	groups, err := n.ctrd.PodCgroups()
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, unix.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"))
+	groups, err := n.Containerd.PodCgroups()
+	env.Must(t, err)
 	for _, g := range groups {
 		if strings.Contains(filepath.Base(g), like) {
-			if err := os.Mkdir(filepath.Join(filepath.Dir(g), strings.ReplaceAll(filepath.Base(g), like, uid)), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			env.Must(t, os.Mkdir(filepath.Join(filepath.Dir(g), strings.ReplaceAll(filepath.Base(g), like, uid)), 0o755))
 		}
 	}
 	link = filepath.Join("/var/log/containers", "planted_default_main-"+uid+".log")
-	if err := os.Symlink(filepath.Join(n.PodLogs(), "default_vanished_"+uid, "main", "0.log"), link); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, os.Symlink(filepath.Join(n.PodLogs(), "default_vanished_"+uid, "main", "0.log"), link))
 	t.Cleanup(func() {
 		if err := os.Remove(link); err != nil && !os.IsNotExist(err) {
 			t.Error(err)
@@ -141,36 +120,30 @@ func plant(t *testing.T, n *node, like, uid string) (link string) {
 // leftBehind: pods whose containers somebody took away, and pods that nobody has ever heard of, leave nothing behind; a pod that
 // runs is not touched.
 func leftBehind(t *testing.T, n *node) {
-	n.manifest("goes", pod("goes", images.Demo, forever, scratch))
-	goes := n.running("goes")
-	stays := n.running("crashes")
+	n.Manifest("goes", pod("goes", images.Demo, env.Forever, scratch))
+	goes := n.Running("goes")["goes"]
+	stays := n.Running("crashes")["crashes"]
 	lives := n.containers(string(stays.UID))
 	const planted = "0a1b2c3d-0000-4000-8000-00000000c0de"
-	if err := n.Kill9(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	n.remove("goes")
-	list, err := n.cri.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(goes.UID)}}})
+	env.Must(t, n.Kill9(t.Context()))
+	n.Remove("goes")
+	list, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(goes.UID)}}})
 	if err != nil || len(list.Items) != 1 {
-		t.Fatal(list, err)
+		t.Fatalf("sandboxes of pod goes: %v (%v), want one", list, err)
 	}
 	id := list.Items[0].Id
-	if _, err := n.cri.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.cri.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = n.CRI.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: id})
+	env.Must(t, err)
+	_, err = n.CRI.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id})
+	env.Must(t, err)
 	link := plant(t, n, string(stays.UID), planted)
 	for _, uid := range []string{string(goes.UID), planted} {
 		if err := traces(n, uid); err == nil {
 			t.Fatalf("nothing is left of pod %s before the agent starts", uid)
 		}
 	}
-	if err := n.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	testenv.Poll(t, patience, func() error {
+	env.Must(t, n.Start(t.Context()))
+	wait.Until(t, "what pods left behind to go", func() error {
 		for _, uid := range []string{string(goes.UID), planted} {
 			if err := traces(n, uid); err != nil {
 				return err
@@ -181,14 +154,14 @@ func leftBehind(t *testing.T, n *node) {
 		}
 		return nil
 	})
-	n.running("crashes")
+	n.Running("crashes")
 	for id := range lives {
 		if n.containers(string(stays.UID))[id] != runtimeapi.ContainerState_CONTAINER_RUNNING {
-			t.Errorf("container %s of the pod that stays does not run any more", id)
+			t.Errorf("container %s of the pod that stays is %s, want running", id, n.containers(string(stays.UID))[id])
 		}
 	}
 	if err := traces(n, string(stays.UID)); err == nil {
-		t.Error("what belongs to the pod that stays is gone")
+		t.Errorf("nothing is left of pod %s, which stays", stays.UID)
 	}
 }
 
@@ -202,7 +175,7 @@ func traces(n *node, uid string) error {
 		}
 		found = append(found, list...)
 	}
-	groups, err := n.ctrd.PodCgroups()
+	groups, err := n.Containerd.PodCgroups()
 	if err != nil {
 		return err
 	}

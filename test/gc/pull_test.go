@@ -2,8 +2,8 @@ package gc
 
 import (
 	"errors"
+	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,18 +12,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/test/testenv"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// agent0 is the configuration of an agent that does not run, with a runtime that is not there.
-func agent0(t *testing.T) (*agent.Agent, error) {
-	t.Helper()
-	return agent.New(agent.Options{Binary: binary.path, Dir: t.TempDir(), Endpoint: "unix:///run/nobody.sock", CgroupRoot: "/none"})
-}
-
-// TestPulls: a slow pull comes through however long it takes, and one that hangs is given up and comes through later. On both
-// containerds, whose lists of what they fetch this reads.
+// TestPulls: the agent sees how far a pull is, a pull that hangs is given up, and what comes later completes it. On both
+// containerds, whose lists of what they fetch this reads. When a pull is given up, and that a slow one is not, is shown on a
+// simulated clock in edged/images.
 func TestPulls(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
@@ -40,42 +35,64 @@ func TestPulls(t *testing.T) {
 }
 
 func pulls(t *testing.T, opts testenv.Options) {
-	ctrd := testenv.StartContainerd(t, opts)
-	client := testenv.Dial(t, ctrd)
+	client := testenv.Dial(t, testenv.StartContainerd(t, opts))
 	m := newMirror(t)
-	// containerd tells of each MiB, and is held up now and then: both are far within the deadline.
-	const deadline = 16 * time.Second
-	puller := images.New(client.Images, images.Options{Meter: &imagegc.CRI{Client: client}, ProgressTimeout: deadline, ReportEvery: time.Second})
+	meter := &imagegc.CRI{Client: client}
+	// The deadline is longer than any wait of the test. Each look at a pull is reported.
+	patient := images.New(client.Images, images.Options{Meter: meter, ProgressTimeout: 2 * wait.Max(), ReportEvery: 1})
 
-	slow := m.push(t, "slow", 5*mib)
-	m.rate.Store(mib / 4)
-	var mu sync.Mutex
-	var told []images.Progress
-	_, done, err := puller.Pull(t.Context(), slow, nil, func(p images.Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		told = append(told, p)
-	})
-	if err != nil || done.Took <= deadline || done.Received < mib || done.Rate() > mib || len(told) < 3 || told[len(told)-1].Total < 5*mib {
-		t.Errorf("slow pull: %v after %v: %v; it told %v", err, done.Took, done, told)
+	// More comes only after the agent can see what has come. containerd counts what comes in pieces of 1 MiB.
+	const size = 5 * mib
+	slow := m.push(t, "slow", size)
+	m.serve(3 * mib / 2)
+	type result struct {
+		progress images.Progress
+		err      error
 	}
-	t.Logf("slow pull in %v: %v", done.Took.Round(time.Millisecond), done)
+	reports, ended := make(chan images.Progress, 1000), make(chan result, 1)
+	go func() {
+		_, done, err := patient.Pull(t.Context(), slow, nil, func(p images.Progress) { reports <- p })
+		ended <- result{done, err}
+	}()
+	for seen := int64(1); seen < 4; seen++ {
+		wait.Until(t, fmt.Sprintf("%d MiB of the slow pull", seen), func() error {
+			fetches, err := meter.Fetches(t.Context())
+			for _, f := range fetches {
+				if f.Total >= size && f.Offset >= seen*mib {
+					return err
+				}
+			}
+			return fmt.Errorf("the runtime fetches %+v (%v), want a blob with %d bytes of at least %d", fetches, err, seen*mib, size)
+		})
+		m.serve(seen*mib + 3*mib/2)
+	}
+	for {
+		if p := wait.Receive(t, "a report of 4 MiB", reports); p.Received >= 4*mib && p.Total >= size {
+			break
+		}
+	}
+	m.serve(0)
+	if got := wait.Receive(t, "the slow pull's end", ended); got.err != nil || got.progress.Received < 4*mib {
+		t.Errorf("slow pull: %v after %v, want no error and at least 4 MiB", got.err, got.progress)
+	}
 
+	// An impatient puller may give up before anything has come; the runtime keeps what has.
 	hangs := m.push(t, "hangs", 4*mib)
-	m.rate.Store(0)
-	m.hangAfter.Store(mib)
-	began := time.Now()
-	_, done, err = puller.Pull(t.Context(), hangs, nil, nil)
-	stalled, ok := errors.AsType[*images.StalledError](err)
-	if !ok || time.Since(began) < deadline || !strings.Contains(err.Error(), "the pull was given up") {
-		t.Fatalf("a pull that hangs ended after %v with %v", time.Since(began), err)
-	}
-	if stalled.Progress.Received == 0 || stalled.Progress.Received > 3*mib {
-		t.Errorf("it hangs after 1 MiB, and %v", stalled.Progress)
-	}
-	t.Logf("given up after %v: %v", time.Since(began).Round(time.Millisecond), err)
-	m.hangAfter.Store(0)
-	if _, done, err = puller.Pull(t.Context(), hangs, nil, nil); err != nil {
-		t.Errorf("it does not heal: %v, %v", err, done)
+	m.serve(3 * mib / 2)
+	impatient := images.New(client.Images, images.Options{Meter: meter, ProgressTimeout: time.Second})
+	wait.Until(t, "a pull that hangs to be given up", func() error {
+		_, _, err := impatient.Pull(t.Context(), hangs, nil, nil)
+		stalled, ok := errors.AsType[*images.StalledError](err)
+		if !ok || !strings.Contains(err.Error(), "the pull was given up") {
+			t.Fatalf("a pull that hangs ended with %v, want a StalledError", err)
+		}
+		if got := stalled.Progress.Received; got < mib || got >= 4*mib {
+			return fmt.Errorf("given up after %v, want 1 MiB or more, and not all", stalled.Progress)
+		}
+		return nil
+	})
+	m.serve(0)
+	if _, done, err := patient.Pull(t.Context(), hangs, nil, nil); err != nil {
+		t.Errorf("pull after the registry has healed: %v after %v, want no error", err, done)
 	}
 }
