@@ -10,10 +10,12 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestEdgeController goes through a node's life, with the rights of deploy/cloudcore/rbac.yaml and no more.
 func TestEdgeController(t *testing.T) {
+	t.Parallel()
 	c := start(t, kube.Options{ControllerManager: true, APIServerFlags: []string{"--feature-gates=ClusterTrustBundle=true",
 		"--runtime-config=" + trustBundles + "/clustertrustbundles=true"}}, "rbac.yaml")
 	c.control()
@@ -51,6 +53,7 @@ func TestEdgeController(t *testing.T) {
 
 // TestWideImpersonation: what Kubernetes before 1.36 needs works, too.
 func TestWideImpersonation(t *testing.T) {
+	t.Parallel()
 	c := start(t, kube.Options{APIServerFlags: []string{"--feature-gates=ConstrainedImpersonation=false"}}, "rbac.yaml", "rbac-before-1.36.yaml")
 	c.control()
 	if c.how != edgecontroller.UserAndGroup {
@@ -66,13 +69,14 @@ func TestNoRights(t *testing.T) {
 	c := start(t, kube.Options{})
 	_, err := edgecontroller.ChooseImpersonation(t.Context(), c.config)
 	if err == nil || !strings.Contains(err.Error(), "rbac.yaml") {
-		t.Errorf("without rights: %v", err)
+		t.Errorf("ChooseImpersonation without rights: %v, want an error that names rbac.yaml", err)
 	}
 }
 
 // TestAPIServerRestarts: meanwhile, nothing is said to be gone and requests fail in a way that is tried again; afterwards,
 // changes arrive.
 func TestAPIServerRestarts(t *testing.T) {
+	t.Parallel()
 	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
 	c.control()
 	c.defaultAccount()
@@ -86,30 +90,30 @@ func TestAPIServerRestarts(t *testing.T) {
 	}
 	before := len(c.ctl.Desired("r1"))
 	if o, err := c.ctl.Object("r1", key("default/pod/runs")); o == nil || err != nil {
-		t.Errorf("a pod, from memory: %v %v", err, o)
+		t.Errorf("a pod, from memory = %v, %v, want the pod", o, err)
 	}
 	if o, err := c.ctl.Object("r1", key("default/pod/other")); o != nil || err == nil {
-		t.Errorf("a pod that is said to be gone while nobody can know: %v", o)
+		t.Errorf("an unknown pod without an API server = %v, %v, want an error", o, err)
 	}
 	if conf := object[v1.ConfigMap](c, c.must("r1", "query", "default/configmap/conf", nil)); conf.Data["a"] != "1" {
-		t.Errorf("a configmap, from memory: %+v", conf)
+		t.Errorf("a configmap, from memory = %+v, want a=1", conf)
 	}
 	if f := c.parse(c.ask("r1", "patch", "null/nodepatch/r1", "{}")).failure(); f == nil || f.Code < 500 {
-		t.Errorf("a write: %+v", f)
+		t.Errorf("failure of a write = %+v, want a code of 500 or more", f)
 	}
 	if err := c.cluster.APIServer.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {a: "2"}}`)
-	c.eventually("the change arrives", func() error {
+	wait.Until(c.t, "the change arrives", func() error {
 		o, err := c.ctl.Object("r1", key("default/configmap/conf"))
 		if err != nil || o == nil || !strings.Contains(string(o.JSON), `"a":"2"`) {
-			return fmt.Errorf("%v %v", err, o)
+			return fmt.Errorf("it is %v, %v, want a=2", o, err)
 		}
 		return nil
 	})
 	if after := len(c.ctl.Desired("r1")); after != before {
-		t.Errorf("%d objects are wanted, and were %d", after, before)
+		t.Errorf("%d objects are desired, want %d as before the restart", after, before)
 	}
 	c.must("r1", "patch", "null/nodepatch/r1", "{}")
 }

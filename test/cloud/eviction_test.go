@@ -13,12 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestEvictions: when nodes fall silent, the real controller manager evicts the pods of a server and those that want it
 // so, and leaves all others on edges alone. Two cloudcores serve the cluster; each edge is connected to one of them, or
 // to none.
 func TestEvictions(t *testing.T) {
+	t.Parallel()
 	c := start(t, kube.Options{ControllerManager: true, NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: 500 * time.Millisecond,
 		TolerationTime: 2 * time.Second, ControllerManagerFlags: []string{"--node-eviction-rate=10"}}, "rbac.yaml")
 	c.control()
@@ -48,7 +50,7 @@ func TestEvictions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.eventually("both cloudcores know of the annotation", func() error {
+	wait.Until(c.t, "both cloudcores know of the annotation", func() error {
 		for _, one := range []*cloud{c, &second} {
 			o, err := one.ctl.Object("kept", key("null/node/kept"))
 			if err != nil {
@@ -68,13 +70,13 @@ func TestEvictions(t *testing.T) {
 		second.wants(p.node, "default/pod/"+p.pod)
 	}
 	for _, pod := range []string{"on-first", "on-other", "limited"} {
-		c.eventually(pod+" tolerates all", func() error { return c.tolerant(pod) })
+		wait.Until(c.t, pod+" tolerates all", func() error { return c.tolerant(pod) })
 	}
 	for _, stop := range silent {
 		stop()
 	}
 	for _, name := range []string{"on-server", "on-kept"} {
-		c.eventually(name+" is evicted", func() error { return c.evicted(name) })
+		wait.Until(c.t, name+" is evicted", func() error { return c.evicted(name) })
 	}
 	for _, name := range live {
 		n, err := c.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -84,10 +86,10 @@ func TestEvictions(t *testing.T) {
 	}
 	// One that came later and is evicted shows that the turn of the others has passed.
 	for _, node := range []string{"first", "other"} {
-		c.eventually(node+" counts as unreachable", func() error { return c.unreachable(node) })
+		wait.Until(c.t, node+" counts as unreachable", func() error { return c.unreachable(node) })
 	}
 	c.pod("server", "on-server-later", "")
-	c.eventually("the later pod is evicted", func() error { return c.evicted("on-server-later") })
+	wait.Until(c.t, "the later pod is evicted", func() error { return c.evicted("on-server-later") })
 	for _, name := range []string{"on-first", "on-other", "limited"} {
 		if c.evicted(name) == nil {
 			t.Errorf("pod %s is evicted", name)

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,9 +27,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
@@ -150,7 +148,7 @@ func start(t *testing.T, opts kube.Options, manifests ...string) *cloud {
 func (c *cloud) control() {
 	c.t.Helper()
 	var err error
-	c.eventually("cloudcore may act for nodes", func() error {
+	wait.Until(c.t, "cloudcore may act for nodes", func() error {
 		c.how, err = edgecontroller.ChooseImpersonation(c.t.Context(), c.config)
 		return err
 	})
@@ -169,21 +167,6 @@ func (c *cloud) control() {
 	})
 	if err := c.ctl.Start(ctx, c.hub); err != nil {
 		c.t.Fatal(err)
-	}
-}
-
-func (c *cloud) eventually(what string, check func() error) {
-	c.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			c.t.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -290,7 +273,7 @@ func (c *cloud) must(node, op, res string, content any) *model.Message {
 func (c *cloud) soon(node, op, res string, content any) *model.Message {
 	c.t.Helper()
 	var m *model.Message
-	c.eventually(op+" "+res, func() error {
+	wait.Until(c.t, op+" "+res, func() error {
 		m = c.ask(node, op, res, content)
 		if f := c.parse(m).failure(); f != nil {
 			return fmt.Errorf("%s: %s", f.Reason, f.Message)
@@ -362,7 +345,7 @@ func (c *cloud) pod(node, name, extra string) *v1.Pod {
 func (c *cloud) wants(node, key string) cloudhub.Ref {
 	c.t.Helper()
 	var found cloudhub.Ref
-	c.eventually(node+" is to have "+key, func() error {
+	wait.Until(c.t, node+" is to have "+key, func() error {
 		if own := (resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node}); own.String() == key {
 			o, err := c.ctl.Object(node, own)
 			if err == nil && o == nil {
@@ -383,7 +366,7 @@ func (c *cloud) wants(node, key string) cloudhub.Ref {
 
 func (c *cloud) defaultAccount() {
 	c.t.Helper()
-	c.eventually("the default service account", func() error {
+	wait.Until(c.t, "the default service account", func() error {
 		_, err := c.admin.CoreV1().ServiceAccounts("default").Get(c.t.Context(), "default", metav1.GetOptions{})
 		return err
 	})

@@ -16,11 +16,13 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestManifests: the API server takes them all, the example configuration is valid and without warnings, and cloudcore may do
 // what it has to, and no more.
 func TestManifests(t *testing.T) {
+	t.Parallel()
 	c := start(t, kube.Options{})
 	if out, err := c.cluster.Kubectl(t.Context(), "apply", "-k", filepath.Join("..", "..", "deploy", "cloudcore")); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -59,7 +61,7 @@ func TestManifests(t *testing.T) {
 		resource, sub, _ := strings.Cut(row.resource, "/")
 		resource, group, _ := strings.Cut(resource, ".")
 		// The authorizer hears of roles a moment after they are made.
-		c.eventually(fmt.Sprintf("%s %s in %q, name %q: allowed is %v", row.verb, row.resource, row.namespace, row.name, row.may), func() error {
+		wait.Until(c.t, fmt.Sprintf("%s %s in %q, name %q: allowed is %v", row.verb, row.resource, row.namespace, row.name, row.may), func() error {
 			review, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
 				Spec: authorizationv1.SubjectAccessReviewSpec{
 					User: "system:serviceaccount:kubeedge:cloudcore", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kubeedge", "system:authenticated"},

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func registration(c *cloud) {
@@ -23,13 +25,13 @@ func registration(c *cloud) {
 		c.t.Errorf("labels (-want +got):\n%s", diff)
 	}
 	if node.Annotations["cloudcore"] != "192.0.2.2" || node.UID == "" || node.Kind != "" || node.ManagedFields != nil {
-		c.t.Errorf("answer: %+v", node)
+		c.t.Errorf("answer = %+v, want a UID, the annotation cloudcore=192.0.2.2, no kind and no managed fields", node)
 	}
 	c.refused("reg", "insert", "null/node/reg", edgeNode("reg"), metav1.StatusReasonAlreadyExists)
 	c.refused("reg", "insert", "null/node/other", edgeNode("other"), metav1.StatusReasonForbidden)
 	c.refused("reg", "insert", "null/node/reg", edgeNode("other"), metav1.StatusReasonBadRequest)
 	if got := object[v1.Node](c, c.must("reg", "query", "default/node/reg", nil)); got.Kind != "Node" || got.APIVersion != "v1" || got.UID != node.UID {
-		c.t.Errorf("query: %+v", got)
+		c.t.Errorf("query = %+v, want kind Node of v1 with UID %s", got, node.UID)
 	}
 	c.refused("reg", "query", "default/node/other", nil, metav1.StatusReasonForbidden)
 	c.wants("reg", "null/node/reg")
@@ -38,7 +40,7 @@ func registration(c *cloud) {
 	answer := c.must("reg", "update", "null/node/reg", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "reg",
 		Labels: map[string]string{"site": "pump-8"}, Annotations: map[string]string{"note": "x"}}})
 	if string(answer.Content) != `"OK"` || answer.Header.ResourceVersion == "" {
-		c.t.Errorf("update: %s, version %q", answer.Content, answer.Header.ResourceVersion)
+		c.t.Errorf("update = %s, version %q, want \"OK\" and a version", answer.Content, answer.Header.ResourceVersion)
 	}
 	now, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "reg", metav1.GetOptions{})
 	if err != nil || now.Labels["site"] != "pump-8" || now.Annotations["note"] != "x" || now.Labels["kubernetes.io/os"] != "linux" {
@@ -60,7 +62,7 @@ func registration(c *cloud) {
 	}
 	c.refused("server", "insert", "null/node/server", edgeNode("server"), metav1.StatusReasonAlreadyExists)
 	if n, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "server", metav1.GetOptions{}); err != nil || len(n.Labels) != 0 {
-		c.t.Errorf("a node of somebody else: %v %+v", err, n.Labels)
+		c.t.Errorf("labels of a node of somebody else: %v %+v, want none", err, n.Labels)
 	}
 }
 
@@ -95,7 +97,7 @@ func statusAndLease(c *cloud) {
 		c.wants(name, "null/node/"+name)
 		before := time.Now().Add(-time.Second)
 		var got *coordinationv1.Lease
-		c.eventually("a renewed lease of "+name, func() (err error) { // one that is not there is made once the cache has the node
+		wait.Until(c.t, "a renewed lease of "+name, func() (err error) { // one that is not there is made once the cache has the node
 			if err := c.ctl.Heartbeat(c.t.Context(), name); err != nil {
 				c.t.Errorf("renew the lease of %s: %v", name, err)
 			}
@@ -126,7 +128,7 @@ func oldStyle(c *cloud) {
 	}
 	for range 2 {
 		if got := ask("insert", "default/nodestatus/old", edgeNode("old")); got != `"OK"` {
-			c.t.Fatalf("registration: %s", got)
+			c.t.Fatalf("answer to the registration = %s, want \"OK\"", got)
 		}
 	}
 	c.wants("old", "null/node/old")
@@ -140,11 +142,11 @@ func oldStyle(c *cloud) {
 		Conditions: []v1.NodeCondition{{Type: "Ready", Status: "True"}}},
 		"ExtendResources": map[string]any{"nvidia.com/gpu": []map[string]string{{"name": "g0", "type": "t"}}}})
 	if got != `"OK"` {
-		c.t.Fatalf("status: %s", got)
+		c.t.Fatalf("answer to the status = %s, want \"OK\"", got)
 	}
 	node, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "old", metav1.GetOptions{})
 	if err != nil || len(node.Status.Conditions) != 1 || node.Annotations["huawei.com/gpu-status"] == "" {
-		c.t.Errorf("%v %+v", err, node)
+		c.t.Errorf("node after the update: %v %+v, want one condition and the annotation huawei.com/gpu-status", err, node)
 	}
 	pod := c.pod("old", "oldpod", "")
 	c.meanwhile("/api/v1/namespaces/default/pods/oldpod/status", func() error {
@@ -155,22 +157,22 @@ func oldStyle(c *cloud) {
 	if got := ask("update", "default/podstatus", []map[string]any{
 		{"UID": pod.UID, "Name": "oldpod", "Status": v1.PodStatus{Phase: v1.PodRunning}},
 		{"UID": "gone", "Name": "gone", "Status": v1.PodStatus{}}}); got != `"OK"` {
-		c.t.Errorf("statuses: %s", got)
+		c.t.Errorf("answer to the statuses = %s, want \"OK\"", got)
 	}
 	if c.hub.count("old", "default/pod/gone") == 0 {
-		c.t.Error("the edge is not told that a pod is gone")
+		c.t.Error("the hub has heard of default/pod/gone 0 times, want at least 1")
 	}
 	if pod, err = c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod", metav1.GetOptions{}); err != nil || pod.Status.Phase != v1.PodRunning {
-		c.t.Errorf("%v %+v", err, pod.Status)
+		c.t.Errorf("pod status after the update: %v %+v, want phase Running", err, pod.Status)
 	}
 	if err := c.admin.CoreV1().Pods("default").Delete(c.t.Context(), "oldpod", metav1.DeleteOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	if got := ask("update", "default/podstatus/oldpod", map[string]any{"UID": pod.UID, "Name": "oldpod", "Status": v1.PodStatus{Phase: v1.PodFailed}}); got != `"OK"` {
-		c.t.Errorf("status: %s", got)
+		c.t.Errorf("answer to the status = %s, want \"OK\"", got)
 	}
 	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		c.t.Errorf("the ended pod: %v", err)
+		c.t.Errorf("get the ended pod: %v, want not found", err)
 	}
 }
 
@@ -180,7 +182,7 @@ func endOfNode(c *cloud) {
 	if err := c.admin.CoreV1().Nodes().Delete(c.t.Context(), "end", metav1.DeleteOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
-	c.eventually("the session ends", func() error {
+	wait.Until(c.t, "the session ends", func() error {
 		if c.hub.reason("end") == "" {
 			return errors.New("it does not")
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func status(uid types.UID, phase v1.PodPhase) string {
@@ -28,17 +29,17 @@ func pods(c *cloud) {
 	c.register("p2")
 	pod := c.pod("p1", "web", "")
 	const key = "default/pod/web"
-	c.eventually("the hub hears of the pod", func() error {
+	wait.Until(c.t, "the hub hears of the pod", func() error {
 		if c.hub.count("p1", key) == 0 {
 			return errors.New("not yet")
 		}
 		return nil
 	})
 	// Its tolerations change once; after that, only the status does.
-	c.eventually("the pod's tolerations", func() error { return c.tolerant("web") })
-	c.eventually("the hub hears of them", func() error {
+	wait.Until(c.t, "the pod's tolerations", func() error { return c.tolerant("web") })
+	wait.Until(c.t, "the hub hears of them", func() error {
 		if calls := c.hub.count("p1", key); calls < 2 {
-			return fmt.Errorf("%d calls", calls)
+			return fmt.Errorf("%d calls, want 2", calls)
 		}
 		return nil
 	})
@@ -51,7 +52,7 @@ func pods(c *cloud) {
 	if pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); err != nil || pod.Status.Phase != v1.PodRunning {
 		c.t.Errorf("status %+v, %v", pod.Status, err)
 	}
-	c.eventually("the cache has the status", func() error {
+	wait.Until(c.t, "the cache has the status", func() error {
 		if ref := c.wants("p1", key); ref.ResourceVersion != now.ResourceVersion {
 			return fmt.Errorf("version %s, want %s", ref.ResourceVersion, now.ResourceVersion)
 		}
@@ -84,7 +85,7 @@ func endOfPod(c *cloud, pod *v1.Pod) {
 	if err := c.admin.CoreV1().Pods("default").Delete(c.t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
-	c.eventually("the hub is told to delete", func() error {
+	wait.Until(c.t, "the hub is told to delete", func() error {
 		o, err := c.ctl.Object("p1", resource.Key{Namespace: "default", Type: "pod", Name: "web"})
 		if err != nil || o == nil || !o.Deleting {
 			return fmt.Errorf("%v %v", err, o)
@@ -95,7 +96,7 @@ func endOfPod(c *cloud, pod *v1.Pod) {
 		c.t.Errorf("answer %s", answer.Content)
 	}
 	c.must("p1", "delete", key, deleteOptions(pod.UID)) // as good a second time
-	c.eventually("the pod is wanted no more", func() error {
+	wait.Until(c.t, "the pod is wanted no more", func() error {
 		if o, err := c.ctl.Object("p1", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil || err != nil {
 			return fmt.Errorf("%v %v", err, o)
 		}
@@ -127,7 +128,7 @@ func mirrorPods(c *cloud) {
 			Tolerations: []v1.Toleration{{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}}}}
 	made := object[v1.Pod](c, c.soon("m1", "insert", "default/pod/static-m1", pod))
 	if made.UID == "" {
-		c.t.Errorf("made %+v", made)
+		c.t.Errorf("created pod = %+v, want one with a UID", made)
 	}
 	c.refused("m1", "insert", "default/pod/static-m1", pod, metav1.StatusReasonAlreadyExists)
 	plain := pod.DeepCopy()
@@ -238,12 +239,12 @@ func foreignEvents(c *cloud) {
 func tolerations(c *cloud) {
 	c.register("tol")
 	c.pod("tol", "tolerant", "")
-	c.eventually("the tolerations have no limit", func() error { return c.tolerant("tolerant") })
+	wait.Until(c.t, "the tolerations have no limit", func() error { return c.tolerant("tolerant") })
 	c.apply(`{apiVersion: v1, kind: Pod, metadata: {name: fixed, annotations: {edgecore.io/keep-evictions: "true"}}, spec: {nodeName: tol, containers: [{name: c, image: example.com/c:1}]}}`)
 	// One on a node of another kind is left alone, and one that is bound later shows that its turn has passed.
 	c.pod("server", "on-server", "")
 	c.pod("tol", "later", "")
-	c.eventually("the tolerations have no limit", func() error { return c.tolerant("later") })
+	wait.Until(c.t, "the tolerations have no limit", func() error { return c.tolerant("later") })
 	for _, name := range []string{"fixed", "on-server"} {
 		pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
 		if err != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func configmapsAndSecrets(c *cloud) {
@@ -43,7 +44,7 @@ func configmapsAndSecrets(c *cloud) {
 		c.t.Errorf("answer %s", answer.Content)
 	}
 	if secret := object[v1.Secret](c, c.must("c1", "query", "default/secret/key", nil)); string(secret.Data["p"]) != "s3cret" {
-		c.t.Errorf("secret %+v", secret)
+		c.t.Errorf("secret = %+v, want p=s3cret", secret)
 	}
 	c.refused("c1", "query", "default/secret/other", nil, metav1.StatusReasonForbidden)
 	if o, err := c.ctl.Object("c1", key("default/secret/release")); err != nil || o == nil {
@@ -54,7 +55,7 @@ func configmapsAndSecrets(c *cloud) {
 
 	c.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {a: "2"}}`)
 	key := resource.Key{Namespace: "default", Type: "configmap", Name: "conf"}
-	c.eventually("the change is to be sent", func() error {
+	wait.Until(c.t, "the change is to be sent", func() error {
 		o, err := c.ctl.Object("c1", key)
 		if err != nil || o == nil || !strings.Contains(string(o.JSON), `"a":"2"`) || c.hub.count("c1", key.String()) < 2 {
 			return fmt.Errorf("%v %+v, %d calls", err, o, c.hub.count("c1", key.String()))
@@ -63,16 +64,16 @@ func configmapsAndSecrets(c *cloud) {
 	})
 	calls := c.hub.count("c1", key.String())
 	c.must("c1", "delete", "default/pod/user", deleteOptions(pod.UID))
-	c.eventually("it is forgotten with the last pod", func() error {
+	wait.Until(c.t, "it is forgotten with the last pod", func() error {
 		o, err := c.ctl.Object("c1", key)
 		if err != nil || o != nil || c.hub.count("c1", key.String()) == calls {
 			return fmt.Errorf("%v %+v", err, o)
 		}
 		return nil
 	})
-	c.eventually("it is forbidden again", func() error {
+	wait.Until(c.t, "it is forbidden again", func() error {
 		if f := c.parse(c.ask("c1", "query", key.String(), nil)).failure(); f == nil || f.Reason != metav1.StatusReasonForbidden {
-			return fmt.Errorf("%+v", f)
+			return fmt.Errorf("failure is %+v, want Forbidden", f)
 		}
 		return nil
 	})
@@ -137,7 +138,7 @@ spec: {attacher: d.example.com, nodeName: v1, source: {persistentVolumeName: dis
 		c.refused("v1", "query", key, nil, metav1.StatusReasonForbidden)
 	}
 	c.pod("v1", "with-disk", ", volumes: [{name: d, persistentVolumeClaim: {claimName: claim}}]")
-	c.eventually("the node may read the claim's volume and its secret", func() error {
+	wait.Until(c.t, "the node may read the claim's volume and its secret", func() error {
 		for _, key := range []string{"default/persistentvolumeclaim/claim", "null/persistentvolume/disk", "default/secret/pv-secret", "default/volumeattachment/attached"} {
 			if f := c.parse(c.ask("v1", "query", key, nil)).failure(); f != nil {
 				return errors.New(f.Message)
@@ -162,10 +163,10 @@ func rareObjects(c *cloud) {
 ---
 {apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: d.example.com}, spec: {podInfoOnMount: true, attachRequired: false}}`)
 	if class := object[nodev1.RuntimeClass](c, c.must("o1", "query", "null/runtimeclass/gvisor", nil)); class.Handler != "runsc" || class.Kind != "RuntimeClass" {
-		c.t.Errorf("class %+v", class)
+		c.t.Errorf("class = %+v, want RuntimeClass runsc", class)
 	}
 	if driver := object[storagev1.CSIDriver](c, c.must("o1", "query", "null/csidriver/d.example.com", nil)); driver.Spec.PodInfoOnMount == nil || !*driver.Spec.PodInfoOnMount {
-		c.t.Errorf("driver %+v", driver)
+		c.t.Errorf("driver = %+v, want podInfoOnMount", driver)
 	}
 	c.refused("o1", "query", "null/runtimeclass/none", nil, metav1.StatusReasonNotFound)
 	c.refused("o1", "query", "null/csinode/o1", nil, metav1.StatusReasonNotFound)
@@ -176,12 +177,12 @@ func rareObjects(c *cloud) {
 	got.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "d.example.com", NodeID: "id"}}
 	c.must("o1", "update", "null/csinode/o1", got)
 	if got := object[storagev1.CSINode](c, c.must("o1", "query", "null/csinode/o1", nil)); len(got.Spec.Drivers) != 1 {
-		c.t.Errorf("CSINode %+v", got)
+		c.t.Errorf("CSINode = %+v, want one driver", got)
 	}
 	c.apply(fmt.Sprintf("{apiVersion: %s, kind: ClusterTrustBundle, metadata: {name: roots}, spec: {trustBundle: %q}}", trustBundles, authority(c.t)))
 	for _, key := range []string{"null/clustertrustbundle", "null/clustertrustbundle/roots"} {
 		if answer := c.ask("o1", "query", key, nil); !strings.Contains(string(answer.Content), `"name":"roots"`) || !strings.Contains(string(answer.Content), "BEGIN CERTIFICATE") {
-			c.t.Errorf("%s: %s", key, answer.Content)
+			c.t.Errorf("answer to %s = %s, want the trust bundle roots", key, answer.Content)
 		}
 	}
 }
@@ -226,9 +227,9 @@ func services(c *cloud) {
 		c.t.Error("services for an upstream edge, or for one without pods")
 	}
 	if s := object[v1.Service](c, c.must("s1", "query", "default/service/db", nil)); s.Kind != "Service" || s.Spec.ClusterIP == "" {
-		c.t.Errorf("service %+v", s)
+		c.t.Errorf("service = %+v, want kind Service with an address", s)
 	}
-	c.eventually("the endpoints of the service", func() error {
+	wait.Until(c.t, "the endpoints of the service", func() error {
 		if f := c.parse(c.ask("s1", "query", "default/endpoints/db", nil)).failure(); f != nil {
 			return errors.New(f.Message)
 		}

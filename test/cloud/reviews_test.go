@@ -8,6 +8,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // reviews: a node asks who asks it and whether they may, with the rights that a kubelet has.
@@ -35,10 +37,10 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: default}]`)
 	}
 	known := review(made.Status.Token)
 	if !known.Status.Authenticated || known.Status.User.Username != "system:serviceaccount:default:scraper" || known.Spec.Token != "" {
-		c.t.Errorf("%+v", known)
+		c.t.Errorf("review of the token = %+v, want system:serviceaccount:default:scraper and no token", known)
 	}
 	if got := review("guessed"); got.Status.Authenticated {
-		c.t.Errorf("%+v", got)
+		c.t.Errorf("review of a guessed token = %+v, want not authenticated", got)
 	}
 	may := func(verb, sub, node string) *authorizationv1.SubjectAccessReview {
 		return &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -48,27 +50,27 @@ subjects: [{kind: ServiceAccount, name: scraper, namespace: default}]`)
 	}
 	const access = "null/subjectaccessreview/r1"
 	// The API server's own authorizer learns of a binding a moment later.
-	c.eventually("the binding counts", func() error {
+	wait.Until(c.t, "the binding counts", func() error {
 		if got := object[authorizationv1.SubjectAccessReview](c, c.must("r1", "insert", access, may("get", "metrics", "r1"))); !got.Status.Allowed {
-			return fmt.Errorf("%+v", got.Status)
+			return fmt.Errorf("review is %+v, want allowed", got.Status)
 		}
 		return nil
 	})
 	for what, want := range map[string]bool{"get proxy": false, "create metrics": false} {
 		verb, sub, _ := strings.Cut(what, " ")
 		if got := object[authorizationv1.SubjectAccessReview](c, c.must("r1", "insert", access, may(verb, sub, "r1"))); got.Status.Allowed != want {
-			c.t.Errorf("%s: %+v", what, got.Status)
+			c.t.Errorf("review of %s = %+v, want allowed %v", what, got.Status, want)
 		}
 	}
 	c.refused("r1", "insert", access, may("get", "metrics", "r2"), metav1.StatusReasonForbidden)
 	c.refused("r1", "insert", "null/tokenreview/r2", &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}, metav1.StatusReasonForbidden)
 	const ca = "kube-system/clientca/extension-apiserver-authentication"
-	c.eventually("the CA of clients", func() error {
+	wait.Until(c.t, "the CA of clients", func() error {
 		_, err := c.admin.CoreV1().ConfigMaps("kube-system").Get(c.t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
 		return err
 	})
 	got := object[v1.ConfigMap](c, c.must("r1", "query", ca, nil))
 	if strings.TrimSpace(got.Data["client-ca-file"]) != strings.TrimSpace(string(c.cluster.CA())) || len(got.Data) != 1 {
-		c.t.Errorf("%+v", got.Data)
+		c.t.Errorf("CA of clients = %+v, want client-ca-file alone, with\n%s", got.Data, c.cluster.CA())
 	}
 }
