@@ -16,7 +16,7 @@ func TestNodeFacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := memInfo(file, "MemTotal"); err != nil || n != 512<<20 {
-		t.Errorf("%d, %v", n, err)
+		t.Errorf("%d, %v; want 512 MiB, no error", n, err)
 	}
 	if n, err := memInfo(file, "SwapTotal"); err == nil {
 		t.Errorf("no error where there is none, and %d", n)

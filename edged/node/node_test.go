@@ -193,7 +193,7 @@ func TestLife(t *testing.T) {
 		}
 		node, lease := c.now()
 		if _, edge := node.Labels["node-role.kubernetes.io/edge"]; !edge || node.Labels["site"] != "roof" || node.Labels[v1.LabelHostname] != "edge-1" {
-			t.Errorf("labels %v", node.Labels)
+			t.Errorf("labels %v, want the role edge, the site roof and the host name edge-1", node.Labels)
 		}
 		if lease.OwnerReferences[0].UID != "node-uid" || *lease.Spec.HolderIdentity != "edge-1" || *lease.Spec.LeaseDurationSeconds != 40 {
 			t.Errorf("lease %+v, want \"node-uid\", \"edge-1\", 40", lease)

@@ -160,7 +160,8 @@ func TestHandler(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequest(method, "/", nil))
 		if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" || w.Header().Get("Cache-Control") != "no-store" ||
 			!strings.HasPrefix(w.Header().Get("Content-Security-Policy"), "default-src 'none'") || (w.Body.Len() > 0) != (method == http.MethodGet) {
-			t.Errorf("%s: %d %v, %d bytes", method, w.Code, w.Header(), w.Body.Len())
+			t.Errorf("%s: %d %v, %d bytes; want a page with the policy, and a body for GET only",
+				method, w.Code, w.Header(), w.Body.Len())
 		}
 	}
 }

@@ -38,7 +38,7 @@ func TestLookAgain(t *testing.T) {
 		}
 		now = now.Add(wait)
 		if due := l.due(now); !slices.Equal(due, []types.UID{"1"}) {
-			t.Fatalf("due: %v", due)
+			t.Fatalf("due: %v, want [1]", due)
 		}
 	}
 	if got := strings.Join(waits, " "); got != "5ms 10ms 20ms 40ms 80ms 160ms 320ms 640ms 1.28s 2.56s 5s" {

@@ -113,7 +113,7 @@ func TestRelistTellsWhatChanged(t *testing.T) {
 			t.Errorf("what is told at first, mismatch (-want +got):\n%s", diff)
 		}
 		if got := p.Get("1"); got == nil || !got.Detailed || p.Healthy() != nil {
-			t.Errorf("pod %+v, health %v", got, p.Healthy())
+			t.Errorf("pod %+v, health %v; want details, no error", got, p.Healthy())
 		}
 		f.set("2", runtimeapi.ContainerState_CONTAINER_EXITED)
 		time.Sleep(30 * time.Second)
@@ -210,7 +210,7 @@ func TestBusyPodsAreLeftOut(t *testing.T) {
 	p := New(f, nil, Options{Busy: func(types.UID) bool { return true }})
 	changed, err := p.Relist(t.Context())
 	if _, gets := f.counts(); err != nil || !changed || gets != 0 {
-		t.Errorf("changed %v, %d reads, %v", changed, gets, err)
+		t.Errorf("changed %v, %d reads, %v; want true, 0, no error", changed, gets, err)
 	}
 }
 

@@ -169,7 +169,7 @@ func TestRegistration(t *testing.T) {
 	a := serve(t, filepath.Join(dir, "a.sock"), csi("a"))
 	wantLog(t, h, "+a a.sock 1.0.0")
 	if s := told(t, a); !s.PluginRegistered || s.Error != "" {
-		t.Errorf("told %v", s)
+		t.Errorf("told %v, want it registered without an error", s)
 	}
 	// In a folder of its own, and without an endpoint: its socket is it.
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
@@ -224,13 +224,13 @@ func TestOthersAreNotHeldUp(t *testing.T) {
 	wantLog(t, h, "+good good.sock 1.0.0")
 	later := serve(t, filepath.Join(dir, "later.sock"), csi("later"))
 	if s := told(t, later); s.PluginRegistered || s.Error != "register plugin later: not now" {
-		t.Errorf("told %v", s)
+		t.Errorf("told %v, want it refused, as the handler said \"not now\"", s)
 	}
 	wantLog(t, h, "+good good.sock 1.0.0", "+later later.sock 1.0.0")
 	close(h.hang["slow"])
 	wantLog(t, h, "+good good.sock 1.0.0", "+later later.sock 1.0.0", "+slow slow.sock 1.0.0")
 	if s := told(t, slow); !s.PluginRegistered {
-		t.Errorf("told %v", s)
+		t.Errorf("told %v, want it registered", s)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestOlderGoesMeanwhile(t *testing.T) {
 			wantLog(t, h, want...)
 			goOn <- result
 			if s := told(t, next); s.PluginRegistered != (result == nil) {
-				t.Errorf("told %v", s)
+				t.Errorf("told %v, want registered: %v", s, result == nil)
 			}
 			if result != nil { // it tries again
 				want = append(want, "-x x.sock", "+x next.sock 1.0.0")

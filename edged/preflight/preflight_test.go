@@ -87,7 +87,7 @@ func TestChecks(t *testing.T) {
 						t.Errorf("%+v, want %q and %q in it", got, c.text, c.remedy)
 					}
 				case got.Level != OK || got.Remedy != "" || got.Text == "":
-					t.Errorf("beside it: %+v", got)
+					t.Errorf("beside it: %+v, want OK with a text and no remedy", got)
 				}
 			}
 		})

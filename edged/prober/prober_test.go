@@ -367,7 +367,7 @@ func TestEnding(t *testing.T) {
 			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		if last := w.changed[len(w.changed)-1]; !strings.HasSuffix(last, " true") {
-			t.Errorf("told %q", w.changed)
+			t.Errorf("told %q, want the last to be true", w.changed)
 		}
 		p.Forget("1")
 		time.Sleep(5 * time.Second)

@@ -44,7 +44,7 @@ func TestArchiveWith(t *testing.T) {
 	for name, want := range map[string]string{"docker.io/library/app:1": "b.tar", "site.example/other:2": "", "app:2": ""} {
 		file, err := archiveWith(dir, []string{"x", name})
 		if err != nil || file != "" && filepath.Base(file) != want || file == "" && want != "" {
-			t.Errorf("%s: %q, %v", name, file, err)
+			t.Errorf("%s: %q, %v; want %q, no error", name, file, err, want)
 		}
 	}
 }

@@ -47,17 +47,17 @@ func TestRecordOverBoots(t *testing.T) {
 	}
 	r = open("1") // kill -9
 	if !r.Good("image") || !r.Replaced("other") || r.Good("other") || r.Unclean() {
-		t.Errorf("after a restart: %+v", r.doc)
+		t.Errorf("after a restart: %+v, want the image good, the other replaced, and no power cut", r.doc)
 	}
 	r = open("2")
 	if r.Good("image") || !r.Unclean() {
-		t.Errorf("after a power cut: %+v", r.doc)
+		t.Errorf("after a power cut: %+v, want nothing good, and a power cut", r.doc)
 	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if r = open("3"); r.Unclean() {
-		t.Errorf("after a reboot: %+v", r.doc)
+		t.Errorf("after a reboot: %+v, want no power cut", r.doc)
 	}
 	if err := os.WriteFile(filepath.Join(dir, recordName), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestRecordOnNoDisk(t *testing.T) {
 		t.Error("it was written")
 	}
 	if err := r.SetGood("image"); err == nil || !r.Good("image") {
-		t.Errorf("%v; known: %v", err, r.Good("image"))
+		t.Errorf("%v; known: %v; want an error, and the image known", err, r.Good("image"))
 	}
 }
 

@@ -344,7 +344,7 @@ func TestExamine(t *testing.T) {
 				t.Errorf("an event: %s", last)
 			}
 			if list := d.health.Snapshot(); (len(list) > 0) != tc.damaged {
-				t.Errorf("conditions: %+v", list)
+				t.Errorf("conditions: %+v, want some: %v", list, tc.damaged)
 			}
 			if tc.mended && len(dirs) > 0 {
 				d.dirs = dirs
@@ -389,7 +389,7 @@ func TestReplaceOnce(t *testing.T) {
 	d.kept = true
 	made := d.made()
 	if d.repairer().Examine(t.Context(), d.fails(strong)) || d.made() != made {
-		t.Errorf("a second time: %s", d.made())
+		t.Errorf("a second time: %s, want %s", d.made(), made)
 	}
 }
 
@@ -489,7 +489,7 @@ func TestPullFailed(t *testing.T) {
 			}
 			before := d.made()
 			if r.PullFailed(t.Context(), image, errors.New(tc.failure(d))) || d.made() != before {
-				t.Errorf("at once again: %s", d.made())
+				t.Errorf("at once again: %s, want %s", d.made(), before)
 			}
 		})
 	}

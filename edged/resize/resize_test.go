@@ -84,7 +84,7 @@ func TestJudge(t *testing.T) {
 	} {
 		got := Judge(c.pod, node, others)
 		if (got == nil) != (c.reason == "") || got != nil && (got.Reason != c.reason || got.Message != c.message) {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: %+v, want %q, %q", name, got, c.reason, c.message)
 		}
 	}
 	if got := Judge(podOf(res("100", "", "", "")), v1.ResourceList{}, nil); got != nil {

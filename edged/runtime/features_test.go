@@ -78,7 +78,7 @@ func TestLacks(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !g.settle(pod).Container("c0").Running() {
-				t.Errorf("on a new one: %v", g.events.list)
+				t.Errorf("on a new one: %v; want c0 to run", g.events.list)
 			}
 		})
 	}
@@ -124,18 +124,18 @@ func TestUserNamespace(t *testing.T) {
 		}
 		sandbox, _ := g.fake.Calls("RunPodSandbox")[0].Request.(*runtimeapi.RunPodSandboxRequest)
 		if got := sandbox.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions; got.String() != want.String() {
-			t.Errorf("own %v: sandbox %v", own, got)
+			t.Errorf("own %v: sandbox %v, want %v", own, got, want)
 		}
 		container, _ := g.fake.Calls("CreateContainer")[0].Request.(*runtimeapi.CreateContainerRequest)
 		if got := container.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions; got.String() != want.String() {
-			t.Errorf("own %v: container %v", own, got)
+			t.Errorf("own %v: container %v, want %v", own, got, want)
 		}
 		if len(container.Config.Mounts) == 0 {
 			t.Error("no mounts")
 		}
 		for _, m := range container.Config.Mounts {
 			if (len(m.UidMappings) == 1) != own || (len(m.GidMappings) == 1) != own {
-				t.Errorf("own %v: mount %v", own, m)
+				t.Errorf("own %v: mount %v, want mappings only if it has its own", own, m)
 			}
 		}
 	}
@@ -234,7 +234,7 @@ func TestImageUser(t *testing.T) {
 				}
 			}
 			if n := len(g.fake.Calls("ImageStatus")); tc.image != nil && n > 1 {
-				t.Errorf("the image was asked for %d times", n)
+				t.Errorf("the image was asked for %d times, want at most one", n)
 			}
 		})
 	}

@@ -209,7 +209,7 @@ func TestPreStopTooLong(t *testing.T) {
 			t.Errorf("it had %v s, want 2", seconds)
 		}
 		if !slices.Contains(g.events.list, "FailedPreStopHook PreStopHook failed: not completed within the grace period") {
-			t.Errorf("events %q", g.events.list)
+			t.Errorf("events %q, want FailedPreStopHook", g.events.list)
 		}
 	})
 }
@@ -254,7 +254,7 @@ func TestPostStart(t *testing.T) {
 		t.Errorf("containers %+v, want c0 stopped and c1 running", obs.Containers)
 	}
 	if !g.events.has(eventPostStartFailed) || !slices.Contains(g.events.list, "Killing FailedPostStartHook") || g.events.has(eventFailed) {
-		t.Errorf("events %q", g.events.list)
+		t.Errorf("events %q, want FailedPostStartHook and Killing, and no Failed", g.events.list)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -294,15 +294,16 @@ func TestStartOver(t *testing.T) {
 		}
 		res := g.sync(pod)
 		if res.Err != nil || !res.More || !res.Changed {
-			t.Fatalf("round %d: %+v", round, res)
+			t.Fatalf("round %d: %+v, want a change, more to do and no error", round, res)
 		}
 		if left := g.observe(pod); len(left.Containers) != 1 || left.Containers[0].ID != debug || !left.Containers[0].Running() || left.Sandbox().ID != box {
-			t.Errorf("round %d: left %+v", round, left.Containers)
+			t.Errorf("round %d: left %+v, want only the ephemeral container, running in the same sandbox",
+				round, left.Containers)
 		}
 		res = g.sync(pod)
 		now := g.observe(pod)
 		if c := now.Container("c1"); !c.Running() || c.RestartCount != int32(round+1) {
-			t.Errorf("round %d: %+v", round, c)
+			t.Errorf("round %d: %+v, want it to run, with %d restarts", round, c, round+1)
 		}
 		if logs, err := filepath.Glob(filepath.Join(filepath.Dir(obs.Container("c1").LogPath), "*.log")); err != nil || len(logs) > 2 {
 			t.Errorf("round %d: logs %q, %v; want no error, at most 2", round, logs, err)

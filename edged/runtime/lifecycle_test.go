@@ -36,18 +36,19 @@ func TestCreateTakesFewCalls(t *testing.T) {
 	}
 	config := g.fake.Calls("CreateContainer")[0].Request.(*runtimeapi.CreateContainerRequest).Config
 	if string(config.Envs[0].Value) != g.observe(pod).Sandbox().IPs[0] {
-		t.Errorf("the container was told the addresses %q", config.Envs[0].Value)
+		t.Errorf("the container was told the addresses %q, want %q",
+			config.Envs[0].Value, g.observe(pod).Sandbox().IPs[0])
 	}
 	if config.LogPath != "c0/0.log" {
 		t.Errorf("log path %q, want \"c0/0.log\"", config.LogPath)
 	}
 	link := filepath.Join(g.opts.ContainerLogsDir, "p_default_c0-"+g.observe(pod).Container("c0").ID+".log")
 	if target, err := os.Readlink(link); err != nil || target != filepath.Join(g.opts.PodLogsDir, "default_p_1", "c0", "0.log") {
-		t.Errorf("link %s: %q, %v", link, target, err)
+		t.Errorf("link %s: %q, %v; want the log in the folder of the pod", link, target, err)
 	}
 	g.fake.ForgetCalls()
 	if res := g.sync(pod); res.Changed || res.Err != nil {
-		t.Errorf("a second sync: %+v", res)
+		t.Errorf("a second sync: %+v, want no change and no error", res)
 	}
 	if calls := g.fake.Calls("RunPodSandbox", "CreateContainer", "StopContainer", "StopPodSandbox"); len(calls) > 0 {
 		t.Errorf("a pod in sync was touched: %v, want none", methods(calls))
@@ -177,7 +178,7 @@ func TestAdoption(t *testing.T) {
 	pod.Spec.Containers[0].Image = "other"
 	c := g.settle(pod).Container("c0")
 	if c.ID == made.ContainerId || !c.Running() || c.Attempt != 10 {
-		t.Errorf("after a new image: %+v", c)
+		t.Errorf("after a new image: %+v, want another one that runs, attempt 10", c)
 	}
 	if !g.events.has(eventKilling) || !strings.Contains(strings.Join(g.events.list, "\n"), "Killing Container c0 definition changed, will be restarted") {
 		t.Errorf("events %q, want Killing with \"definition changed\"", g.events.list)
@@ -321,7 +322,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: %v (-want +got)\n%s", method, res.Err, diff)
 		}
 		if !g.events.has(eventFailed) {
-			t.Errorf("%s: %q", method, g.events.list)
+			t.Errorf("%s: %q, want one of Failed", method, g.events.list)
 		}
 		obs := g.settle(pod)
 		if !obs.Container("c0").Running() || len(obs.Attempts("c0")) != 1 {
@@ -340,10 +341,10 @@ func TestFailures(t *testing.T) {
 	g = newRig(t)
 	g.fake.FailAfter("RunPodSandbox", 1, status.Error(codes.DeadlineExceeded, "late"))
 	if res := g.sync(pod); res.Err == nil || !cri.IsDown(res.Err) {
-		t.Errorf("lost answer: %+v", res)
+		t.Errorf("lost answer: %+v, want an error that the runtime is down", res)
 	}
 	if obs := g.settle(pod); len(obs.Sandboxes) != 1 || !obs.Container("c0").Running() {
-		t.Errorf("after a lost answer: %d sandboxes", len(obs.Sandboxes))
+		t.Errorf("after a lost answer: %d sandboxes, want one, and c0 to run", len(obs.Sandboxes))
 	}
 	g = newRig(t)
 	g.inputs.err = fmt.Errorf("configmap %q not found", "cm")

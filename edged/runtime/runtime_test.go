@@ -233,7 +233,8 @@ func TestBackoff(t *testing.T) {
 		d, until := b.after("1", "c", 1, crash(fmt.Sprint(i), int32(i), time.Second))
 		again, _ := b.after("1", "c", 1, crash(fmt.Sprint(i), int32(i), time.Second))
 		if d != again || (d > 0 && !until.Equal(start.Add(time.Second+d))) {
-			t.Errorf("crash %d: %v, then %v, until %v", i, d, again, until)
+			t.Errorf("crash %d: %v, then %v, until %v; want the same twice, until 1 s later than that",
+				i, d, again, until)
 		}
 		got = append(got, d)
 	}
@@ -249,7 +250,7 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("after a restart of the agent: %v, want 40 s", d)
 	}
 	if d, _ := newBackoff(30*s).after("1", "c", 1, crash("x", 9, time.Second)); d != 30*s {
-		t.Errorf("with a maximum of 30 s: %v", d)
+		t.Errorf("with a maximum of 30 s: %v, want 30 s", d)
 	}
 	b.forget("1")
 	if len(b.waits) != 0 {

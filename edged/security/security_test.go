@@ -110,7 +110,7 @@ func TestGroups(t *testing.T) {
 func TestLook(t *testing.T) {
 	root := t.TempDir()
 	if got := Look(root); got != (Host{}) {
-		t.Errorf("an empty node: %+v", got)
+		t.Errorf("an empty node: %+v, want nothing", got)
 	}
 	for path, text := range map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n", "sys/fs/selinux/enforce": "1", "proc/sys/kernel/osrelease": "6.1.0\n"} {
 		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o755); err != nil {

@@ -75,7 +75,7 @@ func watch(t *testing.T, opts Options, change ...func(*Watcher)) *record {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	w := New(opts)
-	w.retryMin = 10 * time.Millisecond
+	w.retryMin, w.reloadWithin = 10*time.Millisecond, wait.Max()
 	for _, c := range change {
 		c(w)
 	}

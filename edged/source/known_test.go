@@ -50,6 +50,6 @@ func TestKnown(t *testing.T) {
 	write("image:22")
 	s.Scan()
 	if now == "of-before" || now == first || calls != 2 {
-		t.Errorf("another manifest has the UID %s, and %d calls", now, calls)
+		t.Errorf("another manifest has the UID %s, and %d calls; want one of its own, and 2", now, calls)
 	}
 }

@@ -148,7 +148,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pods, _, err := Decode(data, "n")
 		if (err == nil) != (len(pods) > 0) {
-			t.Errorf("%d pods, err %v", len(pods), err)
+			t.Errorf("%d pods, err %v; want an error or pods", len(pods), err)
 		}
 	})
 }

@@ -163,11 +163,11 @@ func TestSummaryHandler(t *testing.T) {
 				t.Fatalf("%q: %d, %v; want no error, OK, \"application/json\"", query, w.Code, err)
 			}
 			if (got.Node.Fs != nil) != disk || len(got.Pods) != 1 || *got.Pods[0].Memory.WorkingSetBytes != 4000 {
-				t.Errorf("%q: %+v", query, got)
+				t.Errorf("%q: %+v, want disks: %v, one pod with 4000 bytes", query, got, disk)
 			}
 		}
 		if w := ask("?only_cpu_and_memory=often"); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"often": want true or false`) {
-			t.Errorf("%d %s", w.Code, w.Body)
+			t.Errorf("%d %s, want 400 with what is allowed", w.Code, w.Body)
 		}
 		m.write("proc/meminfo", "")
 		s.node.forget()

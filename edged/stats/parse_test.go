@@ -55,7 +55,7 @@ func TestProcFiles(t *testing.T) {
 		}
 	}
 	if got := tasks("0.27 0.57 0.84 1/135 14664\n"); got == nil || *got != 135 {
-		t.Errorf("tasks: %v", got)
+		t.Errorf("tasks: %v, want 135", got)
 	}
 	if got := tasks("0.27 0.57"); got != nil {
 		t.Errorf("tasks of half a line: %v, want nil", *got)
@@ -93,7 +93,7 @@ func TestBlockIO(t *testing.T) {
 		"8:0 Read 10\n8:0 Write 20\n8:0 Sync 30\n8:0 Total 30\nTotal 30\n":                               {10, 20},
 	} {
 		if r, w, ok := blockIO(text); !ok || r != want[0] || w != want[1] {
-			t.Errorf("%q: %d read, %d written, %t", text, r, w, ok)
+			t.Errorf("%q: %d read, %d written, %t; want %d, %d, true", text, r, w, ok, want[0], want[1])
 		}
 	}
 	if _, _, ok := blockIO("Total 0\n"); ok {

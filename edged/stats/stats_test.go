@@ -160,10 +160,11 @@ func TestNode(t *testing.T) {
 		PodsWorkingSet: 8000, PodsKnown: true, MaxPIDs: 15000, RunningPIDs: 135,
 	}
 	if !got.NodeFS.Known || got.NodeFS.CapacityBytes == 0 || got.NodeFS.Device == 0 {
-		t.Errorf("file system of the node: %+v", got.NodeFS)
+		t.Errorf("file system of the node: %+v, want it known, with a size and a device", got.NodeFS)
 	}
 	if !got.ImageFS.Known || got.ImageFS.UsedBytes != 7000 || got.ImageFS.UsedInodes != 70 || got.ImageFS.Device != got.NodeFS.Device || got.ImageFS != got.ContainerFS {
-		t.Errorf("file systems of images and of containers: %+v, %+v", got.ImageFS, got.ContainerFS)
+		t.Errorf("file systems of images and of containers: %+v, %+v, want both with 7000 bytes and 70 inodes",
+			got.ImageFS, got.ContainerFS)
 	}
 	want.Time, want.NodeFS, want.ImageFS, want.ContainerFS = got.Time, got.NodeFS, got.ImageFS, got.ContainerFS
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -300,13 +301,15 @@ func TestSummary(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.Node.NodeName != "node1" || *got.Node.Memory.AvailableBytes != 500<<10 || *got.Node.Memory.RSSBytes != 300<<10 || *got.Node.CPU.UsageCoreNanoSeconds != 1e9 || got.Node.CPU.UsageNanoCores == nil {
-			t.Errorf("node %+v %+v", got.Node.Memory, got.Node.CPU)
+			t.Errorf("node %+v %+v, want 500 KiB available, 300 KiB RSS, 1 s of CPU and its rate",
+				got.Node.Memory, got.Node.CPU)
 		}
 		if *got.Node.Rlimit.MaxPID != 15000 || *got.Node.Rlimit.NumOfRunningProcesses != 135 || *got.Node.Swap.SwapUsageBytes != 30<<10 {
-			t.Errorf("node %+v %+v", got.Node.Rlimit, got.Node.Swap)
+			t.Errorf("node %+v %+v, want 135 of 15000 processes and 30 KiB of swap", got.Node.Rlimit, got.Node.Swap)
 		}
 		if fs := got.Node.Fs; *fs.CapacityBytes == 0 || *fs.UsedBytes != *fs.CapacityBytes-*fs.AvailableBytes || *got.Node.Runtime.ImageFs.UsedBytes != 7000 || got.Node.Runtime.ContainerFs == nil {
-			t.Errorf("file systems %+v %+v", fs, got.Node.Runtime)
+			t.Errorf("file systems %+v %+v, want all that is not available to be used, and 7000 bytes of images",
+				fs, got.Node.Runtime)
 		}
 		if len(got.Pods) != 1 {
 			t.Fatalf("%d pods; the one that has not begun uses nothing, want one", len(got.Pods))
@@ -323,7 +326,7 @@ func TestSummary(t *testing.T) {
 		}
 		c := p.Containers[0]
 		if c.Name != "main" || *c.Memory.WorkingSetBytes != 3000 || *c.Memory.AvailableBytes != 7000 || c.StartTime.Unix() != 1700000100 || *c.Logs.UsedBytes != 0 || *c.Rootfs.CapacityBytes == 0 {
-			t.Errorf("container %+v", c)
+			t.Errorf("container %+v, want main with 3000 bytes in use and 7000 available", c)
 		}
 		if *p.EphemeralStorage.UsedBytes != 4096 || *p.EphemeralStorage.InodesUsed != 2 {
 			t.Errorf("ephemeral storage %d bytes, %d inodes; what lies in memory is not on the disk; want 4096, 2",

@@ -103,7 +103,7 @@ func TestEphemeral(t *testing.T) {
 			continue
 		}
 		if s := got.EphemeralContainerStatuses[0]; !c.check(s.State) || s.Ready || s.Started != nil {
-			t.Errorf("%s: %+v", name, s)
+			t.Errorf("%s: %+v, want it neither ready nor started", name, s)
 		}
 	}
 }
@@ -131,6 +131,6 @@ func TestPostStartFailed(t *testing.T) {
 		in.Reasons = map[string]observed.Reason{"c0": {Reason: postStartHookError, Message: "m"}}
 	})
 	if s := got.ContainerStatuses[0]; got.Phase != v1.PodRunning || s.State.Waiting == nil || s.State.Waiting.Reason != postStartHookError || s.LastTerminationState.Terminated == nil || s.Ready {
-		t.Errorf("%s: %+v", got.Phase, s)
+		t.Errorf("%s: %+v, want Running, waiting with PostStartHookError, not ready", got.Phase, s)
 	}
 }

@@ -63,7 +63,7 @@ func TestReadinessGates(t *testing.T) {
 		set(c.a, c.b)
 		s := generate(p, box(runningC("c0")))
 		if ready := condition(s, v1.PodReady); ready.Status != c.want || ready.Message != c.message || (c.message != "") != (ready.Reason == "ReadinessGatesNotReady") {
-			t.Errorf("%s: %+v", name, ready)
+			t.Errorf("%s: %+v, want %s, %q", name, ready, c.want, c.message)
 		}
 		if condition(s, v1.ContainersReady).Status != v1.ConditionTrue {
 			t.Errorf("%s: a gate keeps the containers from being ready", name)

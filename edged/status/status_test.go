@@ -111,7 +111,7 @@ func TestContainerStates(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, 1, 1)
 	s := generate(p, nil)
 	if w := s.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "PodInitializing" {
-		t.Errorf("main before init: %+v", s.ContainerStatuses[0].State)
+		t.Errorf("main before init: %+v, want PodInitializing", s.ContainerStatuses[0].State)
 	}
 	s = generate(pod(v1.RestartPolicyAlways, 0, 1), nil, func(in *Inputs) {
 		in.Reasons = map[string]observed.Reason{"c0": {Reason: "ErrImagePull", Message: "no"}}
@@ -124,7 +124,7 @@ func TestContainerStates(t *testing.T) {
 	})
 	c := s.ContainerStatuses[0]
 	if c.State.Waiting == nil || c.State.Waiting.Reason != "CrashLoopBackOff" || c.LastTerminationState.Terminated.ExitCode != 3 || s.Phase != v1.PodRunning {
-		t.Errorf("crash loop: %+v, phase %s", c, s.Phase)
+		t.Errorf("crash loop: %+v, phase %s; want CrashLoopBackOff after exit code 3, Running", c, s.Phase)
 	}
 	older := exitedC("c0", 9)
 	older.ID = "older"
@@ -133,7 +133,7 @@ func TestContainerStates(t *testing.T) {
 	s = generate(pod(v1.RestartPolicyAlways, 0, 1), box(now, older))
 	c = s.ContainerStatuses[0]
 	if c.RestartCount != 4 || c.LastTerminationState.Terminated == nil || c.LastTerminationState.Terminated.ContainerID != "containerd://older" || c.ContainerID != "containerd://c0-id" {
-		t.Errorf("restarted: %+v", c)
+		t.Errorf("restarted: %+v, want 4 restarts, and what ended before", c)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestLostContainer(t *testing.T) {
 	}
 	s = generate(p, nil, func(in *Inputs) { in.Previous = before })
 	if c := s.ContainerStatuses[0]; c.State.Waiting == nil || c.LastTerminationState.Terminated == nil {
-		t.Errorf("it will be started again: %+v", c)
+		t.Errorf("it will be started again: %+v, want it waiting, and what ended before", c)
 	}
 }
 

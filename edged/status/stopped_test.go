@@ -20,7 +20,8 @@ func TestStopped(t *testing.T) {
 	runs := generate(p, box(runningC("c0")))
 	ends := generate(p, box(runningC("c0")), func(in *Inputs) { in.Stopped, in.Previous = why, runs })
 	if c := condition(ends, v1.DisruptionTarget); ends.Phase != v1.PodRunning || ends.Reason != "" || c.Message != "why" || c.ObservedGeneration != 3 || c.LastTransitionTime.IsZero() {
-		t.Errorf("while it ends: %s %s, %+v", ends.Phase, ends.Reason, c)
+		t.Errorf("while it ends: %s %s, %+v; want Running with the condition DisruptionTarget \"why\"",
+			ends.Phase, ends.Reason, c)
 	}
 	later := func(in *Inputs) { in.Stopped, in.Previous, in.Now = why, ends, t0.Add(time.Hour) }
 	for name, got := range map[string]v1.PodStatus{
@@ -30,7 +31,8 @@ func TestStopped(t *testing.T) {
 		"nothing ever lived": generate(p, nil, func(in *Inputs) { in.Stopped, in.Terminated = why, true }),
 	} {
 		if got.Phase != v1.PodFailed || got.Reason != why.Reason || got.Message != why.Message || condition(got, v1.DisruptionTarget).Status != v1.ConditionTrue {
-			t.Errorf("%s: %s %s %s, %+v", name, got.Phase, got.Reason, got.Message, got.Conditions)
+			t.Errorf("%s: %s %s %s, %+v; want Failed, %s, %s and DisruptionTarget",
+				name, got.Phase, got.Reason, got.Message, got.Conditions, why.Reason, why.Message)
 		}
 		again := generate(p, nil, func(in *Inputs) { in.Previous, in.Terminated = got, true })
 		if again.Reason != why.Reason || condition(again, v1.DisruptionTarget) != condition(got, v1.DisruptionTarget) {

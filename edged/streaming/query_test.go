@@ -187,10 +187,10 @@ func FuzzQueries(f *testing.F) {
 		}
 		now := time.Unix(1<<31, 0)
 		if q, err := parseLogQuery(query, now); err == nil && (q.tail < -1 || q.limit < 0 || (!q.stdout && !q.stderr)) {
-			t.Errorf("%q: %+v", text, q)
+			t.Errorf("%q: %+v, want an error or limits that make sense", text, q)
 		}
 		if ports, err := parsePorts(query, true); err == nil && (len(ports) == 0 || len(ports) > maxPorts) {
-			t.Errorf("%q: %v", text, ports)
+			t.Errorf("%q: %v, want an error or between 1 and %d ports", text, ports, maxPorts)
 		}
 	})
 }

@@ -258,7 +258,7 @@ func TestBound(t *testing.T) {
 	}
 	_, _, resp := dial(t, base, "/portForward/ns/p")
 	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("the second stream: %s", resp.Status)
+		t.Errorf("the second stream: %s, want 429 with Retry-After", resp.Status)
 	}
 	conn.Close()
 	s.Wait()

@@ -65,7 +65,7 @@ func (d *device) taken() {
 	for id := range record.Containers {
 		for _, carries := range []uint64{adopt.SpecHash(spec), 0xabc} {
 			if got := record.Hash(id, carries); got != carries && got != runtime.Hash(spec) {
-				d.t.Errorf("container %s counts as %x", id, got)
+				d.t.Errorf("container %s counts as %x, want %x or %x", id, got, carries, runtime.Hash(spec))
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func TestThereAndBack(t *testing.T) {
 				}
 			}
 			if ours := d.files("etc/systemd")["etc/systemd/system/"+systemd.Name]; (ours == "") != packaged {
-				t.Errorf("the administrator's unit is %q", ours)
+				t.Errorf("the administrator's unit is %q, want none: %v", ours, packaged)
 			}
 			link := "-> /etc/systemd/system/" + systemd.Name
 			if packaged {
@@ -413,7 +413,7 @@ func TestDamagedStore(t *testing.T) {
 	p, err := take.Look(t.Context())
 	must(t, err)
 	if !strings.Contains(strings.Join(p.Warnings, "\n"), "KubeEdge's store is damaged") {
-		t.Errorf("warnings %q", p.Warnings)
+		t.Errorf("warnings %q, want that KubeEdge's store is damaged", p.Warnings)
 	}
 	if err := p.Refused(false); err == nil || !strings.Contains(err.Error(), "default/web: it runs, and neither") {
 		t.Errorf("got %v, want an error with \"default/web: it runs, and neither\"", err)

@@ -36,7 +36,7 @@ func first(t *testing.T, m *Manager, uid types.UID) uint32 {
 	}
 	if len(ns.Uids) != 1 || len(ns.Gids) != 1 || ns.Mode != runtimeapi.NamespaceMode_POD || ns.Uids[0].ContainerId != 0 ||
 		ns.Uids[0].Length != 65536 || ns.Uids[0].String() != ns.Gids[0].String() {
-		t.Errorf("%s: %v", uid, ns)
+		t.Errorf("%s: %v, want 65536 users and the same groups", uid, ns)
 	}
 	return ns.Uids[0].HostId
 }
@@ -46,11 +46,11 @@ func TestRanges(t *testing.T) {
 	m := newManager(dir)
 	a, b := first(t, m, "a"), first(t, m, "b")
 	if a != 65536 || b != 131072 || first(t, m, "a") != a {
-		t.Errorf("a has %d and b %d", a, b)
+		t.Errorf("a has %d and b %d; want 65536 and 131072, and a to keep it", a, b)
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "a", "userns"))
 	if err != nil || string(data) != `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}` {
-		t.Errorf("on the disk: %s %v", data, err)
+		t.Errorf("on the disk: %s %v, want the range of 65536 from 65536 on", data, err)
 	}
 	m = newManager(dir) // the agent started again
 	if c := first(t, m, "c"); c != 196608 {
@@ -146,7 +146,7 @@ func TestPool(t *testing.T) {
 		}
 		got, err := readPool(uids, gids)
 		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
-			t.Errorf("%q %q: %v %v", tc.subuid, tc.subgid, got, err)
+			t.Errorf("%q %q: %v %v; want %v and the error %q", tc.subuid, tc.subgid, got, err, tc.want, tc.err)
 		}
 	}
 }
@@ -167,11 +167,11 @@ func TestFree(t *testing.T) {
 	} {
 		got, err := p.free(tc.taken)
 		if got != tc.want || (err != nil) != (tc.want == 0) {
-			t.Errorf("%v: %d %v", tc.taken, got, err)
+			t.Errorf("%v: %d %v, want %d", tc.taken, got, err, tc.want)
 		}
 	}
 	if last := uint64(wholeNode.first) + uint64(wholeNode.blocks)*Length; last > math.MaxUint32 {
-		t.Errorf("the last block ends at %d", last)
+		t.Errorf("the last block ends at %d, want at most %d", last, uint32(math.MaxUint32))
 	}
 }
 
@@ -179,7 +179,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if id, err := decode(data); err == nil && (id < Length || uint64(id)+Length > math.MaxUint32) {
-			t.Errorf("%q gives %d", data, id)
+			t.Errorf("%q gives %d, want an error or a range within 32 bits", data, id)
 		}
 	})
 }

@@ -149,7 +149,7 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 	}
 	pv.Spec.Local.FSType = nil
 	if blank, err := isBlank(device); err != nil || !blank {
-		t.Fatalf("written before it was to be: %v, %v", blank, err)
+		t.Fatalf("written before it was to be: %v, %v; want it blank, no error", blank, err)
 	}
 	place := setup(t, m, podWith(claimVolume("c", false)))["v"]
 	must(t, os.WriteFile(filepath.Join(place.Path, "f"), nil, 0o600), m.Teardown(t.Context(), uid))
@@ -167,7 +167,7 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 	other := loopDevice(t, false)
 	must(t, os.WriteFile(other, []byte("precious bytes of an unknown kind"), 0o600))
 	if formatted, err := (mountCommand{}).Format(t.Context(), other, "ext4"); formatted || err != nil {
-		t.Errorf("formatted: %v, %v", formatted, err)
+		t.Errorf("formatted: %v, %v; want false, no error", formatted, err)
 	}
 }
 
@@ -348,7 +348,7 @@ func TestUnmountByForce(t *testing.T) {
 	s.hangs = true
 	must(t, m.unmountOne(wait.Context(t), dir, 10*time.Millisecond))
 	if !slices.Equal(s.unmounts, []bool{false, true}) {
-		t.Errorf("unmounts by force: %v", s.unmounts)
+		t.Errorf("unmounts by force: %v, want [false true]", s.unmounts)
 	}
 }
 

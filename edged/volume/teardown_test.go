@@ -57,7 +57,7 @@ func TestTeardown(t *testing.T) {
 	points, err := mountsBelow(podDir)
 	must(t, err)
 	if len(points) != 6 { // two tmpfs, four binds
-		t.Errorf("mounts: %v", points)
+		t.Errorf("mounts: %v, want 6", points)
 	}
 	other := New(m.opts) // an agent that knows nothing of the pod but its UID
 	for range 2 {

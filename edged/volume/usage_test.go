@@ -30,7 +30,7 @@ func TestDiskUsage(t *testing.T) {
 		t.Errorf("%d bytes; want those of two files of 64 KiB and of three folders", files)
 	}
 	if got, err := DiskUsage(t.Context(), filepath.Join(dir, "a")); err != nil || got != 64<<10 {
-		t.Errorf("a file: %d, %v", got, err)
+		t.Errorf("a file: %d, %v; want 65536, no error", got, err)
 	}
 	if got, err := DiskUsage(t.Context(), filepath.Join(dir, "gone")); err != nil || got != 0 {
 		t.Errorf("nothing: %d, %v; want no error, 0", got, err)
@@ -57,7 +57,7 @@ func TestDiskUsageOfDeepTree(t *testing.T) {
 	must(t, unix.Close(at))
 	got, err := DiskUsage(t.Context(), dir)
 	if err != nil || got < depth*512 {
-		t.Errorf("%d bytes, %v", got, err)
+		t.Errorf("%d bytes, %v; want at least %d, no error", got, err, depth*512)
 	}
 	must(t, removeTree(t.Context(), filepath.Join(dir, "d")))
 }
@@ -76,7 +76,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("Usage() = %v, want about 1 MiB of v, and less, but some, of c", got)
 	}
 	if diff := cmp.Diff(2, len(got)); diff != "" {
-		t.Errorf("volumes counted: %v", got)
+		t.Errorf("volumes counted: %v, want 2", got)
 	}
 }
 

@@ -307,7 +307,7 @@ func TestUnsupported(t *testing.T) {
 			}
 			m, _ := start(t)
 			if _, setupErr := m.Setup(t.Context(), pod); setupErr == nil || setupErr.Error() != err.Error() {
-				t.Errorf("Setup says %v", setupErr)
+				t.Errorf("Setup says %v, want %v", setupErr, err)
 			}
 			if left, _ := os.ReadDir(m.opts.Root); len(left) != 0 {
 				t.Errorf("Setup left %v, want none", left)

@@ -49,7 +49,8 @@ func TestRun(t *testing.T) {
 	var out, errOut bytes.Buffer
 	code, err := Run(t.Context(), server.URL, Streams{In: strings.NewReader("typed"), Out: &out, Err: &errOut, Sizes: sizes})
 	if code != 7 || err != nil || out.String() != `{"Width":80,"Height":24}` || errOut.String() != "typed" {
-		t.Errorf("%d, %v, %q, %q", code, err, out.String(), errOut.String())
+		t.Errorf("%d, %v, %q, %q; want 7, no error, the size and what was typed",
+			code, err, out.String(), errOut.String())
 	}
 }
 
@@ -72,7 +73,7 @@ func TestDecode(t *testing.T) {
 	} {
 		code, err := decode([]byte(text))
 		if code != want.code || (err == nil) != (want.err == "") || err != nil && err.Error() != want.err {
-			t.Errorf("%s: %d, %v", text, code, err)
+			t.Errorf("%s: %d, %v; want %d, %q", text, code, err, want.code, want.err)
 		}
 	}
 }
@@ -81,7 +82,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"1"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if code, err := decode(data); code != 0 && (err != nil || code > 255) {
-			t.Errorf("%q: %d, %v", data, code, err)
+			t.Errorf("%q: %d, %v; want an error, or a code of at most 255", data, code, err)
 		}
 	})
 }
