@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -18,17 +17,19 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// forever is a script that runs until it is told to end.
-const forever = "trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
 
 // agentManifest is a static pod's, whose UID KubeEdge has made its own way.
 const (
 	agentManifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: agent}\nspec:\n  hostNetwork: true\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    image: %s\n    command: [sh, -c, %q]\n"
 	agentUID      = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 )
+
+// kubeEdgeProgram is the end of the path of KubeEdge's agent.
+const kubeEdgeProgram = "usr/local/bin/edgecore"
 
 // web is a pod of the cloud with all that keeps a pod to its node: volumes, a token, probes.
 func web() *v1.Pod {
@@ -46,7 +47,7 @@ func web() *v1.Pod {
 				}}}},
 			},
 			Containers: []v1.Container{{
-				Name: "main", Image: images.Demo, Command: []string{"sh", "-c", forever},
+				Name: "main", Image: images.Demo, Command: []string{"sh", "-c", env.Forever},
 				VolumeMounts: []v1.VolumeMount{
 					{Name: "conf", MountPath: "/conf"}, {Name: "sec", MountPath: "/sec"}, {Name: "scratch", MountPath: "/scratch"},
 					{Name: "kube-api-access-sk6nn", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true},
@@ -76,18 +77,18 @@ func (d *device) populate() map[string]*made {
 	pods := map[string]*made{}
 	w := web()
 	scratch := d.podFolder(w, "volumes", "kubernetes.io~empty-dir", "scratch")
-	must(d.t, os.MkdirAll(scratch, 0o777))
-	must(d.t, os.Chmod(scratch, 0o777))
-	must(d.t, os.WriteFile(filepath.Join(scratch, "kept"), []byte("of before"), 0o644))
+	env.Must(d.t, os.MkdirAll(scratch, 0o777))
+	env.Must(d.t, os.Chmod(scratch, 0o777))
+	env.Must(d.t, os.WriteFile(filepath.Join(scratch, "kept"), []byte("of before"), 0o644))
 	pods["web"] = d.start(w, 2, false, map[string]string{
 		"/conf": d.volume(w, "configmap", "conf", false, map[string]string{"a": "b"}), "/sec": d.volume(w, "secret", "sec", true, map[string]string{"p": "secret"}),
 		"/scratch": scratch, "/var/run/secrets/kubernetes.io/serviceaccount": d.volume(w, "projected", "kube-api-access-sk6nn", true, map[string]string{"token": "of-before"}),
 	})
 
-	manifest := fmt.Sprintf(agentManifest, images.Demo, forever)
+	manifest := fmt.Sprintf(agentManifest, images.Demo, env.Forever)
 	d.write("etc/kubeedge/manifests/agent.yaml", manifest, 0o644)
 	static, _, err := source.Decode([]byte(manifest), "edge1")
-	must(d.t, err)
+	env.Must(d.t, err)
 	if static[0].UID == agentUID {
 		d.t.Fatal("the static pod has the same UID here")
 	}
@@ -127,136 +128,121 @@ func TestAdopt(t *testing.T) {
 
 func takeOver(t *testing.T, d *device) {
 	pods := d.populate()
-	must(t, d.systemctl("start"))
+	env.Must(t, d.systemctl("start"))
 	before, run := d.files(), d.containers()
 	if len(run) != 2 {
-		t.Fatalf("containers %v", run)
+		t.Fatalf("running containers = %v, want 2", run)
 	}
 
 	plan, err := d.edgecore("adopt", "--dry-run")
 	must2(t, plan, err)
 	for _, want := range []string{"2 containers run on as they are", "autonomyWithoutAuthorization", "modules.eventBus.enable", `"rule"`, "Steps:", "default/job does not run now"} {
 		if !strings.Contains(plan, want) {
-			t.Errorf("the plan does not say %q", want)
+			t.Errorf("the plan does not say %q:\n%s", want, plan)
 		}
 	}
-	if diff := cmp.Diff(before, d.files()); diff != "" || !strings.Contains(d.program(), "usr/local/bin/edgecore") {
-		t.Fatalf("the plan changed something: %q\n%s", d.program(), diff)
+	if diff := cmp.Diff(before, d.files()); diff != "" {
+		t.Fatalf("the plan changed KubeEdge's files (-want +got):\n%s", diff)
 	}
+	d.runs(kubeEdgeProgram)
 
-	began := time.Now()
 	said, err := d.edgecore("adopt")
 	must2(t, said, err)
-	t.Logf("taken over in %v; it said:\n%s", time.Since(began).Round(10*time.Millisecond), said)
-	if !strings.Contains(d.program(), binary.path) {
-		t.Fatalf("%s runs", d.program())
-	}
+	t.Logf("taken over; it said:\n%s", said)
+	d.runs(built.Edge)
 	d.same(run)
 	d.works(pods)
 
 	again, err := d.edgecore("adopt")
 	if err != nil || !strings.Contains(again, "taken over before") {
-		t.Errorf("a second time: %v\n%s", err, again)
+		t.Errorf("adopt a second time: %v, want that the device was taken over before:\n%s", err, again)
 	}
-	began = time.Now()
 	said, err = d.edgecore("adopt", "--undo")
 	must2(t, said, err)
-	t.Logf("given back in %v; it said:\n%s", time.Since(began).Round(10*time.Millisecond), said)
+	t.Logf("given back; it said:\n%s", said)
 	if diff := cmp.Diff(before, d.files()); diff != "" {
-		t.Errorf("KubeEdge's files:\n%s", diff)
+		t.Errorf("KubeEdge's files mismatch (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(d.program(), "usr/local/bin/edgecore") {
-		t.Errorf("%s runs", d.program())
-	}
+	d.runs(kubeEdgeProgram)
 	for _, left := range []string{"etc/edgecore", "var/lib/edgecore/edgecore.db", "var/lib/edgecore/adopt"} {
 		if _, err := os.Stat(d.path(left)); err == nil {
 			t.Errorf("%s is left", left)
 		}
 	}
 	if now := d.containers(); len(now) != 2 || now["agent-edge1"] != run["agent-edge1"] {
-		t.Errorf("containers %v, want those of before but web's: %v", now, run)
+		t.Errorf("containers = %v, want those of before but web's: %v", now, run)
 	}
 }
 
 // same waits until the agent shows the pods as they were, and checks that no container was restarted.
 func (d *device) same(run map[string]string) {
 	d.t.Helper()
-	testenv.Poll(d.t, patience, func() error { return d.ready("web", 2) })
-	testenv.Poll(d.t, patience, func() error { return d.ready("agent-edge1", 0) })
+	d.isReady("web", 2)
+	d.isReady("agent-edge1", 0)
 	if diff := cmp.Diff(run, d.containers()); diff != "" {
-		d.t.Fatalf("containers:\n%s", diff)
+		d.t.Fatalf("containers mismatch (-want +got):\n%s", diff)
 	}
 	pods, err := d.pods()
-	must(d.t, err)
+	env.Must(d.t, err)
 	if uid := pods["agent-edge1"].UID; uid != types.UID(agentUID) {
-		d.t.Errorf("the static pod has the UID %s", uid)
+		d.t.Errorf("UID of the static pod = %s, want %s", uid, agentUID)
 	}
 	if p := pods["job"]; p == nil || p.Status.Phase != v1.PodSucceeded {
-		d.t.Errorf("the job that has ended is %+v", p)
+		d.t.Errorf("the job that has ended is %+v, want it Succeeded", p)
 	}
 }
 
 // works does to the pods what is done in the life of a node.
 func (d *device) works(pods map[string]*made) {
 	d.t.Helper()
-	began := time.Now()
-	step := func(what string) { d.t.Logf("%v: %s", time.Since(began).Round(10*time.Millisecond), what) }
+	step := func(what string) { d.t.Log(what) }
 	run := d.containers()
 	// The record outlives the agent.
-	must(d.t, syscall.Kill(d.pid(), syscall.SIGKILL))
-	must(d.t, d.systemctl("restart"))
+	env.Must(d.t, syscall.Kill(d.pid(), syscall.SIGKILL))
+	env.Must(d.t, d.systemctl("restart"))
 	d.same(run)
 
 	step("the agent was killed, and is back")
 
 	// Probes see the container, and volumes are where they were.
 	scratch := d.podFolder(pods["web"].pod, "volumes", "kubernetes.io~empty-dir", "scratch")
-	must(d.t, os.WriteFile(filepath.Join(scratch, "unready"), nil, 0o644))
-	testenv.Poll(d.t, patience, func() error {
-		if err := d.ready("web", 2); err == nil {
-			return fmt.Errorf("web is ready still")
-		}
-		return nil
-	})
-	must(d.t, os.Remove(filepath.Join(scratch, "unready")))
-	testenv.Poll(d.t, patience, func() error { return d.ready("web", 2) })
+	env.Must(d.t, os.WriteFile(filepath.Join(scratch, "unready"), nil, 0o644))
+	wait.True(d.t, "web not to be ready", func() bool { return d.ready("web", 2) != nil })
+	env.Must(d.t, os.Remove(filepath.Join(scratch, "unready")))
+	d.isReady("web", 2)
 	out, err := d.cri.ExecSync(d.t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: run["web"], Cmd: []string{"cat", "/conf/a", "/sec/p", "/scratch/kept", "/var/run/secrets/kubernetes.io/serviceaccount/token"}})
-	must(d.t, err)
-	if got := string(out.Stdout); got != "bsecretof beforeof-before" {
-		d.t.Errorf("the container sees %q, %s", got, out.Stderr)
+	env.Must(d.t, err)
+	if got, want := string(out.Stdout), "bsecretof beforeof-before"; got != want {
+		d.t.Errorf("the container sees %q, %s, want %q", got, out.Stderr, want)
 	}
 
 	step("probes and volumes")
 
 	// A container that ends is started again, counted on, in the same sandbox and with the same volumes.
 	_, err = d.cri.StopContainer(d.t.Context(), &runtimeapi.StopContainerRequest{ContainerId: run["web"], Timeout: 5})
-	must(d.t, err)
-	testenv.Poll(d.t, patience, func() error { return d.ready("web", 3) })
+	env.Must(d.t, err)
+	d.isReady("web", 3)
 	now := d.containers()
 	status, err := d.cri.ContainerStatus(d.t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: now["web"]})
-	must(d.t, err)
+	env.Must(d.t, err)
 	if now["web"] == run["web"] || now["agent-edge1"] != run["agent-edge1"] || status.Status.Metadata.Attempt != 3 {
-		d.t.Errorf("containers %v, before %v; attempt %d", now, run, status.Status.Metadata.Attempt)
+		d.t.Errorf("containers = %v with attempt %d of web, want only web's changed in %v, with attempt 3", now,
+			status.Status.Metadata.Attempt, run)
 	}
 	boxes, err := d.cri.ListPodSandbox(d.t.Context(), &runtimeapi.ListPodSandboxRequest{})
-	must(d.t, err)
+	env.Must(d.t, err)
 	if !slices.ContainsFunc(boxes.Items, func(b *runtimeapi.PodSandbox) bool { return b.Id == pods["web"].sandbox }) || len(boxes.Items) != 2 {
-		d.t.Errorf("sandboxes %v", boxes.Items)
+		d.t.Errorf("sandboxes = %v, want 2, of them %s", boxes.Items, pods["web"].sandbox)
 	}
 
 	step("a container was started again")
 
 	// Another manifest is another pod, and one that is taken away is gone with all that KubeEdge had made of it.
-	other := fmt.Sprintf(strings.Replace(agentManifest, "name: agent", "name: other", 1), images.Demo, forever)
+	other := fmt.Sprintf(strings.Replace(agentManifest, "name: agent", "name: other", 1), images.Demo, env.Forever)
 	d.write("etc/kubeedge/manifests/other.yaml", other, 0o644)
-	testenv.Poll(d.t, patience, func() error { return d.ready("other-edge1", 0) })
-	must(d.t, os.Remove(d.path("etc/kubeedge/manifests/other.yaml")))
-	testenv.Poll(d.t, patience, func() error {
-		if id, ok := d.containers()["other-edge1"]; ok {
-			return fmt.Errorf("container %s runs on", id)
-		}
-		return nil
-	})
+	d.isReady("other-edge1", 0)
+	env.Must(d.t, os.Remove(d.path("etc/kubeedge/manifests/other.yaml")))
+	d.ends("other-edge1")
 }
 
 // TestRemove: a pod that was taken over ends as any other, and nothing of it is left.
@@ -264,15 +250,13 @@ func TestRemove(t *testing.T) {
 	t.Parallel()
 	d := newDevice(t, testenv.Options{})
 	pods := d.populate()
-	must(t, d.systemctl("start"))
+	env.Must(t, d.systemctl("start"))
 	said, err := d.edgecore("adopt")
 	must2(t, said, err)
-	must(t, os.Remove(d.path("etc/kubeedge/manifests/agent.yaml")))
+	env.Must(t, os.Remove(d.path("etc/kubeedge/manifests/agent.yaml")))
 	gone := pods["agent-edge1"]
-	testenv.Poll(t, patience, func() error {
-		if id, ok := d.containers()["agent-edge1"]; ok {
-			return fmt.Errorf("container %s runs on", id)
-		}
+	d.ends("agent-edge1")
+	wait.Until(t, "nothing to be left of the pod", func() error {
 		for _, dir := range []string{d.podFolder(gone.pod), filepath.Join(d.path("var/log/pods"), "default_agent-edge1_"+agentUID)} {
 			if _, err := os.Stat(dir); err == nil {
 				return fmt.Errorf("%s is there", dir)
@@ -280,9 +264,9 @@ func TestRemove(t *testing.T) {
 		}
 		return nil
 	})
-	testenv.Poll(t, patience, func() error { return d.ready("web", 2) })
+	d.isReady("web", 2)
 	if id := d.containers()["web"]; id != pods["web"].container {
-		t.Errorf("container %s of web, before %s", id, pods["web"].container)
+		t.Errorf("container of web = %s, want %s as before", id, pods["web"].container)
 	}
 }
 
@@ -294,21 +278,20 @@ func TestRefuses(t *testing.T) {
 	stray := web()
 	stray.Name, stray.UID, stray.Spec.Volumes = "stray", "11111111-0000-4000-8000-00000000000d", nil
 	d.start(stray, 0, false, nil)
-	must(t, d.systemctl("start"))
+	env.Must(t, d.systemctl("start"))
 	before, run := d.files(), d.containers()
 	said, err := d.edgecore("adopt")
-	if err == nil || !strings.Contains(said, "default/stray: it runs, and neither the store nor a manifest has it") {
-		t.Errorf("got %v\n%s", err, said)
+	const want = "default/stray: it runs, and neither the store nor a manifest has it"
+	if err == nil || !strings.Contains(said, want) {
+		t.Errorf("adopt: %v, want it to fail with %q:\n%s", err, want, said)
 	}
 	if diff := cmp.Diff(before, d.files()); diff != "" {
-		t.Errorf("KubeEdge's files:\n%s", diff)
+		t.Errorf("KubeEdge's files mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(run, d.containers()); diff != "" {
-		t.Errorf("containers:\n%s", diff)
+		t.Errorf("containers mismatch (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(d.program(), "usr/local/bin/edgecore") {
-		t.Errorf("%s runs", d.program())
-	}
+	d.runs(kubeEdgeProgram)
 }
 
 func must2(t *testing.T, said string, err error) {

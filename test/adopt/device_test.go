@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -27,7 +26,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/systemd"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // device is one of KubeEdge: everything of it lies in a folder, but for the containers.
@@ -48,7 +49,9 @@ while :; do sleep 0.2 & wait $!; done
 
 // newDevice makes a device with a containerd of its own.
 func newDevice(t *testing.T, runtime testenv.Options) *device {
-	must(t, binary.err)
+	if filepath.Base(built.Edge) != "edgecore" {
+		t.Fatalf("%s: want a program of the name edgecore", built.Edge)
+	}
 	d := &device{t: t, root: t.TempDir(), ctrd: testenv.StartContainerd(t, runtime)}
 	d.cri = testenv.Dial(t, d.ctrd)
 	t.Cleanup(func() {
@@ -64,10 +67,10 @@ func newDevice(t *testing.T, runtime testenv.Options) *device {
 	})
 	var err error
 	d.port, err = daemon.FreePort()
-	must(t, err)
-	must(t, systemd.Play(d.root))
+	env.Must(t, err)
+	env.Must(t, systemd.Play(d.root))
 	d.write("usr/local/bin/edgecore", fmt.Sprintf(kubeEdge, d.path("var/lib/kubeedge/edgecore.db")), 0o755)
-	must(t, systemd.KubeEdge(d.root, d.path("usr/local/bin/edgecore")))
+	env.Must(t, systemd.KubeEdge(d.root, d.path("usr/local/bin/edgecore")))
 	d.certificates()
 	d.configuration()
 	return d
@@ -78,7 +81,7 @@ func (d *device) certificates() {
 	ca := wiretest.NewCA(d.t)
 	node := ca.Node(d.t, "edge1", time.Now().Add(time.Hour))
 	key, err := x509.MarshalECPrivateKey(node.PrivateKey.(*ecdsa.PrivateKey))
-	must(d.t, err)
+	env.Must(d.t, err)
 	for name, block := range map[string]*pem.Block{
 		"ca/rootCA.crt":    {Type: "CERTIFICATE", Bytes: ca.Cert.Raw},
 		"certs/server.crt": {Type: "CERTIFICATE", Bytes: node.Certificate[0]},
@@ -91,7 +94,7 @@ func (d *device) certificates() {
 // configuration is KubeEdge's, of 1.15 or so: with keys that are in other places today, and some that are nowhere.
 func (d *device) configuration() {
 	kubelet, err := daemon.FreePort()
-	must(d.t, err)
+	env.Must(d.t, err)
 	d.write("etc/kubeedge/config/edgecore.yaml", fmt.Sprintf(`apiVersion: edgecore.config.kubeedge.io/v1alpha2
 kind: EdgeCore
 database:
@@ -133,26 +136,26 @@ modules:
 
 // store makes KubeEdge's store of rows: key, type, value.
 func (d *device) store(rows [][3]string) {
-	must(d.t, os.MkdirAll(d.path("var/lib/kubeedge"), 0o755))
+	env.Must(d.t, os.MkdirAll(d.path("var/lib/kubeedge"), 0o755))
 	db, err := sql.Open("sqlite3", d.path("var/lib/kubeedge/edgecore.db"))
-	must(d.t, err)
-	defer func() { must(d.t, db.Close()) }()
+	env.Must(d.t, err)
+	defer func() { env.Must(d.t, db.Close()) }()
 	_, err = db.ExecContext(d.t.Context(), `CREATE TABLE IF NOT EXISTS "meta" ("key" varchar(256) NOT NULL PRIMARY KEY, "type" varchar(32) NOT NULL DEFAULT '', "value" text);
 		CREATE TABLE IF NOT EXISTS "meta_v2" ("key" varchar(256) NOT NULL PRIMARY KEY, "groupversionresource" varchar(256), "namespace" varchar(256), "name" varchar(256), "resourceversion" integer, "value" text);
 		CREATE TABLE IF NOT EXISTS "device" ("id" varchar(64) NOT NULL PRIMARY KEY, "name" varchar(64))`)
-	must(d.t, err)
+	env.Must(d.t, err)
 	for _, row := range rows {
 		_, err := db.ExecContext(d.t.Context(), "INSERT OR REPLACE INTO meta (key, type, value) VALUES (?,?,?)", row[0], row[1], row[2])
-		must(d.t, err)
+		env.Must(d.t, err)
 	}
 }
 
 func (d *device) path(name string) string { return filepath.Join(d.root, name) }
 
 func (d *device) write(name, text string, mode fs.FileMode) {
-	must(d.t, os.MkdirAll(filepath.Dir(d.path(name)), 0o755))
-	must(d.t, os.WriteFile(d.path(name), []byte(text), mode))
-	must(d.t, os.Chmod(d.path(name), mode))
+	env.Must(d.t, os.MkdirAll(filepath.Dir(d.path(name)), 0o755))
+	env.Must(d.t, os.WriteFile(d.path(name), []byte(text), mode))
+	env.Must(d.t, os.Chmod(d.path(name), mode))
 }
 
 func (d *device) systemctl(args ...string) error { return systemd.Run(d.root, args...) }
@@ -166,7 +169,7 @@ func (d *device) edgecore(args ...string) (string, error) {
 // pid is that of the service's process.
 func (d *device) pid() int {
 	pid, err := systemd.PID(d.root)
-	must(d.t, err)
+	env.Must(d.t, err)
 	return pid
 }
 
@@ -181,7 +184,7 @@ func (d *device) program() string {
 
 // pods asks the agent for its pods, by name.
 func (d *device) pods() (map[string]*v1.Pod, error) {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Max()}
 	resp, err := client.Get("http://127.0.0.1:" + strconv.Itoa(d.port) + "/pods")
 	if err != nil {
 		return nil, err
@@ -203,7 +206,7 @@ func (d *device) containers() map[string]string {
 	list, err := d.cri.ListContainers(d.t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
 	}})
-	must(d.t, err)
+	env.Must(d.t, err)
 	ids := map[string]string{}
 	for _, c := range list.Containers {
 		ids[c.Labels["io.kubernetes.pod.name"]] = c.Id
@@ -211,11 +214,36 @@ func (d *device) containers() map[string]string {
 	return ids
 }
 
+// runs checks which program the service's process runs.
+func (d *device) runs(program string) {
+	d.t.Helper()
+	if got := d.program(); !strings.Contains(got, program) {
+		d.t.Fatalf("the service runs %q, want %s", got, program)
+	}
+}
+
+// isReady waits until the agent shows a pod as ready, and its container with so many restarts.
+func (d *device) isReady(name string, restarts int32) {
+	d.t.Helper()
+	wait.Until(d.t, "pod "+name+" to be ready", func() error { return d.ready(name, restarts) })
+}
+
+// ends waits until no container of a pod runs.
+func (d *device) ends(name string) {
+	d.t.Helper()
+	wait.Until(d.t, "pod "+name+" to end", func() error {
+		if id, ok := d.containers()[name]; ok {
+			return fmt.Errorf("container %s runs", id)
+		}
+		return nil
+	})
+}
+
 // files are those of KubeEdge, with modes, times and contents.
 func (d *device) files() map[string]string {
 	out := map[string]string{}
 	for _, dir := range []string{"etc/kubeedge", "etc/systemd", "var/lib/kubeedge", "usr/local"} {
-		must(d.t, filepath.WalkDir(d.path(dir), func(path string, e fs.DirEntry, err error) error {
+		env.Must(d.t, filepath.WalkDir(d.path(dir), func(path string, e fs.DirEntry, err error) error {
 			if err != nil || e.IsDir() {
 				return err
 			}
@@ -236,7 +264,7 @@ func (d *device) files() map[string]string {
 	return out
 }
 
-// ready tells whether the agent shows a pod as ready, and its container with so many restarts.
+// ready checks that the agent shows a pod as ready, and its container with so many restarts.
 func (d *device) ready(name string, restarts int32) error {
 	pods, err := d.pods()
 	if err != nil {
@@ -244,7 +272,7 @@ func (d *device) ready(name string, restarts int32) error {
 	}
 	pod := pods[name]
 	if pod == nil || len(pod.Status.ContainerStatuses) != 1 {
-		return fmt.Errorf("pod %s is %+v", name, pod)
+		return fmt.Errorf("pod %s is %+v, want one container", name, pod)
 	}
 	if got := pod.Status.ContainerStatuses[0].RestartCount; got != restarts {
 		return fmt.Errorf("pod %s: %d restarts, want %d", name, got, restarts)
@@ -254,5 +282,5 @@ func (d *device) ready(name string, restarts int32) error {
 			return nil
 		}
 	}
-	return errors.Join(fmt.Errorf("pod %s is not ready: %+v", name, pod.Status))
+	return fmt.Errorf("pod %s is not ready: %+v", name, pod.Status)
 }

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/adopt"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // made is a pod that runs as a kubelet has made it.
@@ -31,21 +32,21 @@ func (d *device) podFolder(pod *v1.Pod, more ...string) string {
 // links to it, that an update may replace in one step. Secrets and tokens are in memory.
 func (d *device) volume(pod *v1.Pod, plugin, name string, memory bool, files map[string]string) string {
 	dir := d.podFolder(pod, "volumes", "kubernetes.io~"+plugin, name)
-	must(d.t, os.MkdirAll(dir, 0o777))
-	must(d.t, os.Chmod(dir, 0o777))
+	env.Must(d.t, os.MkdirAll(dir, 0o777))
+	env.Must(d.t, os.Chmod(dir, 0o777))
 	if memory {
-		must(d.t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1048576"))
+		env.Must(d.t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1048576"))
 	}
 	const stamp = "..2026_11_21_03_25_03.123456789"
-	must(d.t, os.Mkdir(filepath.Join(dir, stamp), 0o755))
-	must(d.t, os.Symlink(stamp, filepath.Join(dir, "..data")))
+	env.Must(d.t, os.Mkdir(filepath.Join(dir, stamp), 0o755))
+	env.Must(d.t, os.Symlink(stamp, filepath.Join(dir, "..data")))
 	for file, text := range files {
-		must(d.t, os.WriteFile(filepath.Join(dir, stamp, file), []byte(text), 0o644))
-		must(d.t, os.Symlink(filepath.Join("..data", file), filepath.Join(dir, file)))
+		env.Must(d.t, os.WriteFile(filepath.Join(dir, stamp, file), []byte(text), 0o644))
+		env.Must(d.t, os.Symlink(filepath.Join("..data", file), filepath.Join(dir, file)))
 	}
 	ready := d.podFolder(pod, "plugins", "kubernetes.io~"+plugin, name)
-	must(d.t, os.MkdirAll(ready, 0o750))
-	must(d.t, os.WriteFile(filepath.Join(ready, "ready"), nil, 0o600))
+	env.Must(d.t, os.MkdirAll(ready, 0o750))
+	env.Must(d.t, os.WriteFile(filepath.Join(ready, "ready"), nil, 0o600))
 	return dir
 }
 
@@ -53,7 +54,7 @@ func (d *device) volume(pod *v1.Pod, plugin, name string, memory bool, files map
 func (d *device) start(pod *v1.Pod, restarts int, static bool, mounts map[string]string) *made {
 	c := &pod.Spec.Containers[0]
 	logs := filepath.Join(d.path("var/log/pods"), pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
-	must(d.t, os.MkdirAll(filepath.Join(logs, c.Name), 0o755))
+	env.Must(d.t, os.MkdirAll(filepath.Join(logs, c.Name), 0o755))
 	labels := map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace, "io.kubernetes.pod.uid": string(pod.UID)}
 	annotations := map[string]string{"kubernetes.io/config.seen": "2026-11-21T03:25:03.1Z", "kubernetes.io/config.source": "api"}
 	if static {
@@ -73,13 +74,13 @@ func (d *device) start(pod *v1.Pod, restarts int, static bool, mounts map[string
 		},
 	}
 	box, err := d.cri.RunPodSandbox(d.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
-	must(d.t, err)
+	env.Must(d.t, err)
 
 	hosts := d.podFolder(pod, "etc-hosts")
-	must(d.t, os.MkdirAll(d.podFolder(pod, "containers", c.Name), 0o750))
-	must(d.t, os.WriteFile(hosts, []byte("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"), 0o644))
+	env.Must(d.t, os.MkdirAll(d.podFolder(pod, "containers", c.Name), 0o750))
+	env.Must(d.t, os.WriteFile(hosts, []byte("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"), 0o644))
 	message := d.podFolder(pod, "containers", c.Name, "8f2c11aa")
-	must(d.t, os.WriteFile(message, nil, 0o666))
+	env.Must(d.t, os.WriteFile(message, nil, 0o666))
 	list := []*runtimeapi.Mount{{ContainerPath: "/etc/hosts", HostPath: hosts}, {ContainerPath: c.TerminationMessagePath, HostPath: message}}
 	for inside, outside := range mounts {
 		list = append(list, &runtimeapi.Mount{ContainerPath: inside, HostPath: outside, Readonly: filepath.Base(inside) != "scratch"})
@@ -100,22 +101,22 @@ func (d *device) start(pod *v1.Pod, restarts int, static bool, mounts map[string
 			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: namespaces},
 		},
 	}})
-	must(d.t, err)
+	env.Must(d.t, err)
 	_, err = d.cri.StartContainer(d.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
-	must(d.t, err)
+	env.Must(d.t, err)
 	return &made{pod, box.PodSandboxId, resp.ContainerId}
 }
 
 // imageID is by what a kubelet names an image to the runtime.
 func (d *device) imageID(name string) string {
 	resp, err := d.cri.Images.ImageStatus(d.t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
-	must(d.t, err)
+	env.Must(d.t, err)
 	return resp.GetImage().GetId()
 }
 
 // asJSON is how an object stands in KubeEdge's store.
 func (d *device) asJSON(obj any) string {
 	text, err := json.Marshal(obj)
-	must(d.t, err)
+	env.Must(d.t, err)
 	return string(text)
 }
