@@ -19,13 +19,17 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-const tokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+// tokenFile holds a token that Kubernetes makes for an hour. That of the default volume lasts a year, so the edge may leave its
+// renewal for later than other things that a new link is needed for.
+const tokenFile = "/token/own"
 
 // testToken: a token is renewed when it grows old, and kept, expired or not, while there is no link: also for a pod
 // that starts again.
 func testToken(t *testing.T, c *env.Cluster) {
 	e := startEdge(t, c, nil)
-	e.apply(e.pod("one", env.Forever))
+	e.apply(e.pod("one", env.Forever, `  volumes:
+  - {name: token, projected: {sources: [{serviceAccountToken: {path: own, expirationSeconds: 3600}}]}}`) +
+		"    volumeMounts: [{name: token, mountPath: /token}]\n")
 	e.running("one")
 	first, err := e.ExecIn("one", "cat", tokenFile)
 	env.Must(t, err)
