@@ -32,7 +32,7 @@ func TestBackoff(t *testing.T) {
 	}
 	s := time.Second
 	if diff := cmp.Diff([]time.Duration{2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s, 60 * s}, highest); diff != "" {
-		t.Error(diff)
+		t.Errorf("highest waits mismatch (-want +got):\n%s", diff)
 	}
 	b.random = func(time.Duration) time.Duration { return 0 }
 	if d := b.next(); d != s {

@@ -4,10 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +23,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -25,9 +31,12 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // beatNow is the heartbeat of tests.
 const beatNow = 400 * time.Millisecond
 
+// long asks for the long forms of tests.
+var long = flag.Bool("long", false, "run the tests of faults for longer")
+
 // impatient makes a device give up a silent link within two heartbeats, as devices do. On a machine that is held up such
 // links do not all last.
-func impatient(s *settings) { s.targets[0].limits.ReadTimeout = silence(beatNow) }
+func impatient(s *settings) { s.targets[0].limits.ReadTimeout = silence(s.heartbeat) }
 
 // edge is a device: a bus with edgehub, and a metamanager that notes what it gets and acknowledges it.
 type edge struct {
@@ -38,10 +47,9 @@ type edge struct {
 	// network says that the network has changed.
 	network func()
 
-	mu      sync.Mutex
-	got     []*model.Message
-	links   []wire.LinkState
-	changed chan struct{}
+	mu    sync.Mutex
+	got   []*model.Message
+	links []wire.LinkState
 }
 
 func config(files wiretest.Files, server string) v1alpha2.EdgeHub {
@@ -56,13 +64,57 @@ func config(files wiretest.Files, server string) v1alpha2.EdgeHub {
 type with struct {
 	options  func(*Options)
 	settings func(*settings)
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+// simulate runs a cloud, which waits for keepalives for so long, and a device that is linked to it through a proxy, for a
+// test on a simulated clock.
+func simulate(t *testing.T, patience time.Duration, settings func(*settings)) (*upstream, *wiretest.Proxy, *edge) {
+	t.Helper()
+	l := wiretest.NewMemory(t)
+	u := newUpstreamOn(t, wiretest.NewCA(t), l, patience)
+	proxy := wiretest.NewMemoryProxy(t, l)
+	return u, proxy, startEdge(t, u.ca, u.addr, with{settings: settings, dial: proxy.Dial})
+}
+
+// simulateOurs is simulate with a cloud of ours that answers each request. The device sends no keepalives, which would wait
+// for a message that is under way, and the simulated clock with them. links is how many links there were.
+func simulateOurs(t *testing.T, settings func(*settings)) (links *atomic.Int64, proxy *wiretest.Proxy, e *edge) {
+	t.Helper()
+	l, ca := wiretest.NewMemory(t), wiretest.NewCA(t)
+	links = new(atomic.Int64)
+	s := &http.Server{TLSConfig: ca.ServerTLS(t), ErrorLog: log.New(io.Discard, "", 0)}
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := wire.AcceptWebSocket(w, r, wire.AcceptOptions{Features: wire.Features{Lease: true}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		links.Add(1)
+		go func() {
+			defer c.Close(wire.CloseNormal, "")
+			for {
+				m, err := c.Read()
+				if err != nil {
+					return
+				}
+				if !m.IsResponse() {
+					_ = c.Write(echo(m))
+				}
+			}
+		}()
+	})
+	go func() { _ = s.ServeTLS(wire.CountBytes(l), "", "") }()
+	t.Cleanup(func() { _ = s.Close() })
+	proxy = wiretest.NewMemoryProxy(t, l)
+	return links, proxy, startEdge(t, ca, l.Addr().String(), with{settings: settings, dial: proxy.Dial})
 }
 
 // startEdge runs a device until the test ends.
 func startEdge(t *testing.T, ca *wiretest.CA, server string, w with) *edge {
 	t.Helper()
-	e := &edge{t: t, bus: beehive.New(beehive.WithTimeout(30 * time.Second)), changed: make(chan struct{})}
-	e.files = ca.Write(t, t.TempDir(), ca.Node(t, "edge-1", time.Now().Add(time.Hour)))
+	e := &edge{t: t, bus: beehive.New(beehive.WithTimeout(wait.Max()))}
+	e.files = ca.Write(t, t.TempDir(), ca.Node(t, "edge-1", time.Now().Add(22*time.Hour)))
 	watching := make(chan func(), 1)
 	o := Options{
 		Node: "edge-1", Config: config(e.files, server), Bus: e.bus, Health: &health.Registry{},
@@ -80,7 +132,7 @@ func startEdge(t *testing.T, ca *wiretest.CA, server string, w with) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.hub = hub
+	e.hub, hub.dialer = hub, w.dial
 	hub.set.heartbeat, hub.set.backoffMin, hub.set.backoffMax = beatNow, 20*time.Millisecond, 200*time.Millisecond
 	for i := range hub.set.targets {
 		hub.set.targets[i].limits.ReadTimeout = 30 * time.Second
@@ -137,26 +189,15 @@ func (e *edge) note(change func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	change()
-	close(e.changed)
-	e.changed = make(chan struct{})
 }
 
 func (e *edge) until(what string, is func() bool) {
 	e.t.Helper()
-	end := time.After(time.Minute)
-	for {
+	wait.True(e.t, what, func() bool {
 		e.mu.Lock()
-		ok, changed := is(), e.changed
-		e.mu.Unlock()
-		if ok {
-			return
-		}
-		select {
-		case <-changed:
-		case <-end:
-			e.t.Fatalf("not in time: %s", what)
-		}
-	}
+		defer e.mu.Unlock()
+		return is()
+	})
 }
 
 // told waits for the nth piece of news of the link, and returns it.
@@ -166,21 +207,6 @@ func (e *edge) told(n int) wire.LinkState {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.links[n-1]
-}
-
-// pong waits until no answer to a ping is under way.
-func (e *edge) pong() {
-	e.t.Helper()
-	conn, asked := e.hub.session().conn, time.Now()
-	if err := conn.Ping(); err != nil {
-		e.t.Fatal(err)
-	}
-	for !conn.Stats().Heard.After(asked) {
-		if time.Since(asked) > time.Minute {
-			e.t.Fatal("no pong")
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 func (e *edge) ask(ctx context.Context, m *model.Message) (*model.Message, error) {

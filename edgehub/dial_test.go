@@ -2,6 +2,7 @@ package edgehub
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,20 +17,20 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // reason waits until the device says why there is no link.
 func (e *edge) reason(want string) string {
 	e.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		s := e.hub.State()
-		if strings.Contains(s.Reason, want) {
-			return s.Reason
+	var text string
+	wait.Until(e.t, "the reason why there is no link", func() error {
+		if text = e.hub.State().Reason; !strings.Contains(text, want) {
+			return fmt.Errorf("the reason is %q, want %q in it", text, want)
 		}
-		if time.Now().After(end) {
-			e.t.Fatalf("the reason is %q, want %q in it", s.Reason, want)
-		}
-	}
+		return nil
+	})
+	return text
 }
 
 // TestReasonsOfRealDials: what real failures look like, and that each passes when its cause does.
@@ -243,13 +244,8 @@ func TestOurCloud(t *testing.T) {
 		}
 	}()
 	pings := func(n int64) wire.Stats {
-		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if s := far.Stats(); s.Pings >= n {
-				return s
-			} else if time.Now().After(end) {
-				t.Fatalf("%d pings, want %d", s.Pings, n)
-			}
-		}
+		wait.True(t, fmt.Sprintf("%d pings", n), func() bool { return far.Stats().Pings >= n })
+		return far.Stats()
 	}
 	before := pings(2)
 	after := pings(before.Pings + 4)

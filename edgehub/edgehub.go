@@ -23,6 +23,7 @@ package edgehub
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -67,6 +68,8 @@ type Module struct {
 	health *health.Registry
 	proxy  func(*http.Request) (*url.URL, error)
 	watch  func(ctx context.Context, changed func()) error
+	// dialer makes the connections of WebSockets; nil: over TCP.
+	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// again asks for a new connection, changed says that the network is another.
 	again, changed chan struct{}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -51,21 +52,24 @@ func TestUpstreamCloud(t *testing.T) {
 	}
 }
 
-// TestBeatsKeepLink: keepalives and pings keep a link for longer than the cloud's patience, and this end's. One of some
-// tries has to show it.
+// TestBeatsKeepLink: keepalives and pings keep a link for longer than the cloud's patience, and this end's.
 func TestBeatsKeepLink(t *testing.T) {
-	u := newUpstream(t, wiretest.NewCA(t))
-	u.patience = 2 * beatNow
-	startEdge(t, u.ca, u.addr, with{settings: impatient})
-	for range 10 {
-		u.connected(1)
-		sessions, beats := len(u.seen()), len(u.heard(model.OpKeepalive))
-		u.until("more keepalives", func() bool { return u.received(model.OpKeepalive) >= beats+5 })
-		if len(u.seen()) == sessions {
-			return
+	synctest.Test(t, func(t *testing.T) {
+		const heartbeat, beats = 15 * time.Second, 200
+		u, _, e := simulate(t, heartbeat+time.Second, func(s *settings) {
+			s.heartbeat = heartbeat
+			impatient(s)
+		})
+		e.told(1)
+		time.Sleep(beats * heartbeat)
+		synctest.Wait()
+		if got := len(u.heard(model.OpKeepalive)); got != beats+1 {
+			t.Errorf("%d keepalives in %v, want %d", got, beats*heartbeat, beats+1)
 		}
-	}
-	t.Errorf("%d sessions; want one link all the time", len(u.seen()))
+		if got := len(u.seen()); got != 1 {
+			t.Errorf("%d sessions in %v, want one", got, beats*heartbeat)
+		}
+	})
 }
 
 // offline cuts the link, and keeps it cut.
@@ -137,30 +141,29 @@ func TestOffline(t *testing.T) {
 
 // TestHalfOpen: a link whose other end is gone without a word is given up within two heartbeats.
 func TestHalfOpen(t *testing.T) {
-	u := newUpstream(t, wiretest.NewCA(t))
-	proxy := wiretest.NewProxy(t, u.addr)
-	e := startEdge(t, u.ca, proxy.Addr(), with{settings: impatient})
-	e.told(1)
-	u.until("a few heartbeats", func() bool { return u.received(model.OpKeepalive) >= 3 })
-	best := time.Hour
-	for range 10 { // one of them: the machine may be busy with other things
-		var up int // the news of the link
-		e.until("a link", func() bool { up = len(e.links); return e.links[up-1].Connected })
-		began := time.Now()
-		proxy.Silence()
-		if link := e.told(up + 1); link.Connected {
-			t.Error("the loss was not told")
+	synctest.Test(t, func(t *testing.T) {
+		const heartbeat = 15 * time.Second
+		_, proxy, e := simulate(t, time.Hour, func(s *settings) {
+			s.heartbeat = heartbeat
+			impatient(s)
+		})
+		for n := range 10 {
+			up := 2*n + 1 // the news of the link
+			if link := e.told(up); !link.Connected {
+				t.Fatalf("news %d: %+v, want a link", up, link)
+			}
+			time.Sleep(3*heartbeat + time.Duration(n)*heartbeat/10)
+			proxy.Silence()
+			began := time.Now()
+			if link := e.told(up + 1); link.Connected {
+				t.Errorf("news %d: %+v, want the loss", up+1, link)
+			}
+			if took := time.Since(began); took > 2*heartbeat {
+				t.Errorf("the silence was noticed after %v, want within two heartbeats (%v)", took, 2*heartbeat)
+			}
+			proxy.Resume()
 		}
-		best = min(best, time.Since(began))
-		proxy.Resume()
-		if link := e.told(up + 2); !link.Connected {
-			t.Error("no new link")
-		}
-		if best <= 2*beatNow+200*time.Millisecond {
-			return
-		}
-	}
-	t.Errorf("noticed after %v at best, want within two heartbeats (%v)", best, 2*beatNow)
+	})
 }
 
 // TestBadFrames: whatever the cloud sends, the session ends with a reason, and the next one works.
@@ -245,55 +248,63 @@ func TestCertificateEnded(t *testing.T) {
 
 // TestNetworkComesBack: the next dial does not wait for its turn.
 func TestNetworkComesBack(t *testing.T) {
-	u := newUpstream(t, wiretest.NewCA(t))
-	proxy := wiretest.NewProxy(t, u.addr)
-	e := startEdge(t, u.ca, proxy.Addr(), with{settings: func(s *settings) {
-		s.backoffMin, s.backoffMax = time.Hour, time.Hour
-		s.heartbeat, s.targets[0].limits.ReadTimeout = time.Hour, time.Minute // no pings but this test's own
-	}})
-	e.told(1)
-	offline(proxy)
-	e.told(2)
-	proxy.Refuse(false)
-	e.network()
-	e.told(3)
-	// A link that did not survive the change is noticed before its silence is over.
-	e.pong()
-	proxy.Silence()
-	e.network()
-	e.told(4)
-	if s := e.hub.State(); !strings.Contains(s.Reason, "network changed") {
-		t.Errorf("reason %q", s.Reason)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		_, proxy, e := simulate(t, 2*time.Hour, func(s *settings) {
+			s.backoffMin, s.backoffMax = time.Hour, time.Hour
+			s.heartbeat, s.targets[0].limits.ReadTimeout = time.Hour, time.Hour
+		})
+		began := time.Now()
+		e.told(1)
+		offline(proxy)
+		e.told(2)
+		proxy.Refuse(false)
+		e.network()
+		e.told(3)
+		// A link that did not survive the change is noticed before its silence is over.
+		time.Sleep(time.Second)
+		synctest.Wait()
+		proxy.Silence()
+		e.network()
+		e.told(4)
+		if s := e.hub.State(); !strings.Contains(s.Reason, "network changed") {
+			t.Errorf("the reason is %q, want that the network changed", s.Reason)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("all of it took %v, want no wait for the next dial or heartbeat", took)
+		}
+	})
 }
 
 // TestPace: messages are held to messageQPS and messageBurst, keepalives are not.
 func TestPace(t *testing.T) {
-	u := newUpstream(t, wiretest.NewCA(t))
-	e := startEdge(t, u.ca, u.addr, with{settings: func(s *settings) {
-		s.rate, s.burst = 20, 10
-		s.heartbeat = 50 * time.Millisecond
-	}})
-	e.told(1)
-	began := time.Now()
-	for i := range 30 {
-		m := model.New("edged", model.GroupMeta, model.OpInsert, fmt.Sprintf("default/event/%d", i), json.RawMessage(`{}`))
-		if err := e.bus.Send(t.Context(), model.ModuleEdgeHub, m); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		u, _, e := simulate(t, time.Hour, func(s *settings) {
+			s.rate, s.burst = 20, 10
+			s.heartbeat = 50 * time.Millisecond
+		})
+		e.told(1)
+		synctest.Wait()
+		began, beats := time.Now(), len(u.heard(model.OpKeepalive))
+		for i := range 30 {
+			m := model.New("edged", model.GroupMeta, model.OpInsert, fmt.Sprintf("default/event/%d", i), json.RawMessage(`{}`))
+			if err := e.bus.Send(t.Context(), model.ModuleEdgeHub, m); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	u.until("all messages", func() bool { return u.received(model.OpInsert) == 30 })
-	if took := time.Since(began); took < 900*time.Millisecond || took > 10*time.Second {
-		t.Errorf("20 messages beyond the burst at 20 a second took %v", took)
-	}
-	if n := len(u.heard(model.OpKeepalive)); n < 3 {
-		t.Errorf("%d keepalives meanwhile, want them at their own pace", n)
-	}
-	for i, m := range u.heard(model.OpInsert) {
-		if want := fmt.Sprintf("default/event/%d", i); m.Route.Resource != want {
-			t.Fatalf("%s came, want %s", m.Route.Resource, want)
+		u.until("all messages", func() bool { return u.received(model.OpInsert) == 30 })
+		// The wait looks each 10 ms.
+		if took := time.Since(began); took < time.Second-10*time.Millisecond || took > time.Second+20*time.Millisecond {
+			t.Errorf("20 messages beyond the burst at 20 a second took %v, want 1s", took)
 		}
-	}
+		if n := len(u.heard(model.OpKeepalive)) - beats; n < 19 || n > 21 {
+			t.Errorf("%d keepalives meanwhile, want 20, at their own pace", n)
+		}
+		for i, m := range u.heard(model.OpInsert) {
+			if want := fmt.Sprintf("default/event/%d", i); m.Route.Resource != want {
+				t.Fatalf("%s came, want %s", m.Route.Resource, want)
+			}
+		}
+	})
 }
 
 // TestUnsendable: a message that cannot be sent costs its sender an error, and nobody the link.

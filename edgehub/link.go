@@ -137,7 +137,7 @@ func (m *Module) dialOne(ctx context.Context, t target) (wire.Conn, error) {
 		return nil, m.dialFailure(ctx, t, own, err)
 	}
 	o := wire.DialOptions{
-		URL: t.url, TLS: config, Header: m.set.header, Proxy: m.proxy, Limits: t.limits,
+		URL: t.url, TLS: config, Header: m.set.header, Proxy: m.proxy, Limits: t.limits, Dial: m.dialer,
 		HandshakeTimeout: t.handshake, Features: m.set.features,
 	}
 	connect := wire.DialWebSocket

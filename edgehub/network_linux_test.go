@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // inNetwork runs a function in a network namespace of its own, whose thread ends with it.
@@ -18,6 +20,7 @@ func inNetwork(t *testing.T, do func(t *testing.T) error) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
+		defer close(done)      // also when a Fatal ends the goroutine
 		runtime.LockOSThread() // never unlocked: the thread is of no use to others
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- err
@@ -30,8 +33,8 @@ func inNetwork(t *testing.T, do func(t *testing.T) error) {
 	}
 }
 
-// TestWatchNetwork: what may open a way to the cloud is told, and what pods do is not.
-func TestWatchNetwork(t *testing.T) {
+// TestFollowNetwork: a change is told while the context lasts.
+func TestFollowNetwork(t *testing.T) {
 	inNetwork(t, func(t *testing.T) error {
 		ctx, cancel := context.WithCancel(context.Background())
 		changes, ended := make(chan struct{}, 100), make(chan error, 1)
@@ -44,19 +47,55 @@ func TestWatchNetwork(t *testing.T) {
 		defer func() {
 			cancel()
 			if err := <-ended; err != nil {
-				t.Error(err)
+				t.Errorf("follow: %v", err)
 			}
 		}()
-		return networkSteps(t, changes)
+		eth := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}
+		if err := errors.Join(netlink.LinkAdd(eth), netlink.LinkSetUp(eth)); err != nil {
+			return err
+		}
+		wait.Receive(t, "the change to be told", changes)
+		return nil
 	})
 }
 
-// networkSteps does one thing after the other, and looks whether it was told.
-func networkSteps(t *testing.T, changes <-chan struct{}) error {
+// TestWatchNetwork: what may open a way to the cloud matters, and what pods do does not.
+func TestWatchNetwork(t *testing.T) {
+	inNetwork(t, func(t *testing.T) error {
+		socket, err := subscribe()
+		if err != nil {
+			return err
+		}
+		defer socket.Close()
+		messages, stop := make(chan syscall.NetlinkMessage), make(chan struct{})
+		defer close(stop)
+		go func() {
+			for {
+				batch, _, err := socket.Receive()
+				if err != nil {
+					return
+				}
+				for _, m := range batch {
+					select {
+					case messages <- m:
+					case <-stop:
+						return
+					}
+				}
+			}
+		}()
+		return networkSteps(t, messages)
+	})
+}
+
+// networkSteps does one thing after the other, and looks at what the kernel says until it has said that which matters,
+// or until it speaks of a link that was made after the step.
+func networkSteps(t *testing.T, messages <-chan syscall.NetlinkMessage) error {
+	up := map[int]bool{}
 	eth := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}} // in every kernel, and no veth
 	pod := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vethpod"}, PeerName: "vethfar"}
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 2), Mask: net.CIDRMask(24, 32)}}
-	for _, step := range []struct {
+	for i, step := range []struct {
 		name string
 		do   func() error
 		told bool
@@ -81,26 +120,30 @@ func networkSteps(t *testing.T, changes <-chan struct{}) error {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
-		told := false
-		wait := time.Minute
-		if !step.told {
-			wait = 300 * time.Millisecond
+		mark := &netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("mark%d", i)}, PeerName: fmt.Sprintf("peer%d", i),
 		}
-		select {
-		case <-changes:
-			told = true
-		case <-time.After(wait):
+		if err := netlink.LinkAdd(mark); err != nil {
+			return err
+		}
+		told := false
+		for marked := false; !marked || step.told && !told; {
+			m := wait.Receive(t, step.name+": word of it, and of the link after it", messages)
+			told = matters(up, m) || told
+			marked = marked || speaksOf(m, mark.Name)
 		}
 		if told != step.told {
 			t.Errorf("%s: told is %v, want %v", step.name, told, step.told)
 		}
-		for settled := false; !settled; { // a step may have several changes
-			select {
-			case <-changes:
-			case <-time.After(500 * time.Millisecond):
-				settled = true
-			}
-		}
 	}
 	return nil
+}
+
+// speaksOf reports whether a message is about the link with a name.
+func speaksOf(m syscall.NetlinkMessage, name string) bool {
+	if m.Header.Type != unix.RTM_NEWLINK {
+		return false
+	}
+	link, err := netlink.LinkDeserialize((*unix.NlMsghdr)(&m.Header), m.Data)
+	return err == nil && link.Attrs().Name == name
 }

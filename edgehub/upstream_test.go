@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // upstream is a cloud that behaves as protocol sections 2, 4.4 and 5.2 say of KubeEdge's: strict in what it takes,
@@ -36,7 +37,6 @@ type upstream struct {
 	session  *upstreamSession
 	sessions int
 	got      []*model.Message
-	changed  chan struct{} // closed and replaced at each change
 }
 
 // upstreamSession is a connection that it serves.
@@ -52,12 +52,17 @@ type upstreamSession struct {
 // newUpstream runs a cloud until the test ends. Its certificate is for this machine, unless names are given.
 func newUpstream(t *testing.T, ca *wiretest.CA, names ...string) *upstream {
 	t.Helper()
-	u := &upstream{t: t, ca: ca, patience: 30 * time.Second, changed: make(chan struct{})}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.addr = l.Addr().String()
+	return newUpstreamOn(t, ca, l, 30*time.Second, names...)
+}
+
+// newUpstreamOn runs a cloud on a listener.
+func newUpstreamOn(t *testing.T, ca *wiretest.CA, l net.Listener, patience time.Duration, names ...string) *upstream {
+	t.Helper()
+	u := &upstream{t: t, ca: ca, patience: patience, addr: l.Addr().String()}
 	config := ca.ServerTLS(t, names...)
 	config.CipherSuites = []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}
 	config.NextProtos = []string{"h2", "http/1.1"}
@@ -117,7 +122,7 @@ func (u *upstream) serve(w http.ResponseWriter, r *http.Request) {
 func (u *upstream) take(s *upstreamSession, m *model.Message, alive *time.Timer) {
 	u.note(func() { u.got = append(u.got, m) })
 	switch {
-	case m.Header.ID == "" || m.Header.Timestamp < 1e12 || m.Header.Sync:
+	case m.Header.ID == "" || m.Header.Timestamp < 1e11 || m.Header.Sync:
 		u.complain("a head that is none: %+v", m.Header)
 	case m.Route.Operation == "config" || m.Route.Operation == "ping" || m.Route.Operation == "pong":
 		u.complain("operation %s is swallowed", m.Route.Operation)
@@ -181,8 +186,6 @@ func (u *upstream) note(change func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	change()
-	close(u.changed)
-	u.changed = make(chan struct{})
 }
 
 func (u *upstream) complain(format string, args ...any) {
@@ -211,20 +214,11 @@ func (u *upstream) drop() {
 // until waits until something is true of the cloud.
 func (u *upstream) until(what string, is func() bool) {
 	u.t.Helper()
-	end := time.After(time.Minute)
-	for {
+	wait.True(u.t, what, func() bool {
 		u.mu.Lock()
-		ok, changed := is(), u.changed
-		u.mu.Unlock()
-		if ok {
-			return
-		}
-		select {
-		case <-changed:
-		case <-end:
-			u.t.Fatalf("not in time: %s", what)
-		}
-	}
+		defer u.mu.Unlock()
+		return is()
+	})
 }
 
 // connected waits for the nth connection.

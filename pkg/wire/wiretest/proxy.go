@@ -211,11 +211,15 @@ func (p *Proxy) pass(from, to net.Conn) {
 			time.Sleep(time.Duration(n) * time.Second / time.Duration(pace))
 		}
 		if _, werr := to.Write(data); werr != nil || err != nil {
-			if half, ok := to.(*net.TCPConn); ok && werr == nil {
+			half, ok := to.(*net.TCPConn)
+			if ok && werr == nil {
 				_ = half.CloseWrite()
 				return
 			}
 			_ = from.Close()
+			if !ok {
+				_ = to.Close() // a pipe has no halves
+			}
 			return
 		}
 	}
