@@ -2,15 +2,17 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
 )
 
 // withoutMemory runs a program in mounts of its own, in which the memory cgroup is missing: what a Raspberry Pi shows that was
@@ -30,32 +32,30 @@ exec %[2]s "$@"' edgecore "$@"
 
 // TestWithoutMemoryCgroup: pods with memory limits run, without them; the agent says so, and what to do about it.
 func TestWithoutMemoryCgroup(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	program := filepath.Join(dir, "edgecore")
 	if err := os.WriteFile(program, fmt.Appendf(nil, withoutMemory, dir, built.Edge), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, ctrd: testenv.StartContainerd(t, testenv.Options{})}
-	s.cri = testenv.Dial(t, s.ctrd)
-	s.edge = testenv.StartAgent(t, s.ctrd, agent.Options{Binary: program})
-	s.pod("limited", "")
-	s.until("a pod with a memory limit", s.running("limited"))
-	list, err := s.cri.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-	s.must(err)
-	if len(list.Containers) != 1 {
-		t.Fatalf("%d containers", len(list.Containers))
+	n := env.StartNode(t, &programs.Set{Edge: program}, env.NodeOptions{})
+	n.Manifest("limited", env.Pod("limited", env.Forever)+limited)
+	n.Running("limited")
+	ids := slices.Collect(maps.Keys(n.RunningContainers()))
+	if len(ids) != 1 {
+		t.Fatalf("running containers = %v, want 1", ids)
 	}
-	st, err := s.cri.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
-	s.must(err)
+	st, err := n.CRI.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: ids[0], Verbose: true})
+	env.Must(t, err)
 	if strings.Contains(st.GetInfo()["info"], `"memory_limit_in_bytes":33554432`) {
-		t.Error("the runtime was asked for a memory limit, which it could not set on such a device")
+		t.Errorf("the runtime was asked for a memory limit, want none, which it could not set on such a device: %s", st.GetInfo()["info"])
 	}
 	for command, want := range map[string][]string{
 		"status": {"CgroupControllersMissing", "the kernel offers no memory cgroup", "cgroup_enable=memory"},
 		"preflight": {"[warning] cgroups: cgroup v", "the kernel offers no memory controller: pods run", "cgroup_enable=memory cgroup_memory=1",
-			"[ok]      pod network: the runtime has a network for pods, of " + s.ctrd.CNIConfig()},
+			"[ok]      pod network: the runtime has a network for pods, of " + n.Containerd.CNIConfig()},
 	} {
-		out, err := s.edge.Run(t.Context(), command)
+		out, err := n.Run(t.Context(), command)
 		for _, text := range want {
 			if !strings.Contains(out, text) {
 				t.Errorf("%s (%v) does not say %q:\n%s", command, err, text, out)

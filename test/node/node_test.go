@@ -5,6 +5,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,20 +17,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
-	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// patience bounds every wait: these machines are shared.
-const patience = 90 * time.Second
 
 const name = "edge-1"
 
@@ -37,135 +34,84 @@ var built = programs.Flags()
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// site is a cluster with a cloudcore, and one edge.
-type site struct {
-	t     *testing.T
-	api   kubernetes.Interface
-	cloud *cloud.Cloud
-	ctrd  *containerd.Instance
-	cri   *cri.Client
-	edge  *agent.Agent
-	// hidden is where the network's configuration is while there is none.
-	hidden string
+// fixture is a cluster with a cloudcore, and one node whose runtime has a network or not.
+type fixture struct {
+	*env.Cluster
+	t    *testing.T
+	ctrd *containerd.Instance
+	cri  *cri.Client
+	node *env.Node
+	// network is the configuration of the runtime's network.
+	network []byte
 }
 
-// newSite starts all of it, with a runtime that has no network.
-func newSite(t *testing.T) *site {
+// start starts all of it, with a runtime that has no network.
+func start(t *testing.T) *fixture {
 	t.Helper()
-	cluster := kube.Start(t, kube.Options{})
-	s := &site{t: t, api: cluster.Client(), hidden: filepath.Join(t.TempDir(), "network")}
-	s.cloud = cloud.Install(t, cluster, cloud.InstallOptions{Binary: built.Cloud})
-	s.ctrd = testenv.StartContainerd(t, testenv.Options{})
-	s.cri = testenv.Dial(t, s.ctrd)
-	s.network(false)
-	s.edge = testenv.StartAgent(t, s.ctrd, agent.Options{
-		Binary: built.Edge, NodeName: name,
-		EdgeHub: s.cloud.EdgeHub(t),
+	f := &fixture{Cluster: env.StartCluster(t, built, env.ClusterOptions{}), t: t, ctrd: testenv.StartContainerd(t, testenv.Options{})}
+	f.cri = testenv.Dial(t, f.ctrd)
+	f.disconnect()
+	f.node = env.StartNodeOn(t, built, f.ctrd, agent.Options{
+		NodeName: name,
+		EdgeHub:  f.Cloud.EdgeHub(t),
 		Kubelet: map[string]any{
 			"nodeStatusUpdateFrequency": "1s", "nodeStatusMaxImages": 50, "systemReserved": map[string]any{"memory": "100Mi"},
 			"registerWithTaints": []any{map[string]any{"key": "example.com/roof", "effect": "NoSchedule"}},
 		},
 	})
-	return s
+	return f
 }
 
-func (s *site) must(err error) {
-	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+// with returns the same fixture for a subtest.
+func (f *fixture) with(t *testing.T) *fixture {
+	sub := *f
+	sub.t, sub.Cluster, sub.node = t, f.Cluster.With(t), f.node.With(t)
+	return &sub
 }
 
-// network gives the runtime a network, or takes it away.
-func (s *site) network(on bool) {
-	s.t.Helper()
-	file := s.ctrd.CNIConfig()
-	if on {
-		data, err := os.ReadFile(s.hidden)
-		s.must(err)
-		s.must(os.WriteFile(file, data, 0o644))
-		return
-	}
-	data, err := os.ReadFile(file)
-	s.must(err)
-	s.must(os.WriteFile(s.hidden, data, 0o644))
-	s.must(os.Remove(file))
-	testenv.Poll(s.t, patience, func() error { // it looks into the folder by itself
-		st, err := s.cri.Status(s.t.Context(), &runtimeapi.StatusRequest{})
+// connect gives the runtime its network back.
+func (f *fixture) connect() {
+	f.t.Helper()
+	env.Must(f.t, os.WriteFile(f.ctrd.CNIConfig(), f.network, 0o644))
+}
+
+// disconnect takes the runtime's network away.
+func (f *fixture) disconnect() {
+	f.t.Helper()
+	var err error
+	f.network, err = os.ReadFile(f.ctrd.CNIConfig())
+	env.Must(f.t, err)
+	env.Must(f.t, os.Remove(f.ctrd.CNIConfig()))
+	wait.Until(f.t, "the runtime to notice that it has no network", func() error {
+		st, err := f.cri.Status(f.t.Context(), &runtimeapi.StatusRequest{})
 		if err != nil {
 			return err
 		}
 		for _, c := range st.GetStatus().GetConditions() {
 			if c.GetType() == runtimeapi.NetworkReady && c.GetStatus() {
-				return fmt.Errorf("the runtime has a network without its configuration")
+				return fmt.Errorf("conditions are %+v, want no NetworkReady", st.GetStatus().GetConditions())
 			}
 		}
 		return nil
 	})
 }
 
-func (s *site) pod(name, more string) {
-	s.t.Helper()
-	s.must(s.edge.WriteManifest(name+".yaml", fmt.Sprintf(`apiVersion: v1
-kind: Pod
-metadata: {name: %s}
-spec:
-  terminationGracePeriodSeconds: 1
-%s
-  containers:
-  - name: main
-    image: edgecore.local/demo:1
-    command: [sh, -c, "trap 'exit 0' TERM; while true; do sleep 1 & wait; done"]
-    resources: {limits: {memory: 32Mi}}
-`, name, more)))
-}
+// limited is more YAML of a container with a memory limit.
+const limited = "    resources: {limits: {memory: 32Mi}}\n"
 
-func (s *site) until(what string, check func() error) {
-	s.t.Helper()
-	testenv.Poll(s.t, patience, func() error {
-		if err := check(); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
+// condition waits until the Node has a condition, as the API server has it.
+func (f *fixture) condition(kind v1.NodeConditionType, status v1.ConditionStatus, message string) {
+	f.t.Helper()
+	f.NodeUntil(name, fmt.Sprintf("to be %s %s", kind, status), func(n *v1.Node) error {
+		return env.NodeCondition(n, kind, status, message)
 	})
 }
 
-// running checks that pods of the device run.
-func (s *site) running(names ...string) func() error {
-	return func() error {
-		pods, err := s.edge.Pods(s.t.Context())
-		for _, name := range names {
-			if p := pods[name]; err == nil && (p == nil || p.Status.Phase != v1.PodRunning || len(p.Status.ContainerStatuses) == 0 || !p.Status.ContainerStatuses[0].Ready) {
-				err = fmt.Errorf("pod %s does not run: %+v", name, p)
-			}
-		}
-		return err
-	}
-}
-
-func (s *site) node() (*v1.Node, error) {
-	return s.api.CoreV1().Nodes().Get(s.t.Context(), name, metav1.GetOptions{})
-}
-
-// condition checks a condition of the Node, as the API server has it.
-func (s *site) condition(kind v1.NodeConditionType, status v1.ConditionStatus, message string) func() error {
-	return func() error {
-		n, err := s.node()
-		if err != nil {
-			return err
-		}
-		i := slices.IndexFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == kind })
-		if i < 0 || n.Status.Conditions[i].Status != status || !strings.Contains(n.Status.Conditions[i].Message, message) {
-			return fmt.Errorf("want %s %s with %q, have %+v", kind, status, message, n.Status.Conditions)
-		}
-		return nil
-	}
-}
-
-// event checks that the API server has an event.
-func (s *site) event(kind, reason, message string) func() error {
-	return func() error {
-		list, err := s.api.CoreV1().Events("default").List(s.t.Context(), metav1.ListOptions{})
+// event waits until the API server has an event of a kind of object.
+func (f *fixture) event(kind, reason, message string) {
+	f.t.Helper()
+	wait.Until(f.t, "an event "+reason+" of a "+kind, func() error {
+		list, err := f.API.CoreV1().Events("default").List(f.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -174,195 +120,178 @@ func (s *site) event(kind, reason, message string) func() error {
 			if e.InvolvedObject.Kind == kind && e.Reason == reason && strings.Contains(e.Message, message) {
 				return nil
 			}
-			have = append(have, e.InvolvedObject.Kind+" "+e.Reason)
+			have = append(have, e.InvolvedObject.Kind+" "+e.Reason+": "+e.Message)
 		}
-		return fmt.Errorf("no event %s of a %s with %q, but %v", reason, kind, message, have)
-	}
+		return fmt.Errorf("events are %q, want one with %q", have, message)
+	})
 }
 
 const noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady"
 
-// TestNode follows a node through what may become of its runtime.
+// TestNode follows a node through what may become of its runtime. Each step begins where the one before has ended.
 func TestNode(t *testing.T) {
-	s := newSite(t)
-	s.pod("host", "  hostNetwork: true")
-	s.pod("net", "")
+	t.Parallel()
+	f := start(t)
+	f.node.Manifest("host", env.Pod("host", env.Forever, "  hostNetwork: true")+limited)
+	f.node.Manifest("net", env.Pod("net", env.Forever)+limited)
 	for _, step := range []struct {
-		what string
-		run  func(*site)
+		name string
+		run  func(*fixture)
 	}{
-		{"without a network", withoutNetwork}, {"a network comes", networkComes}, {"the status is whole", wholeStatus}, {"the network goes", networkGoes},
-		{"the runtime goes", runtimeGoes}, {"a reboot", reboot},
+		{"without a network", withoutNetwork}, {"a network comes", networkComes}, {"the status is complete", completeStatus},
+		{"the network goes", networkGoes}, {"the runtime goes", runtimeGoes}, {"a reboot", reboot},
 	} {
-		if !t.Run(step.what, func(t *testing.T) {
-			inner := *s
-			inner.t = t
-			step.run(&inner)
-			*s = inner
-			s.t = t
-		}) {
+		if !t.Run(step.name, func(t *testing.T) { step.run(f.with(t)) }) {
 			break
 		}
 	}
-	s.t = t
 }
 
 // withoutNetwork: pods on the node's network run, the others wait and say why, and so does the node.
-func withoutNetwork(s *site) {
-	s.until("a pod on the node's network", s.running("host"))
-	s.until("the node", s.condition(v1.NodeReady, v1.ConditionFalse, noNetwork))
-	s.until("the pod's event", s.event("Pod", "NetworkNotReady", "network is not ready: "+noNetwork))
-	pods, err := s.edge.Pods(s.t.Context())
-	s.must(err)
-	if p := pods["net"]; p.Status.Phase != v1.PodPending {
-		s.t.Errorf("a pod that needs an address is %s", p.Status.Phase)
+func withoutNetwork(f *fixture) {
+	f.node.Running("host")
+	f.condition(v1.NodeReady, v1.ConditionFalse, noNetwork)
+	f.event("Pod", "NetworkNotReady", "network is not ready: "+noNetwork)
+	pods, err := f.node.Pods(f.t.Context())
+	env.Must(f.t, err)
+	if got := pods["net"].Status.Phase; got != v1.PodPending {
+		f.t.Errorf("phase of a pod that needs an address = %s, want %s", got, v1.PodPending)
 	}
-	s.until("edgecore status", func() error {
-		if out, err := s.edge.Run(s.t.Context(), "status"); err == nil || !strings.Contains(out, "RuntimeNetworkNotReady") {
+	wait.Until(f.t, "edgecore status to report the network", func() error {
+		if out, err := f.node.Run(f.t.Context(), "status"); err == nil || !strings.Contains(out, "RuntimeNetworkNotReady") {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	})
-	out, err := s.edge.Run(s.t.Context(), "preflight")
+	out, err := f.node.Run(f.t.Context(), "preflight")
 	for _, want := range []string{
-		"[ok]      container runtime: containerd 1.", "cgroups: cgroup v", "[warning] pod network: there is no CNI configuration in " + filepath.Dir(s.ctrd.CNIConfig()) + ": pods with hostNetwork run",
-		"port of the read-only server: 127.0.0.1:" + strconv.Itoa(s.edge.Port) + " is the agent's, which runs", "[ok]      cloud: 127.0.0.1:",
+		"[ok]      container runtime: containerd 1.", "cgroups: cgroup v",
+		"[warning] pod network: there is no CNI configuration in " + filepath.Dir(f.ctrd.CNIConfig()) + ": pods with hostNetwork run",
+		"port of the read-only server: 127.0.0.1:" + strconv.Itoa(f.node.Port) + " is the agent's, which runs", "[ok]      cloud: 127.0.0.1:",
 	} {
 		if !strings.Contains(out, want) {
-			s.t.Errorf("preflight (%v) does not say %q:\n%s", err, want, out)
+			f.t.Errorf("preflight (%v) does not say %q:\n%s", err, want, out)
 		}
 	}
 }
 
 // networkComes: it is noticed, and nobody has to do anything.
-func networkComes(s *site) {
-	s.network(true)
-	s.until("the pod", s.running("net"))
-	s.until("the node", s.condition(v1.NodeReady, v1.ConditionTrue, "kubelet is posting ready status"))
-	s.until("the node's event", s.event("Node", "NodeReady", "Node edge-1 status is now: NodeReady"))
+func networkComes(f *fixture) {
+	f.connect()
+	f.node.Running("net")
+	f.condition(v1.NodeReady, v1.ConditionTrue, "kubelet is posting ready status")
+	f.event("Node", "NodeReady", "Node edge-1 status is now: NodeReady")
 }
 
-// wholeStatus: what kubectl describe node and the scheduler look at.
-func wholeStatus(s *site) {
-	s.until("images", func() error {
-		n, err := s.node()
-		if err != nil {
-			return err
-		}
+// completeStatus: what kubectl describe node and the scheduler look at.
+func completeStatus(f *fixture) {
+	n := f.NodeUntil(name, "to list its images", func(n *v1.Node) error {
 		if !slices.ContainsFunc(n.Status.Images, func(i v1.ContainerImage) bool {
 			return slices.Contains(i.Names, "edgecore.local/demo:1") && i.SizeBytes > 0
 		}) {
-			return fmt.Errorf("the demo image is not among %v", n.Status.Images)
+			return fmt.Errorf("images are %v, want the demo image among them", n.Status.Images)
 		}
 		return nil
 	})
-	n, err := s.node()
-	s.must(err)
 	st := &n.Status
 	kinds := map[v1.NodeAddressType]string{}
 	for _, a := range st.Addresses {
 		kinds[a.Type] = a.Address
 	}
 	if kinds[v1.NodeInternalIP] == "" || kinds[v1.NodeHostName] != name {
-		s.t.Errorf("addresses %v", st.Addresses)
+		f.t.Errorf("addresses = %v, want an InternalIP and the host name %s", st.Addresses, name)
 	}
 	for _, r := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods, v1.ResourceEphemeralStorage} {
 		all, free := st.Capacity[r], st.Allocatable[r]
 		if all.Sign() <= 0 || free.Sign() <= 0 || free.Cmp(all) > 0 {
-			s.t.Errorf("%s: %s of %s", r, free.String(), all.String())
+			f.t.Errorf("allocatable %s = %s, want more than 0 and at most the capacity %s", r, free.String(), all.String())
 		}
 	}
 	if all, free := st.Capacity.Memory(), st.Allocatable.Memory(); all.Value()-free.Value() < 100<<20 {
-		s.t.Errorf("memory: %s of %s, and 100Mi are reserved", free, all)
+		f.t.Errorf("allocatable memory = %s of %s, want 100Mi less at least", free, all)
 	}
 	i := st.NodeInfo
 	for what, text := range map[string]string{"bootID": i.BootID, "kernelVersion": i.KernelVersion, "osImage": i.OSImage, "kubeletVersion": i.KubeletVersion, "architecture": i.Architecture} {
 		if text == "" {
-			s.t.Errorf("nodeInfo has no %s", what)
+			f.t.Errorf("nodeInfo has no %s", what)
 		}
 	}
 	if !strings.HasPrefix(i.ContainerRuntimeVersion, "containerd://1.") {
-		s.t.Errorf("runtime %q", i.ContainerRuntimeVersion)
+		f.t.Errorf("containerRuntimeVersion = %q, want containerd://1.", i.ContainerRuntimeVersion)
 	}
 	if st.Features == nil || len(st.RuntimeHandlers) == 0 {
-		s.t.Errorf("features %v, handlers %v", st.Features, st.RuntimeHandlers)
+		f.t.Errorf("features = %v, runtimeHandlers = %v, want both", st.Features, st.RuntimeHandlers)
 	}
 	for _, kind := range []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure} {
 		if !slices.ContainsFunc(st.Conditions, func(c v1.NodeCondition) bool { return c.Type == kind && c.Reason != "" }) {
-			s.t.Errorf("no condition %s", kind)
+			f.t.Errorf("conditions = %+v, want %s with a reason", st.Conditions, kind)
 		}
 	}
 	if !slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == "example.com/roof" }) {
-		s.t.Errorf("taints %v", n.Spec.Taints)
+		f.t.Errorf("taints = %v, want example.com/roof", n.Spec.Taints)
 	}
 	if st.DaemonEndpoints.KubeletEndpoint.Port == 0 {
-		s.t.Error("no port of the kubelet's API")
+		f.t.Error("no port of the kubelet's API")
 	}
-	s.until("the lease", func() error {
-		lease, err := s.api.CoordinationV1().Leases("kube-node-lease").Get(s.t.Context(), name, metav1.GetOptions{})
-		if err == nil && time.Since(lease.Spec.RenewTime.Time) > time.Minute {
-			err = fmt.Errorf("it was renewed at %v", lease.Spec.RenewTime)
+	wait.Until(f.t, "the lease to be renewed", func() error {
+		lease, err := f.API.CoordinationV1().Leases("kube-node-lease").Get(f.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
 		}
-		return err
+		// The API server keeps whole seconds of the creation.
+		if created := lease.CreationTimestamp; !lease.Spec.RenewTime.After(created.Add(2 * time.Second)) {
+			return fmt.Errorf("it was created at %v and renewed at %v, want later", created, lease.Spec.RenewTime)
+		}
+		return nil
 	})
-}
-
-// ids are the running containers.
-func (s *site) ids() []string {
-	list, err := s.cri.ListContainers(s.t.Context(), &runtimeapi.ListContainersRequest{
-		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
-	})
-	s.must(err)
-	var ids []string
-	for _, c := range list.GetContainers() {
-		ids = append(ids, c.GetId())
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 // networkGoes: the node says so, and what runs is left alone.
-func networkGoes(s *site) {
-	before := s.ids()
-	s.network(false)
-	s.until("the node", s.condition(v1.NodeReady, v1.ConditionFalse, noNetwork))
-	s.until("the node's event", s.event("Node", "NodeNotReady", "NodeNotReady"))
-	s.must(s.running("host", "net")())
-	s.network(true)
-	s.until("the node", s.condition(v1.NodeReady, v1.ConditionTrue, ""))
-	if after := s.ids(); !slices.Equal(before, after) {
-		s.t.Errorf("containers %v, and before %v", after, before)
+func networkGoes(f *fixture) {
+	before := f.node.RunningContainers()
+	f.disconnect()
+	f.condition(v1.NodeReady, v1.ConditionFalse, noNetwork)
+	f.event("Node", "NodeNotReady", "NodeNotReady")
+	pods, err := f.node.Pods(f.t.Context())
+	env.Must(f.t, err)
+	if err := env.Running("host", "net")(pods); err != nil {
+		f.t.Error(err)
+	}
+	f.connect()
+	f.condition(v1.NodeReady, v1.ConditionTrue, "")
+	if after := f.node.RunningContainers(); !maps.Equal(before, after) {
+		f.t.Errorf("running containers = %v, want %v as before", after, before)
 	}
 }
 
 // runtimeGoes: the node says so, and is Ready again when it is back.
-func runtimeGoes(s *site) {
-	before := s.ids()
-	s.must(s.ctrd.Terminate(s.t.Context()))
-	s.until("the node", s.condition(v1.NodeReady, v1.ConditionFalse, "container runtime is down"))
-	s.must(s.ctrd.Run(s.t.Context()))
-	s.until("the node", s.condition(v1.NodeReady, v1.ConditionTrue, ""))
-	if after := s.ids(); !slices.Equal(before, after) {
-		s.t.Errorf("containers %v, and before %v", after, before)
+func runtimeGoes(f *fixture) {
+	before := f.node.RunningContainers()
+	env.Must(f.t, f.ctrd.Terminate(f.t.Context()))
+	f.condition(v1.NodeReady, v1.ConditionFalse, "container runtime is down")
+	env.Must(f.t, f.ctrd.Run(f.t.Context()))
+	f.condition(v1.NodeReady, v1.ConditionTrue, "")
+	if after := f.node.RunningContainers(); !maps.Equal(before, after) {
+		f.t.Errorf("running containers = %v, want %v as before", after, before)
 	}
 }
 
 // reboot: a Node of another boot gets its event, and conditions of before are told to be over.
-func reboot(s *site) {
-	s.must(s.edge.Stop(s.t.Context()))
-	s.until("cloudcore has done all that the agent asked for", func() error {
-		text, err := s.cloud.Get(s.t.Context(), "/metrics")
+func reboot(f *fixture) {
+	env.Must(f.t, f.node.Stop(f.t.Context()))
+	wait.Until(f.t, "cloudcore to have done all that the agent asked for", func() error {
+		text, err := f.Cloud.Get(f.t.Context(), "/metrics")
 		if err == nil && !strings.Contains(text, "\ncloudcore_cloudhub_connected_nodes 0\n") {
 			err = errors.New("the node is connected")
 		}
 		return err
 	})
 	patch := `{"status":{"nodeInfo":{"bootID":"another"},"conditions":[{"type":"ClockNotSet","status":"True","reason":"ClockNotSet"}]}}`
-	_, err := s.api.CoreV1().Nodes().Patch(s.t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-	s.must(err)
-	s.must(s.edge.Start(s.t.Context()))
-	s.until("the agent's event", s.event("Node", "Starting", "Starting kubelet."))
-	s.until("the node's event", s.event("Node", "Rebooted", "Node edge-1 has been rebooted, boot id: "))
-	s.until("the condition", s.condition("ClockNotSet", v1.ConditionFalse, "over"))
-	s.until("the node", s.condition(v1.NodeReady, v1.ConditionTrue, ""))
+	_, err := f.API.CoreV1().Nodes().Patch(f.t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	env.Must(f.t, err)
+	env.Must(f.t, f.node.Start(f.t.Context()))
+	f.event("Node", "Starting", "Starting kubelet.")
+	f.event("Node", "Rebooted", "Node edge-1 has been rebooted, boot id: ")
+	f.condition("ClockNotSet", v1.ConditionFalse, "over")
+	f.condition(v1.NodeReady, v1.ConditionTrue, "")
 }
