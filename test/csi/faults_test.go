@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const gone = "driver name " + driverName + " not found in the list of registered CSI drivers"
@@ -43,7 +44,7 @@ func TestAgentKilled(t *testing.T) {
 					err = n.take(pod, spec)
 				}
 				if err == nil || !strings.Contains(err.Error(), step+": rpc error: code = Unavailable desc = lost on the way") {
-					t.Errorf("err = %v", err)
+					t.Errorf("%s failed with %v, want the driver's error", step, err)
 				}
 				n.restart()
 				n.ready()
@@ -72,10 +73,10 @@ func TestInPlaceIsEnough(t *testing.T) {
 	n.fails(aPod("b"), spec, "kubernetes.io/csi: "+gone)
 	// The driver is missing when the pod goes, and comes back later.
 	if err := n.take(pod, spec); err == nil || !strings.Contains(err.Error(), gone) {
-		t.Errorf("taken away without the driver: %v", err)
+		t.Errorf("taking the volume away without the driver: %v, want %q", err, gone)
 	}
 	if err := n.take(aPod("b"), spec); err != nil {
-		t.Errorf("of a pod that never had it: %v", err)
+		t.Errorf("taking it from a pod that never had it: %v, want no error", err)
 	}
 	n.driver.Run(t)
 	n.ready()
@@ -97,7 +98,7 @@ func TestDeadAndHangingDriver(t *testing.T) {
 		_, err := n.Setup(ctx, aPod("a"), one, n.dir(aPod("a"), one))
 		hung <- err
 	}()
-	n.until("the driver hangs", func() error {
+	wait.Until(t, "the driver to hang", func() error {
 		if n.calls("NodeStageVolume") == 0 {
 			return errors.New("not called yet")
 		}
@@ -108,17 +109,20 @@ func TestDeadAndHangingDriver(t *testing.T) {
 	short, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer stop()
 	if err := n.Teardown(short, "uid-a", n.dir(aPod("a"), one)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("two operations on one volume at once: %v", err)
+		t.Errorf("taking a volume away while it is set up: %v, want %v", err, context.DeadlineExceeded)
+	}
+	if got := n.calls("NodeUnpublishVolume") + n.calls("NodeUnstageVolume"); got != 0 {
+		t.Errorf("the driver was asked %d times to take a volume away that it sets up, want never", got)
 	}
 	cancel() // the pod is deleted
-	if err := <-hung; err == nil {
-		t.Error("a setup that was cut off succeeded")
+	if err := wait.Receive(t, "the end of the setup that hangs", hung); err == nil {
+		t.Error("a setup that was cut off returned no error")
 	}
 	n.down(aPod("a"), one)
 
 	must(t, n.driver.End(t.Context(), syscall.SIGKILL))
 	if err := n.take(aPod("b"), two); err == nil || !strings.Contains(err.Error(), "NodeUnpublishVolume: rpc error: code = Unavailable") {
-		t.Errorf("the driver is dead: %v", err)
+		t.Errorf("taking the volume away from a dead driver: %v, want that NodeUnpublishVolume is Unavailable", err)
 	}
 	n.driver.Run(t)
 	n.ready()
@@ -141,7 +145,6 @@ func TestStagedForNobody(t *testing.T) {
 		must(t, os.RemoveAll(filepath.Join(n.root, "pods")))
 	}
 	n.restart()
-	n.until("nothing is left", n.left)
 	n.clean()
 }
 
@@ -155,7 +158,7 @@ func TestSpoiltRecord(t *testing.T) {
 	write(t, filepath.Join(n.dir(pod, spec), "vol_data.json"), "")
 	must(t, n.take(pod, spec))
 	n.restart()
-	n.until("nothing is left", n.left)
+	n.clean()
 }
 
 func TestAttachment(t *testing.T) {
@@ -178,7 +181,7 @@ func TestAttachment(t *testing.T) {
 		n.fails(pod, spec, want)
 	}
 	if n.calls("NodeStageVolume") > 0 {
-		t.Error("staged before it was attached")
+		t.Error("NodeStageVolume was called before the volume was attached")
 	}
 	n.world.change(func() {
 		n.world.attachments[name].Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"}}
@@ -186,17 +189,17 @@ func TestAttachment(t *testing.T) {
 	n.up(pod, spec)
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
 		if got := fmt.Sprint(n.last(method)["publishContext"]); got != "map[device:/dev/x]" {
-			t.Errorf("%s was told %s", method, got)
+			t.Errorf("%s was told %s, want map[device:/dev/x]", method, got)
 		}
 	}
 	n.restart()
 	if got := n.VolumesInUse(); len(got) != 1 {
-		t.Errorf("the next agent has in use %v", got)
+		t.Errorf("the next agent has in use %v, want one volume", got)
 	}
 	n.ready()
 	n.down(pod, spec)
 	if got := n.VolumesInUse(); len(got) > 0 {
-		t.Errorf("in use are still %v", got)
+		t.Errorf("in use are %v, want none", got)
 	}
 	n.clean()
 }
@@ -209,7 +212,7 @@ func TestNobodyKnowsTheDriver(t *testing.T) {
 	n.world.change(func() { n.world.offline = true })
 	n.up(aPod("a"), spec)
 	if got := n.VolumesInUse(); len(got) > 0 {
-		t.Errorf("in use are %v", got)
+		t.Errorf("in use are %v, want none", got)
 	}
 	name := "csi-" + sha("vol"+driverName+nodeName)
 	n.world.change(func() { n.world.attachments[name] = &storagev1.VolumeAttachment{} })
@@ -230,7 +233,7 @@ func TestRepublish(t *testing.T) {
 	n.up(pod, spec)
 	n.up(pod, spec)
 	if got := n.calls("NodePublishVolume"); got != 1 {
-		t.Errorf("%d publications at once", got)
+		t.Errorf("%d publications, want 1", got)
 	}
 	n.driver.Fault(t, "NodePublishVolume", "not now")
 	n.restart() // which knows no time of the last one
@@ -238,7 +241,7 @@ func TestRepublish(t *testing.T) {
 	n.up(pod, spec)
 	want := []string{`a FailedMount: MountVolume.SetUp failed for volume "pv-vol" : kubernetes.io/csi: NodePublishVolume: rpc error: code = Unavailable desc = not now`}
 	if diff := cmp.Diff(want, n.noted(&n.events)); diff != "" {
-		t.Error(diff)
+		t.Errorf("events mismatch (-want +got):\n%s", diff)
 	}
 	n.driver.Fault(t, "NodePublishVolume", "")
 	n.up(pod, spec)
@@ -255,18 +258,18 @@ func TestClusterIsTold(t *testing.T) {
 	topology := "topology." + driverName + "/node"
 	told := func(want ...storagev1.CSINodeDriver) {
 		t.Helper()
-		n.until("the cluster knows", func() error {
+		wait.Until(t, "the cluster to know the drivers", func() error {
 			n.world.mu.Lock()
 			defer n.world.mu.Unlock()
 			if n.world.csiNode == nil {
 				return errors.New("no CSINode")
 			}
 			if diff := cmp.Diff(want, n.world.csiNode.Spec.Drivers); diff != "" {
-				return errors.New(diff)
+				return fmt.Errorf("drivers mismatch (-want +got):\n%s", diff)
 			}
 			ids := n.world.node.Annotations["csi.volume.kubernetes.io/nodeid"]
 			if want := slices.ContainsFunc(want, func(d storagev1.CSINodeDriver) bool { return d.Name == driverName }); want != strings.Contains(ids, fmt.Sprintf("%q:%q", driverName, "id-of-"+nodeName)) {
-				return fmt.Errorf("the node's ids are %s", ids)
+				return fmt.Errorf("the node's ids are %s, want that of %s: %v", ids, driverName, want)
 			}
 			return nil
 		})
@@ -275,10 +278,10 @@ func TestClusterIsTold(t *testing.T) {
 	told(ours)
 	labels, owner := n.world.node.Labels, n.world.csiNode.OwnerReferences
 	if labels[topology] != nodeName || labels["mine"] != "1" || len(owner) != 1 || owner[0].UID != "node-uid" || owner[0].Kind != "Node" {
-		t.Errorf("labels %v, owner %v", labels, owner)
+		t.Errorf("labels are %v and owners %v, want the topology and the node", labels, owner)
 	}
 	if n.world.node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] != "true" {
-		t.Errorf("annotations %v", n.world.node.Annotations)
+		t.Errorf("annotations are %v, want controller-managed-attach-detach", n.world.node.Annotations)
 	}
 	other := storagev1.CSINodeDriver{Name: "other", NodeID: "7", TopologyKeys: []string{}}
 	n.world.change(func() {
@@ -298,7 +301,7 @@ func TestClusterIsTold(t *testing.T) {
 	told(other, ours)
 	n.world.change(func() {
 		if n.world.updates > 0 {
-			t.Errorf("%d updates of what was known", n.world.updates)
+			t.Errorf("%d updates of what was known, want none", n.world.updates)
 		}
 	})
 }
@@ -321,29 +324,29 @@ func TestGrowAndUsage(t *testing.T) {
 	n.up(pod, bigger)
 	n.up(pod, bigger)
 	if got := size(t, path); got < 2*before {
-		t.Errorf("it has %d bytes, and had %d", got, before)
+		t.Errorf("the file system has %d bytes, want twice the %d of before", got, before)
 	}
 	if diff := cmp.Diff([]string{
 		`a VolumeResizeFailed: MountVolume.NodeExpandVolume failed for volume "pv-vol" : kubernetes.io/csi: NodeExpandVolume: rpc error: code = Unavailable desc = not now`,
 		`a FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv-vol"`}, n.noted(&n.events)); diff != "" {
-		t.Error(diff)
+		t.Errorf("events mismatch (-want +got):\n%s", diff)
 	}
 	n.up(pod, bigger)
 	// The cluster did not take it the first time.
 	if diff := cmp.Diff([]string{"claim-vol 48Mi", "claim-vol 48Mi"}, n.noted(&n.grown)); diff != "" {
-		t.Error(diff)
+		t.Errorf("claims that grew mismatch (-want +got):\n%s", diff)
 	}
 	usages := n.Usages(t.Context())
 	if len(usages) != 1 || usages[0].Capacity != size(t, path) || usages[0].Claim != "claim-vol" || usages[0].Inodes == 0 || !usages[0].HasCondition || usages[0].Abnormal {
-		t.Errorf("usage %+v", usages)
+		t.Errorf("usages are %+v, want one of claim-vol with the %d bytes of its file system", usages, size(t, path))
 	}
 	write(t, filepath.Join(n.driver.Dir, "volumes", "vol", "abnormal"), "")
 	if diff := cmp.Diff([]string{"available_bytes", "capacity_bytes", "health_status_abnormal 1", "inodes", "inodes_free", "inodes_used", "used_bytes"}, metrics(t, n.Manager)); diff != "" {
-		t.Error(diff)
+		t.Errorf("metrics mismatch (-want +got):\n%s", diff)
 	}
 	n.down(pod, spec)
 	n.clean()
 	if usages := n.Usages(t.Context()); len(usages) > 0 {
-		t.Errorf("usage %+v of nothing", usages)
+		t.Errorf("usages are %+v, want none", usages)
 	}
 }

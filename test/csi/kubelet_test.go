@@ -59,18 +59,18 @@ func TestKubeletsVolume(t *testing.T) {
 				t.Errorf("path %s, want %s", path, target)
 			}
 			if got := read(t, filepath.Join(target, "file")); got != "of before" {
-				t.Errorf("it holds %q", got)
+				t.Errorf("the file holds %q, want %q", got, "of before")
 			}
 			if got := n.last("NodeStageVolume")["stagingTargetPath"]; got != staging {
 				t.Errorf("staged in %v, want %s", got, staging)
 			}
 			if got := n.calls("NodeUnpublishVolume") + n.calls("NodeUnstageVolume"); got != 0 {
-				t.Errorf("%d times taken away", got)
+				t.Errorf("taken away %d times, want never", got)
 			}
 			for _, record := range []string{filepath.Join(own, "vol_data.json"), filepath.Join(filepath.Dir(staging), "vol_data.json")} {
 				var texts map[string]string // which is all that a kubelet reads
 				if err := json.Unmarshal([]byte(read(t, record)), &texts); err != nil || texts["volumeHandle"] != "vol" || texts["driverName"] != driverName {
-					t.Errorf("%s: %v, %v", record, texts, err)
+					t.Errorf("%s holds %v (%v), want volume vol of driver %s", record, texts, err, driverName)
 				}
 			}
 			n.down(pod, claim)
@@ -92,7 +92,7 @@ func TestKubeletsRest(t *testing.T) {
 			n.kubeletStages(dir, ext4Volume())
 			n.restart()
 			n.ready()
-			n.until("nothing is left", n.left)
+			n.clean()
 		})
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -30,15 +29,14 @@ import (
 	"github.com/edgecore-io/edgecore/edged/csi"
 	"github.com/edgecore-io/edgecore/edged/plugins"
 	"github.com/edgecore-io/edgecore/edged/volume"
-	"github.com/edgecore-io/edgecore/test/testenv"
 	driver "github.com/edgecore-io/edgecore/test/testenv/csi"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const (
 	driverName = "hostpath.csi.edgecore.local"
 	nodeName   = "node1"
-	patience   = 2 * time.Minute
 	mega       = 1 << 20
 )
 
@@ -250,11 +248,7 @@ func (n *node) noted(list *[]string) []string {
 // ready waits until the driver is registered.
 func (n *node) ready() {
 	n.t.Helper()
-	select {
-	case <-n.registered:
-	case <-time.After(patience):
-		n.t.Fatal("the driver did not register")
-	}
+	wait.Receive(n.t, "the driver to register", n.registered)
 }
 
 func aPod(name string) *v1.Pod {
@@ -336,7 +330,7 @@ func (n *node) down(pod *v1.Pod, spec volume.Spec) {
 // clean checks that nothing is left on the machine. A loop device goes a moment later where somebody just looks at it.
 func (n *node) clean() {
 	n.t.Helper()
-	n.until("nothing is left", n.left)
+	wait.Until(n.t, "all volumes to go", n.left)
 }
 
 // left says what is left of volumes.
@@ -368,16 +362,6 @@ func (n *node) last(method string) map[string]any {
 	var out map[string]any
 	must(n.t, json.Unmarshal(calls[len(calls)-1].Request, &out))
 	return out
-}
-
-func (n *node) until(what string, check func() error) {
-	n.t.Helper()
-	testenv.Poll(n.t, patience, func() error {
-		if err := check(); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
-	})
 }
 
 func write(t *testing.T, path, text string) {

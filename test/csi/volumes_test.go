@@ -36,7 +36,7 @@ func TestFileSystem(t *testing.T) {
 			write(t, filepath.Join(pathA, "file"), "from a")
 			pathB := n.up(b, spec)
 			if got := read(t, filepath.Join(pathB, "file")); got != "from a" {
-				t.Errorf("pod b reads %q", got)
+				t.Errorf("pod b reads %q, want %q", got, "from a")
 			}
 			for range 3 {
 				n.up(a, spec)
@@ -46,18 +46,18 @@ func TestFileSystem(t *testing.T) {
 			}
 			n.down(a, spec)
 			if got := n.calls("NodeUnstageVolume"); got != 0 {
-				t.Error("unstaged under pod b")
+				t.Errorf("unstaged %d times under pod b, want never", got)
 			}
 			if got := read(t, filepath.Join(pathB, "file")); got != "from a" {
-				t.Errorf("pod b reads %q", got)
+				t.Errorf("pod b reads %q, want %q", got, "from a")
 			}
 			n.down(b, spec)
 			n.clean()
 			if got := n.calls("NodeUnstageVolume"); got != 1 {
-				t.Errorf("%d times unstaged", got)
+				t.Errorf("unstaged %d times, want once", got)
 			}
 			if got := read(t, filepath.Join(n.up(b, spec), "file")); got != "from a" {
-				t.Errorf("later it is %q", got)
+				t.Errorf("later pod b reads %q, want %q", got, "from a")
 			}
 			n.down(b, spec)
 			n.clean()
@@ -84,7 +84,7 @@ func TestWhatDriversAreTold(t *testing.T) {
 	pod := aPod("a")
 	path := n.up(pod, spec)
 	if err := os.WriteFile(filepath.Join(path, "x"), nil, 0o644); !errors.Is(err, unix.EROFS) {
-		t.Errorf("a read-only volume was written: %v", err)
+		t.Errorf("writing to a read-only volume: %v, want %v", err, unix.EROFS)
 	}
 	stage, publish := n.last("NodeStageVolume"), n.last("NodePublishVolume")
 	staging := filepath.Join(n.root, "plugins/kubernetes.io/csi", driverName, sha("vol"), "globalmount")
@@ -93,7 +93,7 @@ func TestWhatDriversAreTold(t *testing.T) {
 		"volumeId": "vol", "stagingTargetPath": staging, "secrets": map[string]any{"k": "s1"}, "volumeContext": map[string]any{"colour": "red"},
 		"volumeCapability": capability,
 	}, stage); diff != "" {
-		t.Errorf("stage: %s", diff)
+		t.Errorf("NodeStageVolume mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]any{
 		"volumeId": "vol", "stagingTargetPath": staging, "targetPath": path, "readonly": true, "secrets": map[string]any{"k": "s2"}, "volumeCapability": capability,
@@ -103,7 +103,7 @@ func TestWhatDriversAreTold(t *testing.T) {
 			"csi.storage.k8s.io/serviceAccount.tokens": `{"":{"token":"a for \"\", 0 s","expirationTimestamp":"2001-09-09T01:46:40Z"},"bank":{"token":"a for \"bank\", 700 s","expirationTimestamp":"2001-09-09T01:46:40Z"}}`,
 		},
 	}, publish); diff != "" {
-		t.Errorf("publish: %s", diff)
+		t.Errorf("NodePublishVolume mismatch (-want +got):\n%s", diff)
 	}
 	n.fails(aPod("b"), spec, "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	n.down(pod, spec)
@@ -127,19 +127,19 @@ func TestInline(t *testing.T) {
 	pod := aPod("a")
 	path := n.up(pod, spec)
 	if got := read(t, filepath.Join(path, "colour")) + read(t, filepath.Join(path, "ephemeral")) + read(t, filepath.Join(path, "pod.name")); got != "bluetruea" {
-		t.Errorf("in the volume: %s", got)
+		t.Errorf("the volume holds %q, want %q", got, "bluetruea")
 	}
 	secrets := n.last("NodePublishVolume")["secrets"].(map[string]any)
 	if secrets["k"] != "s" || !strings.Contains(secrets["csi.storage.k8s.io/serviceAccount.tokens"].(string), `a for \"bank\", 0 s`) {
-		t.Errorf("secrets %v", secrets)
+		t.Errorf("secrets are %v, want those of the volume and a token for bank", secrets)
 	}
 	if n.calls("NodeStageVolume") != 0 {
-		t.Error("an inline volume was staged")
+		t.Error("an inline volume was staged, want no such call")
 	}
 	n.down(pod, spec)
 	n.clean()
 	if left, err := os.ReadDir(filepath.Join(n.driver.Dir, "volumes")); err != nil || len(left) > 0 {
-		t.Errorf("the driver has %v, %v", left, err)
+		t.Errorf("the driver has %v (%v), want nothing", left, err)
 	}
 	n.driver.Create(t, "vol", "", mega)
 	n.fails(pod, claimed("vol", "", nil), `volume mode "Persistent" not supported by driver `+driverName+` (only supports ["Ephemeral"])`)
@@ -170,7 +170,7 @@ func TestBlock(t *testing.T) {
 	var st unix.Stat_t
 	must(t, unix.Fstat(int(disk.Fd()), &st), disk.Close())
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		t.Errorf("mode %o is no block device", st.Mode)
+		t.Errorf("mode is %o, want a block device", st.Mode)
 	}
 	n.up(b, spec)
 	n.restart()
@@ -212,13 +212,13 @@ func TestFSGroup(t *testing.T) {
 			path := n.up(pod, spec)
 			got := n.last("NodePublishVolume")["volumeCapability"].(map[string]any)["mount"].(map[string]any)["volumeMountGroup"]
 			if got != tc.group {
-				t.Errorf("the driver was told the group %v", got)
+				t.Errorf("the driver was told the group %v, want %v", got, tc.group)
 			}
 			if diff := cmp.Diff(tc.owned, n.noted(&n.owned)); diff != "" {
-				t.Error(diff)
+				t.Errorf("changed owners mismatch (-want +got):\n%s", diff)
 			}
 			if info, err := os.Stat(path); err != nil || tc.group != nil && info.Sys().(*syscall.Stat_t).Gid != 1234 {
-				t.Errorf("%v %v", info, err)
+				t.Errorf("%s is %+v (%v), want group %v", path, info, err, tc.group)
 			}
 			n.down(pod, spec)
 			n.clean()
@@ -235,7 +235,7 @@ func TestWithoutStaging(t *testing.T) {
 	n.down(aPod("a"), spec)
 	n.clean()
 	if n.calls("NodeStageVolume")+n.calls("NodeUnstageVolume") != 0 {
-		t.Error("it was asked to stage")
+		t.Error("a driver without staging was asked to stage, want no such call")
 	}
 	n.fails(aPod("a"), volume.Spec{Name: "x"}, "volume x is none of CSI")
 }

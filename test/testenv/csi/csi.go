@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -23,10 +22,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// callTimeout bounds a call of a test.
-const callTimeout = 30 * time.Second
 
 // Options say which driver to run.
 type Options struct {
@@ -203,9 +200,7 @@ func (d *Driver) call(t testing.TB, do func(context.Context, *grpc.ClientConn) e
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
-	defer cancel()
-	if err := do(ctx, conn); err != nil {
+	if err := do(wait.Context(t), conn); err != nil {
 		t.Fatal(err)
 	}
 }
