@@ -36,7 +36,7 @@ func TestSecretsAreKubeEdges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !ca.Equal(a.CA()) || !ca.IsCA || ca.Subject.CommonName != "KubeEdge" {
-		t.Errorf("CA %v", ca.Subject)
+		t.Errorf("CA %v, IsCA %v; want the CA KubeEdge of the authority", ca.Subject, ca.IsCA)
 	}
 	caKey, err := x509.ParseECPrivateKey(secrets.data("casecret", "cakeydata"))
 	if err != nil || !caKey.PublicKey.Equal(ca.PublicKey) {
@@ -51,20 +51,20 @@ func TestSecretsAreKubeEdges(t *testing.T) {
 	}
 	for _, host := range []string{"127.0.0.1", "cloud.example"} {
 		if _, err := server.Verify(x509.VerifyOptions{Roots: a.Pool(), DNSName: host, CurrentTime: c.now()}); err != nil {
-			t.Errorf("%s: %v", host, err)
+			t.Errorf("the server certificate is not valid for %s: %v", host, err)
 		}
 	}
 	token, err := certs.ParseToken(string(secrets.data("tokensecret", "tokendata")))
 	if err != nil || !token.SignedBy(ca.Raw) || token.Claims.Node != "" || !token.Claims.Expires.Equal(c.now().Add(24*time.Hour)) {
-		t.Errorf("token %+v, %v", token, err)
+		t.Errorf("token %+v, %v; want one for any node that expires in 24 h", token, err)
 	}
 	for name, s := range secrets.secrets {
 		if s.Type != v1.SecretTypeOpaque {
-			t.Errorf("%s has type %s", name, s.Type)
+			t.Errorf("%s has type %s, want %s", name, s.Type, v1.SecretTypeOpaque)
 		}
 	}
 	if key := secrets.data("tokenkeysecret", "tokenkeydata"); len(key) != 32 || bytes.Contains(secrets.data("casecret", "cakeydata"), key) {
-		t.Errorf("the key for tokens has %d bytes, or is the CA's", len(key))
+		t.Errorf("the key for tokens has %d bytes, or is the CA's; want 32 of its own", len(key))
 	}
 }
 
@@ -75,7 +75,7 @@ func TestRestart(t *testing.T) {
 	writes := secrets.writes
 	second := newTestAuthority(t, secrets, c)
 	if secrets.writes != writes {
-		t.Errorf("%d writes at a restart", secrets.writes-writes)
+		t.Errorf("%d writes at a restart, want none", secrets.writes-writes)
 	}
 	sameAuthority(t, first, second)
 }
@@ -165,7 +165,7 @@ func wantError(t *testing.T, err error, want string) {
 	t.Helper()
 	switch {
 	case want == "" && err != nil:
-		t.Errorf("error: %v", err)
+		t.Errorf("error %v, want none", err)
 	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 		t.Errorf("error %v, want %q in it", err, want)
 	}
@@ -192,7 +192,7 @@ func TestDamagedSecrets(t *testing.T) {
 			_, err := New(t.Context(), secrets, Options{Now: c.now})
 			wantError(t, err, tc.err)
 			if got := secrets.data(tc.secret, tc.key); (tc.err != "") != bytes.Equal(got, tc.value) {
-				t.Errorf("afterwards it is %q", got)
+				t.Errorf("afterwards it is %q, want it replaced: %v", got, tc.err == "")
 			}
 		})
 	}
@@ -279,10 +279,10 @@ func TestServerCertificate(t *testing.T) {
 		before := secrets.data("cloudcoresecret", "cloudcoredata")
 		a := newTestAuthority(t, secrets, c, with(addresses...))
 		if diff := cmp.Diff(want, sansOf(a.server.Load().cert)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
+			t.Errorf("%s: names mismatch (-want +got):\n%s", name, diff)
 		}
 		if got := !bytes.Equal(before, a.server.Load().cert.Raw); got != reissued {
-			t.Errorf("%s: reissued %v", name, got)
+			t.Errorf("%s: reissued %v, want %v", name, got, reissued)
 		}
 	}
 	step("first, with KubeEdge's empty name", []string{"192.0.2.1", "a.example"}, true, "192.0.2.1", "a.example", "")
@@ -364,7 +364,7 @@ func TestClientGo(t *testing.T) {
 	}
 	list, err := client.CoreV1().Secrets(Namespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) != 4 {
-		t.Errorf("%d secrets, %v", len(list.Items), err)
+		t.Errorf("%d secrets, %v; want 4", len(list.Items), err)
 	}
 	var _ Nodes = client.CoreV1().Nodes()
 }

@@ -25,6 +25,7 @@ type limiter struct {
 	rate  rate.Limit
 	burst int
 	now   func() time.Time
+	max   int // addresses
 
 	mu      sync.Mutex
 	buckets map[netip.Prefix]*bucket
@@ -37,7 +38,8 @@ type bucket struct {
 
 // newLimiter takes the default for 0, and sets no bound below.
 func newLimiter(perSecond float64, burst int, now func() time.Time) *limiter {
-	l := &limiter{rate: rate.Limit(perSecond), burst: burst, now: now, buckets: map[netip.Prefix]*bucket{}}
+	l := &limiter{rate: rate.Limit(perSecond), burst: burst, now: now, max: maxAddresses,
+		buckets: map[netip.Prefix]*bucket{}}
 	switch {
 	case perSecond < 0:
 		l.rate = rate.Inf
@@ -71,7 +73,7 @@ func (l *limiter) allow(remote string) bool {
 	key := network(remote)
 	b, ok := l.buckets[key]
 	if !ok {
-		if len(l.buckets) >= maxAddresses {
+		if len(l.buckets) >= l.max {
 			l.forget(now)
 		}
 		b = &bucket{Limiter: rate.NewLimiter(l.rate, l.burst)}
@@ -92,11 +94,11 @@ func (l *limiter) forget(now time.Time) {
 			rest = append(rest, key)
 		}
 	}
-	if len(rest) <= maxAddresses*3/4 {
+	if len(rest) <= l.max*3/4 {
 		return
 	}
 	slices.SortFunc(rest, func(a, b netip.Prefix) int { return l.buckets[a].used.Compare(l.buckets[b].used) })
-	for _, key := range rest[:maxAddresses/4] {
+	for _, key := range rest[:l.max/4] {
 		delete(l.buckets, key)
 	}
 }

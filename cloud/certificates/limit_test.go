@@ -21,10 +21,10 @@ func TestLimiter(t *testing.T) {
 		t.Errorf("%d at once, want 3", got)
 	}
 	if got := allowed("192.0.2.1:2", 10); got != 0 {
-		t.Errorf("another port is another address: %d", got)
+		t.Errorf("%d from another port of the address, want 0", got)
 	}
 	if got := allowed("[::ffff:192.0.2.1]:2", 10); got != 0 {
-		t.Errorf("the IPv6 spelling is another address: %d", got)
+		t.Errorf("%d from the IPv6 spelling of the address, want 0", got)
 	}
 	if got := allowed("192.0.2.2:1", 10); got != 3 {
 		t.Errorf("another address has %d, want 3", got)
@@ -48,17 +48,21 @@ func TestLimiter(t *testing.T) {
 func TestLimiterForgets(t *testing.T) {
 	c := newClock()
 	l := newLimiter(0.001, 2, c.now)
+	if l.max != maxAddresses {
+		t.Errorf("a limiter keeps %d addresses, want %d", l.max, maxAddresses)
+	}
+	l.max = 1000
 	for l.allow("192.0.2.1:1") {
 	}
-	for i := range 3 * maxAddresses {
+	for i := range 3 * l.max {
 		c.add(time.Millisecond)
 		l.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255))
-		if i%1000 == 0 && l.allow("192.0.2.1:1") {
-			t.Fatalf("forgotten after %d others", i)
+		if i%100 == 0 && l.allow("192.0.2.1:1") {
+			t.Fatalf("the address over the limit is forgotten after %d others, want it kept", i)
 		}
 	}
-	if len(l.buckets) > maxAddresses {
-		t.Errorf("%d addresses are kept", len(l.buckets))
+	if len(l.buckets) > l.max {
+		t.Errorf("%d addresses are kept, want at most %d", len(l.buckets), l.max)
 	}
 }
 

@@ -131,23 +131,23 @@ func checkNodeCert(t *testing.T, a *Authority, der, node string) {
 		t.Errorf("subject %s, want %s", got, want)
 	}
 	if len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.URIs)+len(cert.EmailAddresses) > 0 {
-		t.Error("it has other names")
+		t.Errorf("names %v %v %v %v, want none", cert.DNSNames, cert.IPAddresses, cert.URIs, cert.EmailAddresses)
 	}
 	if len(cert.ExtKeyUsage) != 1 || cert.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth || len(cert.UnknownExtKeyUsage) > 0 || cert.IsCA {
-		t.Errorf("usages %v", cert.ExtKeyUsage)
+		t.Errorf("usages %v, IsCA %v; want client authentication alone", cert.ExtKeyUsage, cert.IsCA)
 	}
 	if cert.KeyUsage != x509.KeyUsageKeyEncipherment|x509.KeyUsageDigitalSignature {
-		t.Errorf("key usage %b", cert.KeyUsage)
+		t.Errorf("key usage %b, want %b", cert.KeyUsage, x509.KeyUsageKeyEncipherment|x509.KeyUsageDigitalSignature)
 	}
 	now := a.opts.Now()
 	if err := certs.VerifyClient(cert, a.Pool(), now); err != nil {
 		t.Error(err)
 	}
 	if got := cert.NotAfter.Sub(now); got != 365*24*time.Hour {
-		t.Errorf("valid for %v", got)
+		t.Errorf("valid for %v, want %v", got, 365*24*time.Hour)
 	}
 	if got := now.Sub(cert.NotBefore); got < 0 || got > time.Hour {
-		t.Errorf("valid since %v", got)
+		t.Errorf("valid since %v, want at most an hour", got)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestGreedyRequest(t *testing.T) {
 	}
 	got := d.get("/edge.crt", csr, map[string]string{"NodeName": "edge1", "Authorization": "Bearer " + token.Bearer})
 	if got.status != http.StatusOK {
-		t.Fatalf("%d %s", got.status, got.body)
+		t.Fatalf("status %d %s, want %d", got.status, got.body, http.StatusOK)
 	}
 	checkNodeCert(t, a, got.body, "edge1")
 }
@@ -221,7 +221,7 @@ func TestRenewal(t *testing.T) {
 			got := d.get("/edge.crt", csr, map[string]string{"NodeName": "edge1", "Authorization": "Bearer " + token.Bearer})
 			if tc.body == "" {
 				if got.status != http.StatusOK {
-					t.Fatalf("%d %s", got.status, got.body)
+					t.Fatalf("status %d %s, want %d", got.status, got.body, http.StatusOK)
 				}
 				checkNodeCert(t, a, got.body, "edge1")
 				return
@@ -286,7 +286,7 @@ func TestKubeEdgeEdge(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %s %s %v", version, resp.Status, body, err)
+			t.Fatalf("%s: status %s %s, %v; want %d", version, resp.Status, body, err, http.StatusOK)
 		}
 		checkNodeCert(t, a, string(body), "edge1")
 		if cert, err := x509.ParseCertificate(body); err != nil || !bytes.Contains(csr, cert.RawSubjectPublicKeyInfo) {
@@ -310,7 +310,7 @@ func TestWrongMethods(t *testing.T) {
 		}
 		resp.Body.Close()
 		if resp.StatusCode != http.StatusMethodNotAllowed {
-			t.Errorf("POST %s: %s", path, resp.Status)
+			t.Errorf("POST %s: status %s, want %d", path, resp.Status, http.StatusMethodNotAllowed)
 		}
 	}
 	if _, err := tls.Dial("tcp", address, &tls.Config{RootCAs: a.Pool(), Time: a.opts.Now, MaxVersion: tls.VersionTLS11}); err == nil {
@@ -322,7 +322,7 @@ func TestServerTLSOfTheHub(t *testing.T) {
 	a := newTestAuthority(t, newFakeSecrets(), newClock())
 	config := a.ServerTLS(tls.RequireAndVerifyClientCert)
 	if config.ClientAuth != tls.RequireAndVerifyClientCert || !config.ClientCAs.Equal(a.Pool()) || config.MinVersion != tls.VersionTLS12 {
-		t.Error("not what the hub needs")
+		t.Errorf("ClientAuth %v, MinVersion %x, or the pool is not what the hub needs", config.ClientAuth, config.MinVersion)
 	}
 	before, err := config.GetCertificate(nil)
 	if err != nil {

@@ -57,7 +57,7 @@ func TestVerifyToken(t *testing.T) {
 			bound, err := a.VerifyToken(tc.bearer, "edge1")
 			wantError(t, err, tc.err)
 			if bound != tc.bound {
-				t.Errorf("bound %v", bound)
+				t.Errorf("bound %v, want %v", bound, tc.bound)
 			}
 		})
 	}
@@ -82,18 +82,18 @@ func TestGetToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if bound, err := a.VerifyToken(general.Bearer, "any"); err != nil || bound {
-		t.Errorf("bound %v, %v", bound, err)
+		t.Errorf("bound %v, %v; want false", bound, err)
 	}
 	node, err := NewNodeToken(t.Context(), secrets, "edge1", c.now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if bound, err := a.VerifyToken(node.Bearer, "edge1"); err != nil || !bound || !node.SignedBy(a.CA().Raw) {
-		t.Errorf("bound %v, %v", bound, err)
+		t.Errorf("bound %v, %v; want true and signed by the CA", bound, err)
 	}
 	c.add(2 * time.Hour)
 	if _, err := a.VerifyToken(node.Bearer, "edge1"); !errors.Is(err, jwt.ErrTokenExpired) {
-		t.Errorf("after its end: %v", err)
+		t.Errorf("VerifyToken after its end = %v, want %v", err, jwt.ErrTokenExpired)
 	}
 	c.add(48 * time.Hour)
 	_, err = ReadToken(t.Context(), secrets, c.now())

@@ -55,7 +55,7 @@ func TestPodChanges(t *testing.T) {
 			slices.Sort(got)
 			want := slices.Sorted(slices.Values(tc.want))
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestEventsOfNamedObjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tc.event()
 			if diff := cmp.Diff(tc.want, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -150,7 +150,7 @@ func TestEventsOfNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w.nodeEvent(tc.old, tc.now)
 			if diff := cmp.Diff(tc.want, w.hub.take()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestEventsOfServices(t *testing.T) {
 	status.Status.Phase = v1.PodRunning
 	w.podEvent(pod, status)
 	if got := w.hub.take(); got != nil {
-		t.Errorf("a status changes: %v", got)
+		t.Errorf("a change of status notifies %v, want nothing", got)
 	}
 }
 
@@ -205,6 +205,6 @@ func TestHandlerUnwrapsMissedDeletions(t *testing.T) {
 	h.OnDelete(testPod("e1", "ns", "b"))
 	h.OnDelete("nonsense")
 	if diff := cmp.Diff([]string{"there a", "there b", "gone a", "gone b"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 	}
 }

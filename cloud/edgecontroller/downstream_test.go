@@ -31,7 +31,7 @@ func (w *world) desired(node string) []string {
 	var out []string
 	for _, ref := range w.Desired(node) {
 		if ref.APIVersion != "v1" || ref.Kind == "" || ref.UID == "" || ref.ResourceVersion == "" {
-			w.t.Errorf("incomplete: %+v", ref)
+			w.t.Errorf("reference %+v, want all its fields set", ref)
 		}
 		out = append(out, ref.Key.String())
 	}
@@ -51,27 +51,27 @@ func TestDesired(t *testing.T) {
 	all := []string{"ns/configmap/cm-a", "ns/pod/a", "ns/pod/b", "ns/secret/shared", "null/node/e1", "quiet/pod/q"}
 	services := []string{"default/service/kubernetes", "ns/service/db"}
 	if diff := cmp.Diff(all, w.desired("e1")); diff != "" {
-		t.Errorf("an edge that is not connected (-want +got):\n%s", diff)
+		t.Errorf("an edge that is not connected: mismatch (-want +got):\n%s", diff)
 	}
 	w.Connected(t.Context(), "e1", "websocket")
 	if diff := cmp.Diff(all, w.desired("e1")); diff != "" {
-		t.Errorf("an upstream edge (-want +got):\n%s", diff)
+		t.Errorf("an upstream edge: mismatch (-want +got):\n%s", diff)
 	}
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	want := slices.Sorted(slices.Values(append(slices.Clone(all), services...)))
 	want = slices.DeleteFunc(want, func(key string) bool { return key == "null/node/e1" }) // it makes it itself
 	if diff := cmp.Diff(want, w.desired("e1")); diff != "" {
-		t.Errorf("an edge of ours (-want +got):\n%s", diff)
+		t.Errorf("an edge of ours: mismatch (-want +got):\n%s", diff)
 	}
 	w.Disconnected("e1", "replaced")
 	if diff := cmp.Diff(want, w.desired("e1")); diff != "" {
-		t.Errorf("after the older of two sessions ended (-want +got):\n%s", diff)
+		t.Errorf("after the older of two sessions ended: mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"ns/configmap/cm-c", "ns/pod/c", "ns/secret/shared", "null/node/e2"}, w.desired("e2")); diff != "" {
-		t.Errorf("the other edge (-want +got):\n%s", diff)
+		t.Errorf("the other edge: mismatch (-want +got):\n%s", diff)
 	}
 	if got := w.desired("nobody"); got != nil {
-		t.Errorf("nobody is to have %v", got)
+		t.Errorf("a node without pods is to have %v, want nothing", got)
 	}
 	w.owned.Wait()
 }
@@ -89,10 +89,10 @@ func TestObject(t *testing.T) {
 		for range 2 { // the second may come out of the memory of encoded objects
 			o, err := w.Object("e1", key(text))
 			if err != nil || o == nil || !strings.HasPrefix(string(o.JSON), want) || o.Version == "" || o.Key != key(text) || o.UID == "" || o.Deleting {
-				t.Errorf("%s: %v %+v", text, err, o)
+				t.Errorf("Object(%s) = %+v, %v; want JSON that begins with %s", text, o, err, want)
 			}
 			if strings.Contains(string(o.JSON), "managedFields") {
-				t.Errorf("%s has managedFields", text)
+				t.Errorf("%s has managedFields, want none: %s", text, o.JSON)
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func TestObject(t *testing.T) {
 		t.Error("an object in the cache was written to")
 	}
 	if calls := w.api.seen(); calls != nil {
-		t.Errorf("the API server was asked: %v", calls)
+		t.Errorf("the API server was asked %v, want nothing", calls)
 	}
 	for _, text := range []string{"ns/secret/other", "null/node/e2", "ns/service/db", "ns/endpoints/db", "ns/configmap/none", "ns/node/e1"} {
 		if o, err := w.Object("e1", key(text)); o != nil || err != nil {
@@ -108,21 +108,21 @@ func TestObject(t *testing.T) {
 		}
 	}
 	if o, err := w.Object("e2", key("ns/pod/a")); o != nil || err != nil {
-		t.Errorf("the pod of another node: %v %+v", err, o)
+		t.Errorf("the pod of another node: %+v, %v; want none", o, err)
 	}
 	if calls := w.api.seen(); calls != nil {
-		t.Errorf("the API server was asked about what the cache knows: %v", calls)
+		t.Errorf("the API server was asked %v about what the cache knows, want nothing", calls)
 	}
 	w.Connected(t.Context(), "e1", "edgecore/quic")
 	if o, err := w.Object("e1", key("ns/service/db")); o == nil || err != nil {
-		t.Errorf("a service for an edge of ours: %v %+v", err, o)
+		t.Errorf("a service for an edge of ours: %+v, %v; want an object", o, err)
 	}
 	w.owned.Wait()
 	deleting := testPod("e1", "ns", "a")
 	deleting.DeletionTimestamp = new(metav1.Now())
 	w.add(deleting)
 	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o == nil || !o.Deleting {
-		t.Errorf("a pod that is being deleted: %v %+v", err, o)
+		t.Errorf("a pod that is being deleted: %+v, %v; want an object with Deleting", o, err)
 	}
 }
 
@@ -131,34 +131,34 @@ func TestGoneIsConfirmed(t *testing.T) {
 	w := newWorld(t)
 	w.api.answer(func(c call) (int, any) { return http.StatusServiceUnavailable, "down" })
 	if o, err := w.Object("e1", key("ns/pod/a")); err == nil {
-		t.Errorf("the API server is down, and the pod is said to be gone: %+v", o)
+		t.Errorf("the API server is down, and the pod is %+v; want an error", o)
 	}
 	pod := testPod("e1", "ns", "a")
 	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
 	w.api.answer(func(c call) (int, any) { return http.StatusOK, pod })
 	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o == nil {
-		t.Errorf("a pod that the cache does not know yet: %v %+v", err, o)
+		t.Errorf("a pod that the cache does not know yet: %+v, %v; want an object", o, err)
 	}
 	if o, err := w.Object("e2", key("ns/pod/a")); err != nil || o != nil {
-		t.Errorf("... of another node: %v %+v", err, o)
+		t.Errorf("... of another node: %+v, %v; want none", o, err)
 	}
 	w.api.answer(nil)
 	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o != nil {
-		t.Errorf("a pod that is gone: %v %+v", err, o)
+		t.Errorf("a pod that is gone: %+v, %v; want none", o, err)
 	}
 	w.add(pod)
 	for _, text := range []string{"ns/configmap/cm-a", "ns/secret/shared", "null/node/e1"} {
 		w.api.answer(nil)
 		if o, err := w.Object("e1", key(text)); err != nil || o != nil {
-			t.Errorf("%s is gone: %v %+v", text, err, o)
+			t.Errorf("%s is gone: %+v, %v; want none", text, o, err)
 		}
 		if len(w.api.seen()) != 1 {
-			t.Errorf("%s: the API server saw %v", text, w.api.seen())
+			t.Errorf("%s: the API server saw %v, want one call", text, w.api.seen())
 		}
 	}
 	w.filled.Store(false)
 	if o, err := w.Object("e1", key("ns/pod/a")); err == nil || o != nil || w.Desired("e1") != nil {
-		t.Errorf("before the caches are filled: %v %+v", err, o)
+		t.Errorf("before the caches are filled: %+v, %v; want an error", o, err)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestVolumeSecret(t *testing.T) {
 	k := key("ns/secret/of-volume")
 	w.add(testPod("e1", "ns", "a"))
 	if o, err := w.Object("e1", k); o != nil || err != nil || w.api.seen() != nil {
-		t.Errorf("a node without volumes: %v %v %v", o, err, w.api.seen())
+		t.Errorf("a node without volumes: %v, %v, calls %v; want none", o, err, w.api.seen())
 	}
 	pod := testPod("e1", "ns", "with-volume")
 	pod.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
@@ -188,7 +188,7 @@ func TestVolumeSecret(t *testing.T) {
 		w.api.answer(tc.reply)
 		o, err := w.Object("e1", k)
 		if (o != nil) != tc.there || (err != nil) != tc.fail {
-			t.Errorf("%s: %v %v", name, o, err)
+			t.Errorf("%s: %v, %v; want an object: %v, an error: %v", name, o, err, tc.there, tc.fail)
 		}
 		if diff := cmp.Diff([]string{"GET /api/v1/namespaces/ns/secrets/of-volume as system:node:e1"}, w.api.seen()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -281,7 +281,7 @@ func BenchmarkSharedConfigMap(b *testing.B) {
 	for b.Loop() {
 		w.configMapEvent(old, now)
 		if n := len(w.hub.take()); n != 5000 {
-			b.Fatal(n)
+			b.Fatalf("%d nodes were told, want 5000", n)
 		}
 	}
 }

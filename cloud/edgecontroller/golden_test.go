@@ -90,7 +90,7 @@ func TestRecordedRequests(t *testing.T) {
 			}
 			for _, c := range w.api.calls {
 				if c.User != "" && c.Group != "system:nodes" {
-					t.Errorf("%s in group %q", c, c.Group)
+					t.Errorf("%s in group %q, want system:nodes", c, c.Group)
 				}
 			}
 			if got == nil {
@@ -104,7 +104,7 @@ func TestRecordedRequests(t *testing.T) {
 		})
 	}
 	if len(requests) < 12 || answered < 10 {
-		t.Errorf("%d recorded requests, %d answers", len(requests), answered)
+		t.Errorf("%d recorded requests, %d answers, want 12 and 10 or more", len(requests), answered)
 	}
 }
 
@@ -128,32 +128,32 @@ func TestRecordedPushes(t *testing.T) {
 		w.add(obj)
 		o, err := w.Object("edge-1", k)
 		if err != nil || o == nil {
-			t.Fatalf("%s: %v %v", k, err, o)
+			t.Fatalf("Object(%s) = %v, %v; want an object", k, o, err)
 		}
 		if diff := cmp.Diff(normal(t, m.Content), normal(t, o.JSON)); diff != "" {
-			t.Errorf("%s (-recorded +ours):\n%s", k, diff)
+			t.Errorf("%s mismatch (-recorded +ours):\n%s", k, diff)
 		}
 		if o.ResourceVersion != m.Header.ResourceVersion {
-			t.Errorf("%s: version %s, was %s", k, o.ResourceVersion, m.Header.ResourceVersion)
+			t.Errorf("%s: version %s, want %s", k, o.ResourceVersion, m.Header.ResourceVersion)
 		}
 	})
 	if n < 5 {
-		t.Errorf("%d pushes", n)
+		t.Errorf("%d recorded pushes, want 5 or more", n)
 	}
 }
 
 func sameAnswer(t *testing.T, was, got *model.Message) {
 	t.Helper()
 	if diff := cmp.Diff(was.Route, got.Route); diff != "" {
-		t.Errorf("route (-recorded +ours):\n%s", diff)
+		t.Errorf("route mismatch (-recorded +ours):\n%s", diff)
 	}
 	header := got.Header
 	header.ID, header.Timestamp = was.Header.ID, was.Header.Timestamp
 	if diff := cmp.Diff(was.Header, header); diff != "" {
-		t.Errorf("header (-recorded +ours):\n%s", diff)
+		t.Errorf("header mismatch (-recorded +ours):\n%s", diff)
 	}
 	if diff := cmp.Diff(normal(t, was.Content), normal(t, got.Content)); diff != "" {
-		t.Errorf("content (-recorded +ours):\n%s", diff)
+		t.Errorf("content mismatch (-recorded +ours):\n%s", diff)
 	}
 }
 

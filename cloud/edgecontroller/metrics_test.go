@@ -35,7 +35,7 @@ func TestMetrics(t *testing.T) {
 		"cloudcore_edgecontroller_requests_total 404 patch nodepatch 1",
 	}
 	if diff := cmp.Diff(want, counters(t, registry)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("metrics mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := New(Options{Clients: w.clients, Registry: registry}); err == nil {
 		t.Error("two controllers have one registry")

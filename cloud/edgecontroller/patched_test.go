@@ -33,13 +33,14 @@ func TestPatchedAnswers(t *testing.T) {
 			Err *json.RawMessage
 		}
 		if err := json.Unmarshal(answer.ContentData(), &content); err != nil || content.Err != nil || content.Object == nil {
-			t.Errorf("%s %s: %v %s", tc.protocol, tc.resource, err, answer.Content)
+			t.Errorf("%s %s: answer %s, %v; want an object", tc.protocol, tc.resource, answer.Content, err)
 			continue
 		}
 		meta := content.Object.Metadata
 		if meta.Name != tc.object.GetName() || meta.UID != string(tc.object.GetUID()) || meta.ResourceVersion != "1" ||
 			answer.Header.ResourceVersion != "1" || (content.Object.Status != nil) != tc.whole {
-			t.Errorf("%s %s: %s", tc.protocol, tc.resource, answer.Content)
+			t.Errorf("%s %s: answer %s, want the names and version of %s, whole: %v", tc.protocol, tc.resource,
+				answer.Content, tc.object.GetName(), tc.whole)
 		}
 	}
 }

@@ -34,12 +34,12 @@ func TestPlaces(t *testing.T) {
 		ended, end := context.WithCancel(t.Context())
 		end()
 		if _, err := p.take(ended); !errors.Is(err, context.Canceled) {
-			t.Errorf("a place for an ended session: %v", err)
+			t.Errorf("take for an ended session = %v, want %v", err, context.Canceled)
 		}
 		time.Sleep(10*time.Second + 1)
 		synctest.Wait()
 		if most.Load() != 3 || done.Load() != 30 {
-			t.Errorf("%d at the same time, %d done", most.Load(), done.Load())
+			t.Errorf("%d at the same time, %d done, want 3 and 30", most.Load(), done.Load())
 		}
 	})
 }

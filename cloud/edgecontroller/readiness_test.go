@@ -77,7 +77,7 @@ func TestReadinessSync(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a/status as system:node:e1"}, w.api.seen()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("calls mismatch (-want +got):\n%s", diff)
 	}
 	var patch v1.Pod
 	if err := json.Unmarshal([]byte(w.api.calls[0].Body), &patch); err != nil {
@@ -85,17 +85,17 @@ func TestReadinessSync(t *testing.T) {
 	}
 	if patch.UID != "uid-a" || patch.ResourceVersion != "1" || len(patch.Status.Conditions) != 1 ||
 		patch.Status.Conditions[0].Type != v1.PodReady || patch.Status.Conditions[0].Status != v1.ConditionTrue {
-		t.Errorf("patch %s", w.api.calls[0].Body)
+		t.Errorf("patch %s, want the UID, the version and Ready True alone", w.api.calls[0].Body)
 	}
 	w.api.answer(nil)
 	if err := w.readiness.sync(t.Context(), "ns/a"); err != nil {
-		t.Errorf("a pod that is gone: %v", err)
+		t.Errorf("sync of a pod that is gone = %v, want no error", err)
 	}
 	w.api.answer(func(call) (int, any) {
 		return 500, metav1.Status{Status: "Failure", Reason: metav1.StatusReasonInternalError, Code: 500}
 	})
 	if err := w.readiness.sync(t.Context(), "ns/a"); err == nil {
-		t.Error("a failure is no success")
+		t.Error("sync = nil after status 500, want an error")
 	}
 }
 

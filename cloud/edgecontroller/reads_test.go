@@ -31,13 +31,13 @@ func TestPatiently(t *testing.T) {
 					return "done", nil
 				})
 				if again := err == nil && got == "done"; again != c.again {
-					t.Errorf("after %d tries: %q, %v", tries, got, err)
+					t.Errorf("after %d tries: %q, %v; want it tried again: %v", tries, got, err, c.again)
 				}
 				if _, err := patiently(t.Context(), func() (string, error) { return "", c.refusal }); !errors.Is(err, c.refusal) {
-					t.Errorf("in the end: %v", err)
+					t.Errorf("in the end: %v, want %v", err, c.refusal)
 				}
 				if took := time.Since(began); took > 2*patience {
-					t.Errorf("took %v", took)
+					t.Errorf("took %v, want at most %v", took, 2*patience)
 				}
 			})
 		})

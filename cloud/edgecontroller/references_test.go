@@ -131,9 +131,9 @@ func TestReferencesOnceAndSorted(t *testing.T) {
 	}}
 	want := []resource.Key{{Namespace: "ns", Type: "configmap", Name: "z"}, {Namespace: "ns", Type: "secret", Name: "a"}, {Namespace: "ns", Type: "secret", Name: "b"}}
 	if diff := cmp.Diff(want, references(pod)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("references mismatch (-want +got):\n%s", diff)
 	}
 	if got := references(&v1.Pod{}); len(got) != 0 {
-		t.Errorf("an empty pod names %v", got)
+		t.Errorf("an empty pod names %v, want nothing", got)
 	}
 }

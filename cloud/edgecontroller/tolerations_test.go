@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -51,7 +52,7 @@ func TestUnlimited(t *testing.T) {
 				t.Error("the pod's own list was written to")
 			}
 			if _, again := unlimited(got); again {
-				t.Error("it changes again")
+				t.Errorf("%v changes again, want it left as it is", got)
 			}
 		})
 	}
@@ -74,7 +75,7 @@ func TestTolerationPatch(t *testing.T) {
 		Spec     struct{ Tolerations []v1.Toleration }
 	}
 	if err := errors.Join(err, json.Unmarshal(patch, &got)); err != nil || got.Metadata.UID != "uid-a" || got.Metadata.ResourceVersion != "1" || len(got.Spec.Tolerations) != 2 {
-		t.Errorf("%v %s", err, patch)
+		t.Errorf("patch %s, %v; want the UID, the version and two tolerations", patch, err)
 	}
 	for name, tc := range map[string]struct {
 		pod  *v1.Pod
@@ -90,7 +91,7 @@ func TestTolerationPatch(t *testing.T) {
 		"keeps otherwise": {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true", "a": "b"} }), keeps},
 	} {
 		if patch, err := tolerationPatch(tc.pod, tc.node); patch != nil || err != nil {
-			t.Errorf("%s: %v %s", name, err, patch)
+			t.Errorf("%s: patch %s, %v; want none", name, patch, err)
 		}
 	}
 	if patch, _ := tolerationPatch(pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "false"} }), node); patch == nil {
@@ -173,34 +174,43 @@ func TestTolerationSync(t *testing.T) {
 	} {
 		w.api.answer(tc.reply)
 		if err := w.tolerations.sync(t.Context(), "ns/a"); !tc.check(err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: unexpected result: %v", name, err)
 		}
 		if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a as cloudcore"}, w.api.seen()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
+			t.Errorf("%s: calls mismatch (-want +got):\n%s", name, diff)
 		}
 	}
 	w.api.answer(nil)
 	for _, k := range []string{"ns/b", "ns/none", "a/b/c"} {
 		if err := w.tolerations.sync(t.Context(), k); (err != nil) != (k == "a/b/c") || w.api.seen() != nil {
-			t.Errorf("%s: %v %v", k, err, w.api.seen())
+			t.Errorf("%s: %v, calls %v; want an error for nonsense alone, and no call", k, err, w.api.seen())
 		}
 	}
 }
 
+// TestTolerationQueue: the pods of a node that is connected elsewhere wait a while.
 func TestTolerationQueue(t *testing.T) {
-	w := newWorld(t)
-	w.options.LocalIP = ""
-	w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
-	w.Connected(t.Context(), "e1", "websocket")
-	w.tolerations.nodeChanged("e1")
-	if n := w.tolerations.queue.Len(); n != 2 {
-		t.Errorf("%d pods wait, want 2", n)
-	}
-	w.tolerations.podChanged(testPod("server", "ns", "c"))
-	w.Disconnected("e1", "")
-	began := time.Now()
-	w.tolerations.podChanged(testPod("e1", "ns", "later")) // the cloudcore that has the node is to go first
-	if n := w.tolerations.queue.Len(); n != 2 && time.Since(began) < elsewhereDelay {
-		t.Errorf("%d pods wait, want 2", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.options.LocalIP = ""
+		w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
+		w.Connected(t.Context(), "e1", "websocket")
+		w.tolerations.nodeChanged("e1")
+		if n := w.tolerations.queue.Len(); n != 2 {
+			t.Errorf("%d pods wait, want 2", n)
+		}
+		w.tolerations.podChanged(testPod("server", "ns", "c"))
+		w.Disconnected("e1", "")
+		w.tolerations.podChanged(testPod("e1", "ns", "later")) // the cloudcore that has the node is to go first
+		time.Sleep(elsewhereDelay - 1)
+		synctest.Wait()
+		if n := w.tolerations.queue.Len(); n != 2 {
+			t.Errorf("%d pods wait before %v have passed, want 2", n, elsewhereDelay)
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if n := w.tolerations.queue.Len(); n != 3 {
+			t.Errorf("%d pods wait after %v, want 3", n, elsewhereDelay)
+		}
+	})
 }

@@ -37,7 +37,7 @@ func failure(t testing.TB, m *model.Message) (status *metav1.Status, under bool)
 		return nil, false
 	}
 	if err := json.Unmarshal(m.Content, &content); err != nil {
-		t.Fatalf("%s: %v", m.Content, err)
+		t.Fatalf("content %s: %v, want JSON", m.Content, err)
 	}
 	if content.Err != nil {
 		return &content.Err.ErrStatus, true
@@ -82,14 +82,14 @@ func TestRefused(t *testing.T) {
 			answer := w.ask("e1", r.op, r.res, r.content)
 			status, under := failure(t, answer)
 			if status == nil || status.Reason != r.reason || status.Message == "" || status.Code == 0 {
-				t.Fatalf("%s", answer.Content)
+				t.Fatalf("answer %s, want a status with reason %s", answer.Content, r.reason)
 			}
 			lease := strings.Contains(r.res, "/lease/")
 			if known := r.res != "ns/unicorn/x"; known && under != (underErr[r.op] || lease) {
-				t.Errorf("in the wrong place: %s", answer.Content)
+				t.Errorf("the status is in the wrong place (under Err: %v): %s", under, answer.Content)
 			}
 			if calls := w.api.seen(); calls != nil {
-				t.Errorf("the API server saw %v", calls)
+				t.Errorf("the API server saw %v, want nothing", calls)
 			}
 		})
 	}
@@ -116,10 +116,10 @@ func TestEveryFlowSurvives(t *testing.T) {
 				for _, content := range contents {
 					answer := w.ask("e1", f.op, "ns/"+f.kind+"/e1", content)
 					if row.silent != (answer == nil) && f.kind+f.op != "nodeupdate" {
-						t.Errorf("%+v %s: answered %v", f, content, answer)
+						t.Errorf("%+v %s: answered %v, want silence: %v", f, content, answer, row.silent)
 					}
 					if answer != nil && !json.Valid(answer.Content) {
-						t.Errorf("%+v %s: %s", f, content, answer.Content)
+						t.Errorf("%+v %s: answered %s, want valid JSON", f, content, answer.Content)
 					}
 				}
 			}
@@ -157,7 +157,7 @@ func TestEventAnswered(t *testing.T) {
 				answer := w.ask("e1", tc.op, "ns/event/e", tc.content)
 				if protocol == "websocket" {
 					if answer != nil {
-						t.Errorf("answered %s", answer.Content)
+						t.Errorf("answered %s, want silence", answer.Content)
 					}
 					continue
 				}
@@ -166,12 +166,12 @@ func TestEventAnswered(t *testing.T) {
 				}
 				if tc.reason == "" {
 					if string(answer.Content) != `"OK"` {
-						t.Errorf("answered %s", answer.Content)
+						t.Errorf("answered %s, want OK", answer.Content)
 					}
 					continue
 				}
 				if status, _ := failure(t, answer); status == nil || status.Reason != tc.reason {
-					t.Errorf("answered %s", answer.Content)
+					t.Errorf("answered %s, want reason %s", answer.Content, tc.reason)
 				}
 			}
 		})
@@ -195,11 +195,11 @@ func FuzzHandle(f *testing.F) {
 			return
 		}
 		if !json.Valid(answer.Content) || strings.Contains(string(answer.Content), "cloudcore failed") {
-			t.Errorf("%s", answer.Content)
+			t.Errorf("answered %s, want valid JSON and no failure of cloudcore", answer.Content)
 		}
 		for _, c := range w.api.calls {
 			if c.User != "" && c.User != "system:node:edge-1" {
-				t.Errorf("%s", c)
+				t.Errorf("call %s, want it in the name of edge-1", c)
 			}
 		}
 	})
@@ -210,7 +210,7 @@ func TestPanicIsAnswered(t *testing.T) {
 	w.table[flowName{resource.TypePod, model.OpQuery}] = flow{serve: w.table[flowName{"none", "none"}].serve}
 	status, _ := failure(t, w.ask("e1", "query", "ns/pod/a", "null"))
 	if status == nil || status.Reason != metav1.StatusReasonInternalError {
-		t.Errorf("%+v", status)
+		t.Errorf("status %+v, want reason %s", status, metav1.StatusReasonInternalError)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestRateLimit(t *testing.T) {
 		}
 	}
 	if status, _ := failure(t, w.ask("e2", "query", "null/node/e2", "null")); status != nil {
-		t.Errorf("another node: %+v", status)
+		t.Errorf("another node was refused with %+v, want an answer", status)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestAsStatus(t *testing.T) {
 	} {
 		s := asStatus(tc.err)
 		if s.Code != tc.code || s.Reason != tc.reason || s.Status != "Failure" || s.Message == "" || s.Kind != "" {
-			t.Errorf("%s: %+v", name, s)
+			t.Errorf("%s: status %+v, want code %d and reason %s", name, s, tc.code, tc.reason)
 		}
 	}
 	w := newWorld(t)
@@ -260,7 +260,7 @@ func TestAsStatus(t *testing.T) {
 	status, _ := failure(t, w.ask("e1", "query", "null/persistentvolume/x", "null"))
 	close(done)
 	if status == nil || status.Code != 504 || status.Reason != metav1.StatusReasonTimeout {
-		t.Errorf("an API server that is slow: %+v", status)
+		t.Errorf("an API server that is slow: status %+v, want 504", status)
 	}
 }
 
@@ -286,14 +286,14 @@ func TestImpersonation(t *testing.T) {
 			}
 		}
 		if err := get(""); err == nil || !strings.Contains(err.Error(), "names no node") {
-			t.Errorf("for nobody: %v", err)
+			t.Errorf("a request for no node: %v, want it refused", err)
 		}
 		want := []call{{User: "system:node:e1", Group: group}, {User: "system:node:e2", Group: group}}
 		for i := range w.api.calls {
 			w.api.calls[i] = call{User: w.api.calls[i].User, Group: w.api.calls[i].Group}
 		}
 		if diff := cmp.Diff(want, w.api.calls); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
+			t.Errorf("mismatch (-want +got):\n%s", diff)
 		}
 	}
 }
@@ -345,24 +345,24 @@ func TestAnnotate(t *testing.T) {
 			return 500, "x"
 		}
 		if c.Body != `{"metadata":{"annotations":{"cloudcore":"192.0.2.2"}}}` {
-			t.Errorf("patch %s", c.Body)
+			t.Errorf("patch %s, want the annotation alone", c.Body)
 		}
 		return 200, map[string]string{"kind": "Node", "apiVersion": "v1"}
 	})
 	w.annotate(t.Context(), "e1", time.Millisecond)
 	want := slices.Repeat([]string{"PATCH /api/v1/nodes/e1 as system:node:e1"}, 3)
 	if diff := cmp.Diff(want, w.api.seen()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 	w.api.answer(func(call) (int, any) { return 500, "x" })
 	w.annotate(t.Context(), "e1", time.Millisecond)
 	if n := len(w.api.seen()); n != 3 {
-		t.Errorf("%d tries", n)
+		t.Errorf("%d tries, want 3", n)
 	}
 	w.api.answer(nil)
 	w.annotate(t.Context(), "e1", time.Millisecond)
 	if n := len(w.api.seen()); n != 1 {
-		t.Errorf("a node that does not exist: %d tries", n)
+		t.Errorf("a node that does not exist: %d tries, want 1", n)
 	}
 	node := edgeNode("e1")
 	node.Annotations = map[string]string{CloudcoreAnnotation: "192.0.2.2"}
@@ -370,7 +370,7 @@ func TestAnnotate(t *testing.T) {
 	w.api.answer(nil)
 	w.annotate(t.Context(), "e1", time.Millisecond)
 	if calls := w.api.seen(); calls != nil {
-		t.Errorf("nothing to do, and %v", calls)
+		t.Errorf("with nothing to do the API server saw %v, want nothing", calls)
 	}
 }
 
@@ -383,12 +383,12 @@ func TestRenew(t *testing.T) {
 	})
 	w.Heartbeat(t.Context(), "e1")
 	if diff := cmp.Diff([]string{"PATCH " + leases + "/e1 as system:node:e1"}, w.api.seen()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 	w.api.answer(nil)
 	w.Heartbeat(t.Context(), "e1")
 	if n := len(w.api.seen()); n != 1 {
-		t.Errorf("a node that does not exist: %v", w.api.seen())
+		t.Errorf("a node that does not exist: calls %v, want one", w.api.seen())
 	}
 	w.add(edgeNode("e1"))
 	w.api.answer(func(c call) (int, any) {
@@ -399,10 +399,10 @@ func TestRenew(t *testing.T) {
 	})
 	w.Heartbeat(t.Context(), "e1")
 	if diff := cmp.Diff([]string{"PATCH " + leases + "/e1 as system:node:e1", "POST " + leases + " as system:node:e1"}, w.api.seen()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 	if body := w.api.calls[1].Body; !strings.Contains(body, `"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"e1","uid":"uid-e1"}]`) {
-		t.Errorf("made %s", body)
+		t.Errorf("made %s, want the node as its owner", body)
 	}
 }
 
@@ -431,7 +431,7 @@ func TestQueryNode(t *testing.T) {
 			w.api.answer(tc.reply)
 			answer := w.ask("e1", "query", "null/node/e1", "null")
 			if status, _ := failure(t, answer); (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || !strings.Contains(string(answer.Content), tc.want) {
-				t.Errorf("answered %s", answer.Content)
+				t.Errorf("answered %s, want code %d and %q", answer.Content, tc.code, tc.want)
 			}
 			if diff := cmp.Diff(tc.calls, w.api.seen()); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
@@ -484,7 +484,7 @@ func TestDeletePod(t *testing.T) {
 				answer := w.ask("e1", "delete", "ns/pod/a", `{"preconditions":{"uid":"u"}}`)
 				status, _ := failure(t, answer)
 				if (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || deletes < len(tc.deletes) {
-					t.Errorf("after %d tries: %s", deletes, answer.Content)
+					t.Errorf("after %d tries: %s, want %d tries and code %d", deletes, answer.Content, len(tc.deletes), tc.code)
 				}
 			})
 		})
@@ -498,7 +498,7 @@ func TestDeletion(t *testing.T) {
 	} {
 		got, err := deletion(&request{key: key("ns/pod/a"), content: []byte(content)})
 		if err != nil || *got.Preconditions.UID != want || *got.GracePeriodSeconds != 0 || got.PropagationPolicy != nil {
-			t.Errorf("%s: %v %+v", content, err, got)
+			t.Errorf("deletion(%s) = %+v, %v; want UID %s and no grace period", content, got, err, want)
 		}
 	}
 }
@@ -521,7 +521,7 @@ func TestSplitLabels(t *testing.T) {
 		t.Errorf("refused (-want +got):\n%s", diff)
 	}
 	if _, granted, refused := splitLabels(map[string]string{EdgeLabel: "yes"}); len(granted) != 0 || len(refused) != 1 {
-		t.Errorf("a label of edges with a value: %v %v", granted, refused)
+		t.Errorf("a label of edges with a value: granted %v, refused %v, want it refused", granted, refused)
 	}
 }
 
@@ -530,7 +530,7 @@ func TestOldStatus(t *testing.T) {
 	told := v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: "Ready", Status: "True"}}}
 	want := v1.PodStatus{QOSClass: "Burstable", Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: "PodScheduled", Status: "True"}, {Type: "Ready", Status: "True"}}}
 	if diff := cmp.Diff(want, mergeOldStatus(have, told)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 	running := v1.ContainerStatus{State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
 	dead := v1.ContainerStatus{State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}}
@@ -543,7 +543,7 @@ func TestOldStatus(t *testing.T) {
 		"ended":  {v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{dead, dead}}, true},
 	} {
 		if got := ended(&tc.status); got != tc.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: ended = %v, want %v", name, got, tc.want)
 		}
 	}
 	got, err := extendAnnotations(nil, map[v1.ResourceName][]extendResource{"nvidia.com/gpu": {{Name: "g", Type: "t"}}, "a.b/c": nil})
@@ -551,7 +551,7 @@ func TestOldStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"huawei.com/gpu-status": `[{"name":"g","type":"t"}]`, "a.b/c": "null"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 }
 

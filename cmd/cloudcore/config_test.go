@@ -45,7 +45,7 @@ func TestConfigValidate(t *testing.T) {
 				got[2] = err.Error()
 			}
 			if diff := cmp.Diff([]string{tc.stdout, tc.stderr, tc.err}, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("output mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -70,7 +70,7 @@ func TestConfigPrint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want.Redacted(), got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("output mismatch (-want +got):\n%s", diff)
 	}
 	wrong := writeConfig(t, "zzz: 1\n")
 	if out, _, err := execute(t, "config", "print", "--config", wrong); err == nil || out != "" {

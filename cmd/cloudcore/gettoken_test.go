@@ -32,8 +32,9 @@ func getToken(t *testing.T, secrets certificates.Secrets, args ...string) (stdou
 func TestGetToken(t *testing.T) {
 	secrets := fake.NewClientset().CoreV1().Secrets(certificates.Namespace)
 	if _, _, err := getToken(t, secrets); err == nil || !strings.Contains(err.Error(), "cloudcore makes it when it starts") {
-		t.Errorf("before the first start: %v", err)
+		t.Errorf("before the first start: %v, want it to say who makes the token", err)
 	}
+	started := time.Now()
 	authority, err := certificates.New(t.Context(), secrets, certificates.Options{Addresses: []string{"127.0.0.1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +51,9 @@ func TestGetToken(t *testing.T) {
 		"general, short": {[]string{"--ttl", "10m"}, "For any device, until ", false, 10 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
+			before := time.Now()
 			out, errs, err := getToken(t, secrets, tc.args...)
+			after := time.Now()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,14 +65,18 @@ func TestGetToken(t *testing.T) {
 				t.Fatal(err)
 			}
 			if about := aboutToken(token); !strings.HasPrefix(about, tc.word) || !strings.Contains(about, "edgecore join") {
-				t.Errorf("about it: %s", about)
+				t.Errorf("about it: %s, want %q and how to join", about, tc.word)
 			}
 			bound, err := authority.VerifyToken(token.Bearer, "edge1")
 			if err != nil || bound != tc.bound || !token.SignedBy(authority.CA().Raw) {
-				t.Errorf("bound %v, %v", bound, err)
+				t.Errorf("bound %v, %v; want %v and signed by the CA", bound, err, tc.bound)
 			}
-			if left := time.Until(token.Claims.Expires); (left - tc.lasts).Abs() > time.Minute {
-				t.Errorf("lasts %v, want %v", left, tc.lasts)
+			if tc.args == nil { // cloudcore made it
+				before = started
+			}
+			earliest, latest := before.Add(tc.lasts-time.Second), after.Add(tc.lasts) // it names whole seconds
+			if got := token.Claims.Expires; got.Before(earliest) || got.After(latest) {
+				t.Errorf("expires at %v, want %v to %v", got, earliest, latest)
 			}
 		})
 	}
@@ -77,7 +84,7 @@ func TestGetToken(t *testing.T) {
 		"is not the name of a node": {"--node", "Edge_1"}, "--ttl -1s": {"--ttl", "-1s"}, "at most": {"--ttl", "10000h"}, "unknown command": {"edge1"},
 	} {
 		if out, _, err := getToken(t, secrets, args...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
-			t.Errorf("%v: %q, %v", args, out, err)
+			t.Errorf("%v: printed %q, %v; want nothing and %q", args, out, err, want)
 		}
 	}
 }

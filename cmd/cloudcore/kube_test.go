@@ -78,10 +78,10 @@ func TestKubeConfig(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, []string{rc.Host, rc.BearerToken, rc.ContentType, rc.AcceptContentTypes}); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
+				t.Errorf("client configuration mismatch (-want +got):\n%s", diff)
 			}
 			if rc.QPS != 50 || rc.Burst != 100 || rc.UserAgent != "cloudcore/"+version.Version() {
-				t.Errorf("qps %v, burst %d, agent %q", rc.QPS, rc.Burst, rc.UserAgent)
+				t.Errorf("qps %v, burst %d, agent %q; want 50, 100, %q", rc.QPS, rc.Burst, rc.UserAgent, "cloudcore/"+version.Version())
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestAwaitAPI(t *testing.T) {
 					t.Errorf("waited %v, want %v", got, tc.waited)
 				}
 				if (last != nil) != (asked > 1) {
-					t.Errorf("asked %d times, and said %v", asked, last)
+					t.Errorf("asked %d times and reported %v, want a report after a second question alone", asked, last)
 				}
 			})
 		})
@@ -138,10 +138,10 @@ func TestAwaitAPIEnds(t *testing.T) {
 		defer cancel()
 		asked := 0
 		if err := awaitAPI(ctx, client, func(error) { asked++ }); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("ended with %v, want %v", err, context.DeadlineExceeded)
 		}
 		if asked != 21 { // after 0, 1, 3, 6, 9 ... 57 s
-			t.Errorf("asked %d times", asked)
+			t.Errorf("asked %d times, want 21", asked)
 		}
 	})
 }
@@ -175,7 +175,7 @@ func TestAsRuled(t *testing.T) {
 					t.Errorf("%v, want %v", err, tc.err)
 				}
 				if got := time.Since(began); got != tc.waited || told != asked-1 {
-					t.Errorf("asked %d times in %v, told %d times", asked, got, told)
+					t.Errorf("asked %d times in %v, told %d times; want %v, and told each time but the last", asked, got, told, tc.waited)
 				}
 			})
 		})
@@ -214,7 +214,7 @@ func TestAPIServer(t *testing.T) {
 			continue
 		}
 		if err != nil || string(api.ca) != tc.want {
-			t.Errorf("%s: %q, %v", name, api.ca, err)
+			t.Errorf("%s: CA %q, %v; want %q", name, api.ca, err, tc.want)
 			continue
 		}
 		if _, err := api.connect(t.Context()); err == nil || !strings.Contains(err.Error(), tc.connect) {

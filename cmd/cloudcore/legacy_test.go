@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestLegacyCertificates: the certificate that edges before KubeEdge v1.16 share lets nobody in and gets nobody a
@@ -33,7 +34,7 @@ func TestLegacyCertificates(t *testing.T) {
 			result := make(chan error, 1)
 			go func() { result <- serve(ctx, cfg, api) }()
 			plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-			await(t, "readyz", func() bool {
+			wait.True(t, "readyz", func() bool {
 				status, _ := get(t, plain, "http://"+cfg.CommonConfig.MonitorServer.BindAddress+"/readyz")
 				return status == http.StatusOK
 			})
@@ -48,11 +49,11 @@ func TestLegacyCertificates(t *testing.T) {
 			case allowed:
 				_ = conn.Close(wire.CloseNormal, "")
 			case !errors.As(err, &refused) || refused.Status != http.StatusForbidden || !strings.Contains(refused.Text, "modules.cloudHub.legacyCertificates"):
-				t.Errorf("refused with %v", err)
+				t.Errorf("refused with %v, want status 403 that names the key", err)
 			}
 			status, of := renewed(t, "https://"+address(&cfg.Modules.CloudHub.HTTPS), shared, "old-1")
 			if allowed && (status != http.StatusOK || of != "system:node:old-1") || !allowed && status != http.StatusUnauthorized {
-				t.Errorf("asked for its own certificate: %d %s", status, of)
+				t.Errorf("asked for its own certificate: status %d, subject %q; want it given: %v", status, of, allowed)
 			}
 			cancel()
 			if err := <-result; err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // ask returns the status and the text of an answer.
@@ -53,12 +54,12 @@ func TestProbes(t *testing.T) {
 			} {
 				status, text := ask(t, h, http.MethodGet, path)
 				if diff := cmp.Diff(want, answer{status, text}); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", path, diff)
+					t.Errorf("%s mismatch (-want +got):\n%s", path, diff)
 				}
 			}
 			// In short, "ok" or what is wrong.
 			if status, text := ask(t, h, http.MethodGet, "/readyz"); status == 200 && text != "ok" || status != 200 && strings.Contains(text, "[+]") {
-				t.Errorf("in short: %d, %q", status, text)
+				t.Errorf("in short: %d, %q; want ok, or only what is wrong", status, text)
 			}
 		})
 	}
@@ -109,14 +110,14 @@ func TestServeHTTP(t *testing.T) {
 	body, err := io.ReadAll(res.Body)
 	_ = res.Body.Close()
 	if err != nil || res.StatusCode != 200 || string(body) != "ok" {
-		t.Errorf("%d %q, %v", res.StatusCode, body, err)
+		t.Errorf("readyz: %d %q, %v; want 200 ok", res.StatusCode, body, err)
 	}
 	if got := res.Header.Get("X-Content-Type-Options"); got != "nosniff" {
-		t.Errorf("X-Content-Type-Options: %q", got)
+		t.Errorf("X-Content-Type-Options: %q, want nosniff", got)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("ended with %v", err)
+	if err := wait.Receive(t, "the end of the server", ended); err != nil {
+		t.Errorf("ended with %v, want no error", err)
 	}
 	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
 		t.Error("it still answers")
@@ -137,14 +138,14 @@ func TestPortInUse(t *testing.T) {
 		}
 	}
 	if l, err := listenMonitor(t.Context(), &v1alpha1.MonitorServer{}); l != nil || err != nil {
-		t.Errorf("no address: %v, %v", l, err)
+		t.Errorf("without an address: %v, %v; want no listener and no error", l, err)
 	}
 }
 
 func TestLocal(t *testing.T) {
 	for addr, want := range map[string]bool{"127.0.0.1:9091": true, "[::1]:9091": true, "localhost:1": true, ":9091": false, "0.0.0.0:9091": false, "192.0.2.1:1": false} {
 		if got := local(addr) == nil; got != want {
-			t.Errorf("%s: %v", addr, got)
+			t.Errorf("local(%s) = nil: %v, want %v", addr, got, want)
 		}
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // freePort is a port of this host that nobody listens on now.
@@ -75,16 +76,6 @@ func get(t *testing.T, client *http.Client, url string) (int, []byte) {
 		t.Fatal(err)
 	}
 	return res.StatusCode, body
-}
-
-// await polls until done returns true.
-func await(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
 }
 
 // fakeAPI is an API server that holds objects and lets everybody do everything.
@@ -158,7 +149,7 @@ func TestServe(t *testing.T) {
 	go func() { result <- serve(ctx, cfg, api) }()
 	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	monitor := "http://" + cfg.CommonConfig.MonitorServer.BindAddress
-	await(t, "readyz", func() bool {
+	wait.True(t, "readyz", func() bool {
 		status, _ := get(t, plain, monitor+"/readyz")
 		return status == http.StatusOK
 	})
@@ -184,7 +175,7 @@ func TestServe(t *testing.T) {
 	if err := conn.Write(m.Respond(json.RawMessage(`"OK"`))); err != nil {
 		t.Error(err)
 	}
-	await(t, "the record of what the edge acked", func() bool {
+	wait.True(t, "the record of what the edge acked", func() bool {
 		sync, err := api.objects.Resource(reliablesyncs.ObjectSyncs).Namespace("default").Get(ctx, "edge1.u1", metav1.GetOptions{})
 		if err != nil {
 			return false
@@ -200,7 +191,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer quic.Close(wire.CloseGoingAway, "")
-	await(t, "both nodes in the metrics", func() bool {
+	wait.True(t, "both nodes in the metrics", func() bool {
 		_, text := get(t, plain, monitor+"/metrics")
 		return strings.Contains(string(text), "\nKubeEdge_CloudHub_connected_nodes 2\n")
 	})
@@ -212,14 +203,14 @@ func TestServe(t *testing.T) {
 		}
 		var closed *wire.Closed
 		if !errors.As(err, &closed) || closed.Code != wire.CloseGoingAway || closed.Reason != "cloudcore stops" {
-			t.Errorf("over %s the edge was told %v", link.Protocol(), err)
+			t.Errorf("over %s the edge was told %v, want code %d and that cloudcore stops", link.Protocol(), err, wire.CloseGoingAway)
 		}
 	}
-	if err := <-result; err != nil {
-		t.Errorf("ended with %v", err)
+	if err := wait.Receive(t, "the end of cloudcore", result); err != nil {
+		t.Errorf("ended with %v, want no error", err)
 	}
 	if status, _ := get(t, plain, monitor+"/healthz"); status != 0 {
-		t.Error("the monitor server still answers")
+		t.Errorf("the monitor server still answers with status %d, want no answer", status)
 	}
 }
 
@@ -247,18 +238,18 @@ func TestServeEndsEarly(t *testing.T) {
 			go func() { result <- serve(ctx, cfg, api) }()
 			plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 			monitor := "http://" + cfg.CommonConfig.MonitorServer.BindAddress
-			await(t, "a part that starts", func() bool {
+			wait.True(t, "a part that starts", func() bool {
 				status, text := get(t, plain, monitor+"/readyz?verbose")
 				starting := name == "no lists" && strings.Contains(string(text), "[+]certificates ok\n[-]edgecontroller failed: starting\n") ||
 					name == "no API server" && strings.Contains(string(text), "[-]kube-apiserver failed: starting: connection refused\n")
 				return status == http.StatusServiceUnavailable && starting
 			})
 			if status, text := get(t, plain, monitor+"/healthz"); status != http.StatusOK {
-				t.Errorf("healthz: %d %s", status, text)
+				t.Errorf("healthz: %d %s, want %d", status, text, http.StatusOK)
 			}
 			cancel()
-			if err := <-result; err != nil {
-				t.Errorf("ended with %v", err)
+			if err := wait.Receive(t, "the end of cloudcore", result); err != nil {
+				t.Errorf("ended with %v, want no error", err)
 			}
 		})
 	}
@@ -283,13 +274,11 @@ func TestServePortInUse(t *testing.T) {
 		_ = l.Close()
 	}
 	// The socket of the last one is closed behind its listener's back, a moment later.
-	udp, err := net.ListenPacket("udp", address(&cfg.Modules.CloudHub.Quic.Listener))
-	for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	var udp net.PacketConn
+	wait.Until(t, "the port to be free", func() (err error) {
 		udp, err = net.ListenPacket("udp", address(&cfg.Modules.CloudHub.Quic.Listener))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+		return err
+	})
 	if err := serve(t.Context(), cfg, fakeAPI()); err == nil || !strings.Contains(err.Error(), "modules.cloudHub.quic.port") {
 		t.Errorf("%v, want the key of the port in it", err)
 	}
@@ -312,9 +301,9 @@ func TestCertificateOptions(t *testing.T) {
 		NodeLifetime: 48 * time.Hour, TokenRefresh: 3 * time.Hour,
 	}
 	if diff := cmp.Diff(want, certificateOptions(hub)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("certificate options mismatch (-want +got):\n%s", diff)
 	}
 	if got := address(&v1alpha1.Listener{Address: "::1", Port: 7}); got != "[::1]:7" {
-		t.Errorf("address %s", got)
+		t.Errorf("address = %s, want [::1]:7", got)
 	}
 }
