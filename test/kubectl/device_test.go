@@ -7,9 +7,11 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // exec runs a command in the pod web, from the device.
@@ -26,12 +28,12 @@ func (n *node) execCommand(t *testing.T, flags []string, command ...string) *exe
 // testTerminal types into a shell of a container, at the device.
 func (n *node) testTerminal(t *testing.T) {
 	mine, theirs := terminal(t)
-	must(t, unix.IoctlSetWinsize(int(theirs.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 99}))
+	env.Must(t, unix.IoctlSetWinsize(int(theirs.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 99}))
 	before, err := unix.IoctlGetTermios(int(theirs.Fd()), unix.TCGETS)
-	must(t, err)
+	env.Must(t, err)
 	cmd := n.execCommand(t, []string{"-it", "-c", "main", "web"}, "sh")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirs, theirs, theirs
-	must(t, cmd.Start())
+	env.Must(t, cmd.Start())
 	lines := make(chan string, 100)
 	go func() { // ends with the terminal
 		r := bufio.NewScanner(mine)
@@ -40,21 +42,16 @@ func (n *node) testTerminal(t *testing.T) {
 		}
 	}()
 	_, err = mine.WriteString("until stty size | grep -qx '33 99'; do sleep 0.1; done; echo sum $((40+2)); exit 4\n")
-	must(t, err)
+	env.Must(t, err)
 	var seen []string
-	for deadline := time.After(patience); !strings.Contains(strings.Join(seen, "\n"), "sum 42"); {
-		select {
-		case line := <-lines:
-			seen = append(seen, line)
-		case <-deadline:
-			t.Fatalf("no answer in %q", seen)
-		}
+	for !strings.Contains(strings.Join(seen, "\n"), "sum 42") {
+		seen = append(seen, wait.Receive(t, fmt.Sprintf("a line with sum 42 after %q", seen), lines))
 	}
 	if err := cmd.Wait(); err == nil || err.Error() != "exit status 4" {
 		t.Errorf("%v, want exit status 4", err)
 	}
 	after, err := unix.IoctlGetTermios(int(theirs.Fd()), unix.TCGETS)
-	must(t, err)
+	env.Must(t, err)
 	if *after != *before {
 		t.Errorf("the terminal was not set back: %+v, before %+v", *after, *before)
 	}
@@ -67,13 +64,13 @@ func (n *node) testTerminal(t *testing.T) {
 func terminal(t *testing.T) (mine, theirs *os.File) {
 	t.Helper()
 	mine, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
+	env.Must(t, err)
 	t.Cleanup(func() { mine.Close() })
-	must(t, unix.IoctlSetPointerInt(int(mine.Fd()), unix.TIOCSPTLCK, 0))
+	env.Must(t, unix.IoctlSetPointerInt(int(mine.Fd()), unix.TIOCSPTLCK, 0))
 	number, err := unix.IoctlGetInt(int(mine.Fd()), unix.TIOCGPTN)
-	must(t, err)
+	env.Must(t, err)
 	theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
+	env.Must(t, err)
 	t.Cleanup(func() { theirs.Close() })
 	return mine, theirs
 }

@@ -21,15 +21,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const forever = "; trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
 
 // TestKubectl asks each verb of a node, on each runtime.
 func TestKubectl(t *testing.T) {
-	s := newSite(t)
-	metricsserver.Start(t, s.kube)
+	f := start(t)
+	metricsserver.Start(t, f.Kube)
 	runtimes := map[string]testenv.Options{"containerd1": {}, "containerd2": {Containerd2: true}}
 	var linked sync.WaitGroup // the nodes that need the cloud
 	for name, runtime := range runtimes {
@@ -38,7 +40,7 @@ func TestKubectl(t *testing.T) {
 			t.Parallel()
 			unlink := sync.OnceFunc(linked.Done)
 			defer unlink()
-			n := s.startNode(t, name, runtime)
+			n := f.startNode(t, name, runtime)
 			n.pods()
 			t.Run("verbs", func(t *testing.T) {
 				for verb, f := range map[string]func(*testing.T){
@@ -81,7 +83,7 @@ func (n *node) testLogs(t *testing.T) {
 	n.kubectl(t, "logs", "talker", "--since-time="+time.Now().Add(time.Hour).Format(time.RFC3339)).want(t, "")
 	n.kubectl(t, "get", "--raw", "/api/v1/namespaces/"+n.NodeName+"/pods/talker/log?stream=Stderr").want(t, "bad\n")
 	c := n.kubectl(t, "logs", "talker", "--timestamps", "--tail=1")
-	must(t, c.Run())
+	env.Must(t, c.Run())
 	if stamped := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}\S+ three\n$`); !stamped.MatchString(c.out.String()) {
 		t.Errorf("with its time: %q", c.out.String())
 	}
@@ -102,8 +104,8 @@ func (n *node) testFollow(t *testing.T) {
 	n.until(t, "ender", running)
 	c := n.kubectl(t, "logs", "ender", "-f")
 	out, err := c.output()
-	must(t, err)
-	must(t, c.Start())
+	env.Must(t, err)
+	env.Must(t, c.Start())
 	r := bufio.NewReader(out)
 	if line, err := r.ReadString('\n'); line != "start\n" {
 		t.Fatalf("%q, %v: %s", line, err, c.errOut.String())
@@ -129,7 +131,7 @@ var protocols = map[string][]string{
 
 // testStatic reaches a pod of the manifest folder by the name of its mirror pod.
 func (n *node) testStatic(t *testing.T) {
-	must(t, n.WriteManifest("static.yaml", `apiVersion: v1
+	env.Must(t, n.WriteManifest("static.yaml", `apiVersion: v1
 kind: Pod
 metadata: {name: static, namespace: `+n.NodeName+`}
 spec:
@@ -138,7 +140,7 @@ spec:
   - {name: main, image: "edgecore.local/demo:1", command: [sh, -c, "echo I am static`+forever+`"]}
 `))
 	name := "static-" + n.NodeName
-	until(t, "the mirror pod runs", func() error {
+	wait.Until(t, "the mirror pod runs", func() error {
 		p, err := n.api.CoreV1().Pods(n.NodeName).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && !running(p) {
 			err = fmt.Errorf("it is %s", p.Status.Phase)
@@ -154,12 +156,12 @@ func (n *node) testExec(t *testing.T) {
 	for i := range big {
 		big[i] = byte(rand.Uint32())
 	}
-	for protocol, env := range protocols {
+	for protocol, vars := range protocols {
 		t.Run(protocol, func(t *testing.T) {
-			n.kubectl(t, "exec", "web", "--", "echo", "a b").env(env...).want(t, "a b\n")
-			n.kubectl(t, "exec", "web", "--", "sh", "-c", "echo why >&2; exit 7").env(env...).fails(t, 7, "why")
-			n.kubectl(t, "exec", "-i", "web", "--", "sha256sum").env(env...).input(bytes.NewReader(big)).want(t, fmt.Sprintf("%x  -\n", sha256.Sum256(big)))
-			n.kubectl(t, "exec", "web", "--", "sh", "-c", "yes | head -c 5000000 | sha256sum; yes | head -c 100000").env(env...).want(t,
+			n.kubectl(t, "exec", "web", "--", "echo", "a b").env(vars...).want(t, "a b\n")
+			n.kubectl(t, "exec", "web", "--", "sh", "-c", "echo why >&2; exit 7").env(vars...).fails(t, 7, "why")
+			n.kubectl(t, "exec", "-i", "web", "--", "sha256sum").env(vars...).input(bytes.NewReader(big)).want(t, fmt.Sprintf("%x  -\n", sha256.Sum256(big)))
+			n.kubectl(t, "exec", "web", "--", "sh", "-c", "yes | head -c 5000000 | sha256sum; yes | head -c 100000").env(vars...).want(t,
 				fmt.Sprintf("%x  -\n", sha256.Sum256(bytes.Repeat([]byte("y\n"), 2500000)))+strings.Repeat("y\n", 50000))
 		})
 	}
@@ -172,8 +174,8 @@ func (n *node) testExec(t *testing.T) {
 func (n *node) testCopy(t *testing.T) {
 	dir := t.TempDir()
 	data := bytes.Repeat([]byte("0123456789abcdef"), 100_000)
-	must(t, os.MkdirAll(filepath.Join(dir, "up", "below"), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "up", "below", "file"), data, 0o644))
+	env.Must(t, os.MkdirAll(filepath.Join(dir, "up", "below"), 0o755))
+	env.Must(t, os.WriteFile(filepath.Join(dir, "up", "below", "file"), data, 0o644))
 	for _, way := range [][2]string{{filepath.Join(dir, "up"), "web:/tmp/copy"}, {"web:/tmp/copy", filepath.Join(dir, "down")}} {
 		if c := n.kubectl(t, "cp", "-c", "main", way[0], way[1]); c.Run() != nil {
 			t.Fatalf("cp %s: %s %s", way, c.out.String(), c.errOut.String())
@@ -196,10 +198,10 @@ func (n *node) testAttach(t *testing.T) {
 func (c *call) talk(t *testing.T) io.Writer {
 	t.Helper()
 	typed, err := c.StdinPipe()
-	must(t, err)
+	env.Must(t, err)
 	out, err := c.output()
-	must(t, err)
-	must(t, c.Start())
+	env.Must(t, err)
+	env.Must(t, c.Start())
 	stop := insist(func() error { _, err := io.WriteString(typed, "hello\n"); return err })
 	defer stop()
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "got hello\n" {
@@ -227,12 +229,12 @@ func insist(say func() error) (stop func()) {
 }
 
 func (n *node) testPortForward(t *testing.T) {
-	for protocol, env := range protocols {
+	for protocol, vars := range protocols {
 		t.Run(protocol, func(t *testing.T) {
-			c := n.kubectl(t, "port-forward", "pod/web", ":8080").env(env...)
+			c := n.kubectl(t, "port-forward", "pod/web", ":8080").env(vars...)
 			out, err := c.output()
-			must(t, err)
-			must(t, c.Start())
+			env.Must(t, err)
+			env.Must(t, c.Start())
 			defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
 			line, err := bufio.NewReader(out).ReadString('\n')
 			address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
@@ -240,9 +242,9 @@ func (n *node) testPortForward(t *testing.T) {
 				t.Fatalf("%q, %v: %s", line, err, c.errOut.String())
 			}
 			for range 3 { // each is a stream of its own on one connection
-				client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+				client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Max()}
 				resp, err := client.Get("http://" + address + "/index.html")
-				must(t, err)
+				env.Must(t, err)
 				body, err := io.ReadAll(resp.Body)
 				resp.Body.Close()
 				if err != nil || string(body) != "edgecore demo\n" {
@@ -256,7 +258,7 @@ func (n *node) testPortForward(t *testing.T) {
 // testDebug adds a container to a pod, and looks at the node from a pod.
 func (n *node) testDebug(t *testing.T) {
 	n.kubectl(t, "debug", "web", "-q", "--image=edgecore.local/demo:1", "-c", "dbg", "--target=main", "--profile=general", "--", "sh", "-c", "echo I see; tr '\\0' ' ' < /proc/1/cmdline; echo").want(t, "")
-	until(t, "what the ephemeral container says", func() error {
+	wait.Until(t, "what the ephemeral container says", func() error {
 		c := n.kubectl(t, "logs", "web", "-c", "dbg")
 		if err := c.Run(); err != nil || !strings.Contains(c.out.String(), "I see\nsh -c httpd") {
 			return fmt.Errorf("%w: %q %s", err, c.out.String(), c.errOut.String())
@@ -266,13 +268,13 @@ func (n *node) testDebug(t *testing.T) {
 	c := n.kubectl(t, "debug", "web", "-q", "-i", "--image=edgecore.local/demo:1", "-c", "dbg2", "--profile=general", "--", "sh", "-c", "while read x && [ $x != bye ]; do echo got $x; done")
 	typed := c.talk(t)
 	_, err := io.WriteString(typed, "bye\n") // the end of its input would have the runtime detach
-	must(t, err)
+	env.Must(t, err)
 	if err := c.Wait(); err != nil {
 		t.Errorf("debug -i: %v: %s", err, c.errOut.String())
 	}
 	c = n.kubectl(t, "debug", "node/"+n.NodeName, "-q", "--image=edgecore.local/demo:1", "--profile=general", "--", "ls", "/host/etc/hostname")
-	must(t, c.Run())
-	until(t, "what the pod on the node says", func() error {
+	env.Must(t, c.Run())
+	wait.Until(t, "what the pod on the node says", func() error {
 		pods, err := n.kube.Kubectl(t.Context(), "-n", n.NodeName, "get", "pods", "-o", "name")
 		if err != nil {
 			return err
@@ -308,21 +310,21 @@ func (n *node) testNodeProxy(t *testing.T) {
 
 // testAgentDies: streams are there again with the agent, and the device's own commands all the time.
 func (n *node) testAgentDies(t *testing.T) {
-	must(t, n.Kill9(t.Context()))
+	env.Must(t, n.Kill9(t.Context()))
 	if out, err := n.exec(t, "echo", "without the agent"); err != nil || out != "without the agent\n" {
 		t.Errorf("edgecore exec: %v: %q", err, out)
 	}
 	if out, err := n.Run(t.Context(), "logs", "talker", "--tail=1"); err != nil || out != "three\n" {
 		t.Errorf("edgecore logs: %v: %q", err, out)
 	}
-	testenv.Poll(t, 30*time.Second, func() error { // a connection of before may break first
+	wait.Until(t, "kubectl to be refused", func() error { // a connection of before may break first
 		c := n.kubectl(t, "logs", "talker")
 		if err := c.Run(); err == nil || !strings.Contains(c.errOut.String(), "refused") {
 			return fmt.Errorf("without the agent: %v: %s", err, c.errOut.String())
 		}
 		return nil
 	})
-	must(t, n.Start(t.Context()))
+	env.Must(t, n.Start(t.Context()))
 	n.reached(t)
 }
 
@@ -335,7 +337,7 @@ func (n *node) reached(t *testing.T) {
 
 // testOffline: without the cloud, what runs is reached on the device, and by those who were let in before.
 func (n *node) testOffline(t *testing.T) {
-	must(t, n.stopCloud(t.Context()))
+	env.Must(t, n.stopCloud(t.Context()))
 	n.reached(t)
 	if out, err := n.exec(t, "sh", "-c", "echo here; exit 5"); err == nil || err.Error() != "exit status 5" || out != "here\n" {
 		t.Errorf("edgecore exec: %v: %q", err, out)
@@ -345,8 +347,8 @@ func (n *node) testOffline(t *testing.T) {
 	}
 	stranger := n.NodeName + "-late"
 	_, err := n.kube.AddUser(stranger, "system:masters")
-	must(t, err)
-	testenv.Poll(t, 30*time.Second, func() error {
+	env.Must(t, err)
+	wait.Until(t, "an answer to a stranger", func() error {
 		got, err := n.ask(t, n.user(t, stranger), "/containerLogs/"+n.NodeName+"/talker/main")
 		if err == nil && strings.HasPrefix(got, "200") {
 			t.Fatalf("somebody of whom nothing was known: %q", got)

@@ -21,7 +21,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // testRefused asks the node's port without kube-apiserver: who is not known gets nothing, who is gets what the cluster
@@ -30,9 +32,9 @@ func (n *node) testRefused(t *testing.T) {
 	reader, nobody := n.NodeName+"-reader", n.NodeName+"-nobody"
 	for _, user := range []string{reader, nobody} {
 		_, err := n.kube.AddUser(user)
-		must(t, err)
+		env.Must(t, err)
 	}
-	must(t, n.kube.Apply(t.Context(), fmt.Sprintf(`
+	env.Must(t, n.kube.Apply(t.Context(), fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: %[1]s}
@@ -44,13 +46,13 @@ metadata: {name: %[1]s}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
 subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: default, namespace: %[1]s}]
 `, reader)))
-	must(t, n.kube.Apply(t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+reader+"}\n"))
-	until(t, "the service account", func() error {
+	env.Must(t, n.kube.Apply(t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+reader+"}\n"))
+	wait.Until(t, "the service account", func() error {
 		_, err := n.api.CoreV1().ServiceAccounts(reader).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
 	_, err := n.kube.AddServiceAccount(t.Context(), reader, "default")
-	must(t, err)
+	env.Must(t, err)
 
 	logs, exec := "/containerLogs/"+n.NodeName+"/talker/main", "/exec/"+n.NodeName+"/web/main?command=ls&output=1"
 	for name, c := range map[string]struct {
@@ -68,7 +70,7 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: default, name
 		"exec by the admin":           {n.user(t, kube.AdminUser), exec, "400 Upgrade request required"},
 		"the admin, but no such path": {n.user(t, kube.AdminUser), "/none", "404"},
 	} {
-		until(t, name, func() error { // rights take a moment to be known
+		wait.Until(t, name, func() error { // rights take a moment to be known
 			got, err := n.ask(t, c.config, c.path)
 			if err == nil && !strings.HasPrefix(got, c.want) {
 				err = fmt.Errorf("%s: answered %.200q, want %s", c.path, got, c.want)
@@ -77,7 +79,7 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: default, name
 		})
 	}
 	other, err := strangersCertificate()
-	must(t, err)
+	env.Must(t, err)
 	if got, err := n.ask(t, &rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: other.cert, KeyData: other.key}}, logs); err == nil && !strings.HasPrefix(got, "401") {
 		t.Errorf("a certificate of another authority: %s", got)
 	}
@@ -87,7 +89,7 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: default, name
 func (n *node) user(t *testing.T, name string) *rest.Config {
 	t.Helper()
 	config, err := n.kube.ConfigFor(name)
-	must(t, err)
+	env.Must(t, err)
 	return config
 }
 
@@ -96,11 +98,11 @@ func (n *node) ask(t *testing.T, config *rest.Config, path string) (string, erro
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: clientTLS(t, config)}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", n.KubeletPort, path), nil)
-	must(t, err)
+	env.Must(t, err)
 	if config.BearerToken != "" {
 		req.Header.Set("Authorization", "Bearer "+config.BearerToken)
 	}
-	resp, err := (&http.Client{Transport: transport, Timeout: patience}).Do(req)
+	resp, err := (&http.Client{Transport: transport, Timeout: wait.Max()}).Do(req)
 	if err != nil {
 		return "", err
 	}
@@ -115,7 +117,7 @@ func clientTLS(t *testing.T, config *rest.Config) *tls.Config {
 	c := &tls.Config{InsecureSkipVerify: true}
 	if len(config.CertData) > 0 {
 		pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
-		must(t, err)
+		env.Must(t, err)
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c
@@ -123,13 +125,13 @@ func clientTLS(t *testing.T, config *rest.Config) *tls.Config {
 
 // testDirect streams over WebSocket from the node's port itself, as programs do that are no kubectl.
 func (n *node) testDirect(t *testing.T) {
-	dialer := websocket.Dialer{TLSClientConfig: clientTLS(t, n.user(t, kube.AdminUser)), Subprotocols: []string{"v4.channel.k8s.io"}, HandshakeTimeout: patience}
+	dialer := websocket.Dialer{TLSClientConfig: clientTLS(t, n.user(t, kube.AdminUser)), Subprotocols: []string{"v4.channel.k8s.io"}, HandshakeTimeout: wait.Max()}
 	dial := func(path string) *websocket.Conn {
 		t.Helper()
 		conn, _, err := dialer.DialContext(t.Context(), fmt.Sprintf("wss://127.0.0.1:%d%s", n.KubeletPort, path), nil)
-		must(t, err)
+		env.Must(t, err)
 		t.Cleanup(func() { conn.Close() })
-		must(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		env.Must(t, conn.SetReadDeadline(time.Now().Add(wait.Max())))
 		return conn
 	}
 	// read collects what comes on each channel until there is what is wanted.
@@ -148,12 +150,12 @@ func (n *node) testDirect(t *testing.T) {
 	}
 	pod := n.NodeName + "/web"
 	conn := dial("/exec/" + pod + "/main?command=sh&command=-c&command=" + url.QueryEscape("read x; echo got $x; exit 9") + "&input=1&output=1&error=1")
-	must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x00hello\n")))
+	env.Must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x00hello\n")))
 	read(conn, 1, "got hello\n")
 	read(conn, 3, `"message":"9"`)
 
 	conn = dial("/exec/" + pod + "/main?command=sh&command=-c&command=" + url.QueryEscape("until stty size | grep -qx '40 100'; do sleep 0.1; done; echo sized") + "&input=1&output=1&tty=1")
-	must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x04{\"Width\":100,\"Height\":40}")))
+	env.Must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x04{\"Width\":100,\"Height\":40}")))
 	read(conn, 1, "sized")
 
 	n.until(t, "terminal", running)
@@ -163,7 +165,7 @@ func (n *node) testDirect(t *testing.T) {
 	read(terminal, 1, "got hello\r\n")
 
 	conn = dial("/portForward/" + pod + "?port=8080")
-	must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x00GET /index.html HTTP/1.0\r\n\r\n")))
+	env.Must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x00GET /index.html HTTP/1.0\r\n\r\n")))
 	read(conn, 0, "edgecore demo\n")
 }
 

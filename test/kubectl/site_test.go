@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,15 +21,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/cloud"
-	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// patience bounds every wait: these machines are shared.
-const patience = 2 * time.Minute
 
 var built = programs.Flags()
 
@@ -38,61 +33,52 @@ var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cl
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// site is a cluster and its cloudcore.
-type site struct {
-	kube  *kube.Cluster
-	api   kubernetes.Interface
-	cloud *cloud.Cloud
+// fixture is a cluster and its cloudcore.
+type fixture struct {
+	*env.Cluster
 	// stopping is held while the cloudcore is stopped, which each of the nodes may ask for.
 	stopping sync.Mutex
 }
 
-func (s *site) stopCloud(ctx context.Context) error {
-	s.stopping.Lock()
-	defer s.stopping.Unlock()
-	return s.cloud.Stop(ctx)
+func (f *fixture) stopCloud(ctx context.Context) error {
+	f.stopping.Lock()
+	defer f.stopping.Unlock()
+	return f.Cloud.Stop(ctx)
 }
 
 // node is one edgecore, in whose namespace of the same name its pods are.
 type node struct {
-	*agent.Agent
-	*site
+	*env.Node
 	t *testing.T
+	*fixture
+	kube *kube.Cluster
+	api  kubernetes.Interface
 }
 
-func newSite(t *testing.T) *site {
+func start(t *testing.T) *fixture {
 	t.Helper()
-	// The name of a node is no name that can be looked up.
-	s := &site{kube: kube.Start(t, kube.Options{ControllerManager: true, Aggregation: true, APIServerFlags: []string{"--kubelet-preferred-address-types=InternalIP", "--feature-gates=PodLogsQuerySplitStreams=true"}})}
-	s.api = s.kube.Client()
-	s.cloud = cloud.Install(t, s.kube, cloud.InstallOptions{Binary: built.Cloud, Manifests: *manifests})
-	return s
+	return &fixture{Cluster: env.StartCluster(t, built, env.ClusterOptions{
+		Manifests: *manifests,
+		Kube: kube.Options{
+			ControllerManager: true,
+			Aggregation:       true,
+			APIServerFlags: []string{
+				"--kubelet-preferred-address-types=InternalIP", // the name of a node is no name that can be looked up
+				"--feature-gates=PodLogsQuerySplitStreams=true",
+			},
+		},
+	})}
 }
 
 // startNode starts a runtime and an edgecore that joins, with nothing set of the kubelet's API but its port.
-func (s *site) startNode(t *testing.T, name string, runtime testenv.Options) *node {
+func (f *fixture) startNode(t *testing.T, name string, runtime testenv.Options) *node {
 	t.Helper()
-	n := &node{site: s, t: t}
-	n.Agent = testenv.StartAgent(t, testenv.StartContainerd(t, runtime), agent.Options{
-		Binary: built.Edge, NodeName: name,
-		EdgeHub: s.cloud.EdgeHub(t),
-		Kubelet: map[string]any{"nodeStatusUpdateFrequency": "5s"},
-	})
-	must(t, s.kube.Apply(t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+name+"}\n"))
-	until(t, "the default service account", func() error {
-		_, err := s.api.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
-		return err
-	})
-	until(t, "the node is ready, and has its port", func() error {
-		obj, err := s.api.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
+	c := f.With(t)
+	c.Namespace(name)
+	n := &node{Node: c.StartNode(t, name, env.NodeOptions{Runtime: runtime}), t: t, fixture: f, kube: f.Kube, api: f.API}
+	c.NodeUntil(name, "to have its port", func(obj *v1.Node) error {
 		if port := obj.Status.DaemonEndpoints.KubeletEndpoint.Port; port != int32(n.KubeletPort) {
-			return fmt.Errorf("port %d, want %d", port, n.KubeletPort)
-		}
-		if !slices.ContainsFunc(obj.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady && c.Status == v1.ConditionTrue }) {
-			return fmt.Errorf("not ready: %+v", obj.Status.Conditions)
+			return fmt.Errorf("its port is %d, want %d", port, n.KubeletPort)
 		}
 		return nil
 	})
@@ -110,13 +96,13 @@ func (n *node) pod(name, script string, change ...func(*v1.Pod)) {
 		c(p)
 	}
 	_, err := n.api.CoreV1().Pods(n.NodeName).Create(n.t.Context(), p, metav1.CreateOptions{})
-	must(n.t, err)
+	env.Must(n.t, err)
 }
 
 // until waits for a pod to be as a check wants it.
 func (n *node) until(t *testing.T, name string, check func(p *v1.Pod) bool) {
 	t.Helper()
-	until(t, name, func() error {
+	wait.Until(t, name, func() error {
 		p, err := n.api.CoreV1().Pods(n.NodeName).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && !check(p) {
 			err = fmt.Errorf("pod %s is %s: %+v", name, p.Status.Phase, p.Status.ContainerStatuses)
@@ -136,9 +122,7 @@ type call struct {
 // kubectl prepares a kubectl of the admin in the node's namespace. It is ended when it takes too long.
 func (n *node) kubectl(t *testing.T, args ...string) *call {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), daemon.Scaled(patience))
-	t.Cleanup(cancel)
-	c := &call{Cmd: exec.CommandContext(ctx, n.kube.KubectlPath(), append([]string{
+	c := &call{Cmd: exec.CommandContext(wait.Context(t), n.kube.KubectlPath(), append([]string{
 		"--kubeconfig", n.kube.Kubeconfig(kube.AdminUser), "--cache-dir", filepath.Join(n.Dir, "kubectl-cache"), "-n", n.NodeName}, args...)...)}
 	c.Stdout, c.Stderr = &c.out, &c.errOut
 	c.WaitDelay = 5 * time.Second
@@ -162,7 +146,7 @@ func (c *call) want(t *testing.T, out string) {
 // untilPrints runs a kubectl again and again until it prints just this.
 func (n *node) untilPrints(t *testing.T, out string, args ...string) {
 	t.Helper()
-	until(t, strings.Join(args, " "), func() error {
+	wait.Until(t, strings.Join(args, " "), func() error {
 		c := n.kubectl(t, args...)
 		if err := c.Run(); err != nil || c.out.String() != out {
 			return fmt.Errorf("%w: %q %s", err, c.out.String(), c.errOut.String())
@@ -177,22 +161,4 @@ func (c *call) fails(t *testing.T, code int, complaint string) {
 	if err := c.Run(); err == nil || c.ProcessState.ExitCode() != code || !strings.Contains(c.errOut.String(), complaint) {
 		t.Errorf("%s: %v (%q), want %d and %q", strings.Join(c.Args[7:], " "), err, c.errOut.String(), code, complaint)
 	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// until waits until a check is content.
-func until(t testing.TB, what string, check func() error) {
-	t.Helper()
-	testenv.Poll(t, patience, func() error {
-		if err := check(); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
-	})
 }

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // testTop: kubectl top asks metrics-server, which has asked the node by its certificate for /metrics/resource, twice.
@@ -13,7 +16,7 @@ func (n *node) testTop(t *testing.T) {
 	// tail keeps what has no end of line.
 	n.pod("eater", "(head -c 31457280 /dev/zero; sleep 100000) | tail -n 1")
 	n.until(t, "eater", running)
-	until(t, "kubectl top pod", func() error {
+	wait.Until(t, "kubectl top pod", func() error {
 		c := n.kubectl(t, "top", "pod", "eater", "--containers", "--no-headers")
 		if err := c.Run(); err != nil {
 			return fmt.Errorf("%w: %s", err, c.errOut.String())
@@ -27,7 +30,7 @@ func (n *node) testTop(t *testing.T) {
 		}
 		return nil
 	})
-	until(t, "kubectl top node", func() error {
+	wait.Until(t, "kubectl top node", func() error {
 		c := n.kubectl(t, "top", "node", n.NodeName, "--no-headers")
 		if err := c.Run(); err != nil {
 			return fmt.Errorf("%w: %s", err, c.errOut.String())
@@ -38,7 +41,7 @@ func (n *node) testTop(t *testing.T) {
 		return nil
 	})
 	stats := n.kubectl(t, "get", "--raw", "/api/v1/nodes/"+n.NodeName+"/proxy/stats/summary")
-	must(t, stats.Run())
+	env.Must(t, stats.Run())
 	if !strings.Contains(stats.out.String(), `"name":"eater","namespace":"`+n.NodeName+`"`) {
 		t.Errorf("summary %.300s", stats.out.String())
 	}

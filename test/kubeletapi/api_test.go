@@ -1,7 +1,6 @@
 package kubeletapi
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -14,26 +13,29 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestKubeletAPI goes through a node's life: what it serves and to whom, its certificate, and the time without a cloud.
 func TestKubeletAPI(t *testing.T) {
-	s := newSite(t)
-	must(t, s.WriteManifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: main, image: edgecore.local/demo:1, command: [sleep, inf]}]}\n"))
+	f := start(t)
+	f.Manifest("web", env.Pod("web", env.Forever))
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T)
 	}{
 		// The node looks for its certificate ever more rarely.
-		{"certificate", s.testCertificate}, {"routes", s.testRoutes}, {"rights", s.testRights}, {"too many connections", s.testConnections}, {"offline", s.testOffline},
+		{"certificate", f.testCertificate}, {"routes", f.testRoutes}, {"rights", f.testRights}, {"too many connections", f.testConnections}, {"offline", f.testOffline},
 	} {
 		t.Run(step.name, step.run)
 	}
 }
 
 // testRoutes asks for all that has no suite of its own.
-func (s *site) testRoutes(t *testing.T) {
+func (f *fixture) testRoutes(t *testing.T) {
 	const admin, web = kube.AdminUser, "web-" + nodeName
 	for _, c := range []struct{ method, path, begin, has string }{
 		{"GET", "/healthz", "200", "ok"},
@@ -49,19 +51,19 @@ func (s *site) testRoutes(t *testing.T) {
 		{"POST", "/pods", "405", ""},
 		{"GET", "/nothing", "404", ""},
 	} {
-		s.answers(t, admin, c.method, c.path, c.begin, c.has)
-		s.answers(t, "", c.method, c.path, "401", "")
+		f.answers(t, admin, c.method, c.path, c.begin, c.has)
+		f.answers(t, "", c.method, c.path, "401", "")
 	}
 }
 
 // testRights: subresources of nodes, one by one, for certificates and for tokens.
-func (s *site) testRights(t *testing.T) {
+func (f *fixture) testRights(t *testing.T) {
 	for _, user := range []string{"metrics", "logs", "any", "none"} {
-		_, err := s.kube.AddUser(user)
-		must(t, err)
+		_, err := f.cluster.Kube.AddUser(user)
+		env.Must(t, err)
 	}
 	grant := func(user, resource, verb string) {
-		must(t, s.kube.Apply(t.Context(), fmt.Sprintf(`
+		env.Must(t, f.cluster.Kube.Apply(t.Context(), fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: test-%[1]s}
@@ -77,9 +79,9 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: %[1]s, namesp
 	grant("metrics", "metrics", "get")
 	grant("logs", "log", "get")
 	grant("any", "proxy", "get")
-	must(t, s.kube.Apply(t.Context(), "{apiVersion: v1, kind: ServiceAccount, metadata: {name: metrics, namespace: default}}"))
-	_, err := s.kube.AddServiceAccount(t.Context(), "default", "metrics")
-	must(t, err)
+	env.Must(t, f.cluster.Kube.Apply(t.Context(), "{apiVersion: v1, kind: ServiceAccount, metadata: {name: metrics, namespace: default}}"))
+	_, err := f.cluster.Kube.AddServiceAccount(t.Context(), "default", "metrics")
+	env.Must(t, err)
 	for _, c := range []struct{ who, method, path, begin string }{
 		{"metrics", "GET", "/metrics", "200"}, {"default:metrics", "GET", "/metrics", "200"},
 		{"metrics", "GET", "/pods", "403"}, {"default:metrics", "GET", "/logs/", "403"},
@@ -88,22 +90,22 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: %[1]s, namesp
 		{"any", "PUT", "/debug/flags/v", "403"}, {"any", "POST", "/checkpoint/default/x/y", "403"},
 		{"none", "GET", "/healthz", "403"}, {"none", "GET", "/nothing", "403"},
 	} {
-		s.answers(t, c.who, c.method, c.path, c.begin, "")
+		f.answers(t, c.who, c.method, c.path, c.begin, "")
 	}
 }
 
 // testCertificate: the cluster signs the port's certificate once somebody approves it, for all that the node is called.
-func (s *site) testCertificate(t *testing.T) {
+func (f *fixture) testCertificate(t *testing.T) {
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(s.kube.CA()) {
+	if !roots.AppendCertsFromPEM(f.cluster.Kube.CA()) {
 		t.Fatal("the cluster has no CA")
 	}
-	if err := s.handshake(roots, nodeName); err == nil {
-		t.Fatal("the cluster has signed what nobody approved")
+	if err := f.handshake(roots, nodeName); err == nil {
+		t.Fatal("the cluster has signed the certificate, want that only once somebody has approved it")
 	}
 	var csr *certificatesv1.CertificateSigningRequest
-	until(t, "the node asks for a certificate", func() error {
-		list, err := s.api.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=kubernetes.io/kubelet-serving"})
+	wait.Until(t, "the node asks for a certificate", func() error {
+		list, err := f.cluster.API.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=kubernetes.io/kubelet-serving"})
 		if err != nil {
 			return err
 		}
@@ -114,24 +116,24 @@ func (s *site) testCertificate(t *testing.T) {
 		return nil
 	})
 	if csr.Spec.Username != "system:node:"+nodeName {
-		t.Errorf("asked by %s", csr.Spec.Username)
+		t.Errorf("the request is by %s, want system:node:%s", csr.Spec.Username, nodeName)
 	}
-	if out, err := s.kube.Kubectl(t.Context(), "certificate", "approve", csr.Name); err != nil {
+	if out, err := f.cluster.Kube.Kubectl(t.Context(), "certificate", "approve", csr.Name); err != nil {
 		t.Fatal(out, err)
 	}
-	until(t, "the certificate is served", func() error { return s.handshake(roots, nodeName) })
-	node, err := s.api.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
-	must(t, err)
+	wait.Until(t, "the certificate is served", func() error { return f.handshake(roots, nodeName) })
+	node, err := f.cluster.API.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
+	env.Must(t, err)
 	for _, a := range node.Status.Addresses {
 		if a.Type == v1.NodeInternalIP {
-			must(t, s.handshake(roots, a.Address))
+			env.Must(t, f.handshake(roots, a.Address))
 		}
 	}
 }
 
 // handshake checks the node's certificate for a name.
-func (s *site) handshake(roots *x509.CertPool, name string) error {
-	c, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.KubeletPort), &tls.Config{RootCAs: roots, ServerName: name})
+func (f *fixture) handshake(roots *x509.CertPool, name string) error {
+	c, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.KubeletPort), &tls.Config{RootCAs: roots, ServerName: name})
 	if err != nil {
 		return err
 	}
@@ -139,44 +141,38 @@ func (s *site) handshake(roots *x509.CertPool, name string) error {
 }
 
 // testConnections: strangers that hold connections hold up nobody for long.
-func (s *site) testConnections(t *testing.T) {
+func (f *fixture) testConnections(t *testing.T) {
 	for range 400 {
-		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.KubeletPort))
-		must(t, err)
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.KubeletPort))
+		env.Must(t, err)
 		defer c.Close()
 	}
-	if out, err := s.Run(t.Context(), "get", "pods"); err != nil || !strings.Contains(out, "web-"+nodeName) {
+	if out, err := f.Run(t.Context(), "get", "pods"); err != nil || !strings.Contains(out, "web-"+nodeName) {
 		t.Errorf("the device itself: %v %s", err, out)
 	}
-	s.answers(t, kube.AdminUser, "GET", "/healthz", "200", "ok")
+	f.answers(t, kube.AdminUser, "GET", "/healthz", "200", "ok")
 }
 
 // testOffline: who was let in is, who was not is not; and a node that starts without a cloud still knows the cluster's
 // certificates, and serves the one that the cluster signed.
-func (s *site) testOffline(t *testing.T) {
-	_, err := s.kube.AddUser("late", "system:masters")
-	must(t, err)
-	must(t, s.cloud.Stop(context.WithoutCancel(t.Context())))
-	until(t, "the link is down", func() error {
-		out, err := s.Run(t.Context(), "status")
-		if err == nil && !strings.Contains(out, "CloudUnreachable") && !strings.Contains(out, "cannot be reached") {
-			err = errors.New(out)
-		}
-		return err
-	})
-	s.answers(t, kube.AdminUser, "GET", "/pods", "200", "")
-	s.answers(t, "default:metrics", "GET", "/metrics", "200", "")
-	s.answers(t, "metrics", "GET", "/pods", "503", "the cluster cannot be asked")
-	s.answers(t, "late", "GET", "/pods", "503", "the cluster cannot be asked")
-	s.answers(t, "", "GET", "/pods", "401", "")
+func (f *fixture) testOffline(t *testing.T) {
+	_, err := f.cluster.Kube.AddUser("late", "system:masters")
+	env.Must(t, err)
+	f.cluster.StopCloud()
+	f.Condition(health.CloudUnreachable, true)
+	f.answers(t, kube.AdminUser, "GET", "/pods", "200", "")
+	f.answers(t, "default:metrics", "GET", "/metrics", "200", "")
+	f.answers(t, "metrics", "GET", "/pods", "503", "the cluster cannot be asked")
+	f.answers(t, "late", "GET", "/pods", "503", "the cluster cannot be asked")
+	f.answers(t, "", "GET", "/pods", "401", "")
 
-	must(t, s.Kill9(t.Context()))
-	must(t, s.Start(t.Context()))
-	s.answers(t, kube.AdminUser, "GET", "/pods", "503", `whether user "admin" may get nodes/pods of `+nodeName)
-	s.answers(t, "", "GET", "/pods", "401", "")
+	env.Must(t, f.Kill9(t.Context()))
+	env.Must(t, f.Start(t.Context()))
+	f.answers(t, kube.AdminUser, "GET", "/pods", "503", `whether user "admin" may get nodes/pods of `+nodeName)
+	f.answers(t, "", "GET", "/pods", "401", "")
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.kube.CA())
-	must(t, s.handshake(roots, nodeName))
-	must(t, s.cloud.Start(t.Context()))
-	s.answers(t, kube.AdminUser, "GET", "/pods", "200", "")
+	roots.AppendCertsFromPEM(f.cluster.Kube.CA())
+	env.Must(t, f.handshake(roots, nodeName))
+	env.Must(t, f.cluster.Cloud.Start(t.Context()))
+	f.answers(t, kube.AdminUser, "GET", "/pods", "200", "")
 }

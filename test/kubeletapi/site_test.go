@@ -10,80 +10,67 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// patience bounds every wait: these machines are shared.
-const patience = 2 * time.Minute
 
 var built = programs.Flags()
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// site is a cluster, its cloudcore, and one node.
-type site struct {
-	*agent.Agent
-	kube  *kube.Cluster
-	api   kubernetes.Interface
-	cloud *cloud.Cloud
+// fixture is a cluster with its cloudcore, and one node.
+type fixture struct {
+	*env.Node
+	cluster *env.Cluster
 }
 
 const nodeName = "edge-1"
 
-func newSite(t *testing.T) *site {
+func start(t *testing.T) *fixture {
 	t.Helper()
-	s := &site{kube: kube.Start(t, kube.Options{ControllerManager: true})}
-	s.api = s.kube.Client()
-	s.cloud = cloud.Install(t, s.kube, cloud.InstallOptions{Binary: built.Cloud})
-	s.Agent = testenv.StartAgent(t, testenv.StartContainerd(t, testenv.Options{}), agent.Options{
-		Binary: built.Edge, NodeName: nodeName,
-		EdgeHub: s.cloud.EdgeHub(t),
-		Kubelet: map[string]any{
-			"serverTLSBootstrap": true, "nodeStatusUpdateFrequency": "5s", "authorization": map[string]any{"webhook": map[string]any{"cacheUnauthorizedTTL": "2s"}},
-		},
-	})
-	until(t, "the node has its port", func() error {
-		node, err := s.api.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
-		if err == nil && node.Status.DaemonEndpoints.KubeletEndpoint.Port != int32(s.KubeletPort) {
-			err = fmt.Errorf("%+v", node.Status.DaemonEndpoints)
+	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true}})
+	f := &fixture{cluster: c, Node: c.StartNode(t, nodeName, env.NodeOptions{Agent: agent.Options{Kubelet: map[string]any{
+		"serverTLSBootstrap": true,
+		"authorization":      map[string]any{"webhook": map[string]any{"cacheUnauthorizedTTL": "2s"}},
+	}}})}
+	c.NodeUntil(nodeName, "to have its port", func(n *v1.Node) error {
+		if got := n.Status.DaemonEndpoints.KubeletEndpoint.Port; got != int32(f.KubeletPort) {
+			return fmt.Errorf("its port is %d, want %d", got, f.KubeletPort)
 		}
-		return err
+		return nil
 	})
-	return s
+	return f
 }
 
-// who is how somebody asks: a user of the cluster, "" for nobody.
-func (s *site) client(t *testing.T, who string, config *tls.Config) (*http.Client, string) {
+// client is how somebody asks: a user of the cluster, "" for nobody.
+func (f *fixture) client(t *testing.T, who string, config *tls.Config) (*http.Client, string) {
 	t.Helper()
 	token := ""
 	if who != "" {
-		user, err := s.kube.ConfigFor(who)
-		must(t, err)
+		user, err := f.cluster.Kube.ConfigFor(who)
+		env.Must(t, err)
 		token = user.BearerToken
 		if len(user.CertData) > 0 {
 			pair, err := tls.X509KeyPair(user.CertData, user.KeyData)
-			must(t, err)
+			env.Must(t, err)
 			config.Certificates = []tls.Certificate{pair}
 		}
 	}
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, Timeout: patience}, token
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, Timeout: wait.Max()}, token
 }
 
 // ask asks the node as somebody, whoever signed its certificate, and returns the code and the body.
-func (s *site) ask(t *testing.T, who, method, path string) (string, error) {
+func (f *fixture) ask(t *testing.T, who, method, path string) (string, error) {
 	t.Helper()
-	client, token := s.client(t, who, &tls.Config{InsecureSkipVerify: true})
-	req, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", s.KubeletPort, path), nil)
-	must(t, err)
+	client, token := f.client(t, who, &tls.Config{InsecureSkipVerify: true})
+	req, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", f.KubeletPort, path), nil)
+	env.Must(t, err)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -97,30 +84,13 @@ func (s *site) ask(t *testing.T, who, method, path string) (string, error) {
 }
 
 // answers waits until the node answers somebody as wanted: rights take a moment to be known.
-func (s *site) answers(t *testing.T, who, method, path, begin, has string) {
+func (f *fixture) answers(t *testing.T, who, method, path, begin, has string) {
 	t.Helper()
-	until(t, fmt.Sprintf("%q: %s %s", who, method, path), func() error {
-		got, err := s.ask(t, who, method, path)
+	wait.Until(t, fmt.Sprintf("%q: %s %s", who, method, path), func() error {
+		got, err := f.ask(t, who, method, path)
 		if err == nil && (!strings.HasPrefix(got, begin) || !strings.Contains(got, has)) {
 			err = fmt.Errorf("answered %.300q, want %s with %q", got, begin, has)
 		}
 		return err
-	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func until(t testing.TB, what string, check func() error) {
-	t.Helper()
-	testenv.Poll(t, patience, func() error {
-		if err := check(); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
 	})
 }
