@@ -64,15 +64,6 @@ func TestWideImpersonation(t *testing.T) {
 	c.refused("wide", "query", "kube-system/secret/none", nil, metav1.StatusReasonForbidden)
 }
 
-// TestNoRights: cloudcore says what to do when it was given none.
-func TestNoRights(t *testing.T) {
-	c := start(t, kube.Options{})
-	_, err := edgecontroller.ChooseImpersonation(t.Context(), c.config)
-	if err == nil || !strings.Contains(err.Error(), "rbac.yaml") {
-		t.Errorf("ChooseImpersonation without rights: %v, want an error that names rbac.yaml", err)
-	}
-}
-
 // TestAPIServerRestarts: meanwhile, nothing is said to be gone and requests fail in a way that is tried again; afterwards,
 // changes arrive.
 func TestAPIServerRestarts(t *testing.T) {

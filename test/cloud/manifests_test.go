@@ -14,18 +14,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestManifests: the API server takes them all, the example configuration is valid and without warnings, and cloudcore may do
-// what it has to, and no more.
+// what it has to, and no more. Without them, it says what to do.
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{})
+	if _, err := edgecontroller.ChooseImpersonation(t.Context(), c.config); err == nil || !strings.Contains(err.Error(), "rbac.yaml") {
+		t.Errorf("ChooseImpersonation without rights: %v, want an error that names rbac.yaml", err)
+	}
 	if out, err := c.cluster.Kubectl(t.Context(), "apply", "-k", filepath.Join("..", "..", "deploy", "cloudcore")); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("apply the manifests: %v\n%s", err, out)
 	}
 	var config v1.ConfigMap
 	if err := yaml.UnmarshalStrict([]byte(manifest(t, "config.yaml")), &config); err != nil {
@@ -36,7 +40,7 @@ func TestManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, warnings, err := v1alpha1.Load(file); err != nil || len(warnings) > 0 {
-		t.Errorf("the example configuration: %v %v", err, warnings)
+		t.Errorf("the example configuration: error %v, warnings %v, want neither", err, warnings)
 	}
 
 	const all = ""
@@ -75,7 +79,7 @@ func TestManifests(t *testing.T) {
 		})
 	}
 	if may := allowedVerbs(t, c); may != "get list patch watch" {
-		t.Errorf("cloudcore may %s nodes in its own name", may)
+		t.Errorf("cloudcore may %q nodes in its own name, want get list patch watch", may)
 	}
 }
 
