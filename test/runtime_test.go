@@ -28,31 +28,43 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
-
 // node is package runtime alone on a containerd, without the agent around it.
 type node struct {
 	*runtime.Runtime
-	t          *testing.T
+	t          testing.TB
 	client     *cri.Client
 	cgroup     string
 	logs, link string
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	instance := testenv.StartContainerd(t, testenv.Options{})
 	dir := t.TempDir()
-	n := &node{t: t, client: testenv.Dial(t, instance), cgroup: instance.CgroupRoot(), logs: filepath.Join(dir, "logs"), link: filepath.Join(dir, "links")}
+	n := &node{
+		t:      t,
+		client: testenv.Dial(t, instance),
+		cgroup: instance.CgroupRoot(),
+		logs:   filepath.Join(dir, "logs"),
+		link:   filepath.Join(dir, "links"),
+	}
 	n.Runtime = runtime.New(runtime.Options{
-		Client: n.client, Images: n, Inputs: n, Recorder: silent{}, RootDir: filepath.Join(dir, "root"), PodLogsDir: n.logs, ContainerLogsDir: n.link,
+		Client:           n.client,
+		Images:           n,
+		Inputs:           n,
+		Recorder:         silent{},
+		RootDir:          filepath.Join(dir, "root"),
+		PodLogsDir:       n.logs,
+		ContainerLogsDir: n.link,
 		Resources: func(*v1.Pod, *v1.Container) *runtimeapi.LinuxContainerResources {
 			return &runtimeapi.LinuxContainerResources{CpuShares: 2}
 		},
+		MaxBackoff: time.Millisecond, // its growth is shown in edged/runtime
 	})
 	return n
 }
@@ -77,7 +89,7 @@ func (silent) ContainerEventf(*v1.Pod, *v1.Container, string, string, string, ..
 // until syncs the pod and reads it, as the agent does, until it is as a check wants it.
 func (n *node) until(pod *v1.Pod, check func(*observed.Pod) error) (last *observed.Pod) {
 	n.t.Helper()
-	testenv.Poll(n.t, patience, func() error {
+	wait.Until(n.t, "pod "+pod.Name, func() error {
 		obs, err := n.GetPod(n.t.Context(), pod.UID)
 		if err != nil {
 			return err
@@ -151,15 +163,16 @@ func freePort(t *testing.T) int32 {
 // served waits until the host port leads to the pod.
 func served(t *testing.T, port int32) {
 	t.Helper()
+	// A connection that leads nowhere is given up soon, and made again.
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, fmt.Sprintf("host port %d to lead to the pod", port), func() error {
 		answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
 		if err != nil {
 			return err
 		}
 		page, err := io.ReadAll(answer.Body)
 		if err := errors.Join(err, answer.Body.Close()); err != nil || !strings.Contains(string(page), "edgecore demo") {
-			return fmt.Errorf("host port %d: %q, %w", port, page, err)
+			return fmt.Errorf("it serves %q (%w), want the demo page", page, err)
 		}
 		return nil
 	})
@@ -175,6 +188,7 @@ func TestRuntime(t *testing.T) {
 		{"names", names}, {"dead process and sandbox", deaths}, {"adoption", adoption}, {"reserved names", reserved}, {"end of sidecars", sidecarsEnd},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			sub := *n
 			sub.t = t
 			c.test(t, &sub)
@@ -197,20 +211,21 @@ func names(t *testing.T, n *node) {
 		"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "names-uid", "io.kubernetes.container.name": "main",
 	}
 	if diff := cmp.Diff(want, st.Labels); diff != "" {
-		t.Errorf("labels (-want +got)\n%s", diff)
+		t.Errorf("labels mismatch (-want +got):\n%s", diff)
 	}
-	if got := st.Annotations["io.kubernetes.container.hash"]; got != fmt.Sprintf("%x", runtime.Hash(&pod.Spec.Containers[0])) {
-		t.Errorf("hash %q", got)
+	hash := fmt.Sprintf("%x", runtime.Hash(&pod.Spec.Containers[0]))
+	if got := st.Annotations["io.kubernetes.container.hash"]; got != hash {
+		t.Errorf("hash %q, want %q", got, hash)
 	}
 	log := filepath.Join(n.logs, "shop_web_names-uid", "main", "0.log")
 	if st.LogPath != log {
 		t.Errorf("log %s, want %s", st.LogPath, log)
 	}
 	if target, err := os.Readlink(filepath.Join(n.link, "web_shop_main-"+main.ID+".log")); err != nil || target != log {
-		t.Errorf("link to %q, %v", target, err)
+		t.Errorf("the link leads to %q (%v), want %q", target, err, log)
 	}
 	if init := obs.Container("init"); init.Message != "ready" || init.ExitCode != 0 {
-		t.Errorf("init ended with %d, %q", init.ExitCode, init.Message)
+		t.Errorf("init ended with %d, %q; want 0, %q", init.ExitCode, init.Message, "ready")
 	}
 }
 
@@ -225,15 +240,15 @@ func deaths(t *testing.T, n *node) {
 	kill9(t, first.Container("main").PID)
 	second := n.until(pod, runs("main", 1))
 	if second.Sandbox().ID != first.Sandbox().ID {
-		t.Error("the sandbox was replaced with the container")
+		t.Errorf("the sandbox is %s after its container was restarted, want %s", second.Sandbox().ID, first.Sandbox().ID)
 	}
 	if c := second.Attempts("main"); len(c) != 2 || c[1].ExitCode != 137 || second.Container("main").RestartCount != 1 {
-		t.Errorf("attempts %+v", c)
+		t.Errorf("attempts %+v, want two, the dead one with exit code 137, and 1 restart", c)
 	}
 	kill9(t, second.Sandbox().PID)
 	third := n.until(pod, runs("main", 2))
 	if third.Sandbox().ID == first.Sandbox().ID || third.Sandbox().Attempt != 1 {
-		t.Errorf("sandbox %+v", third.Sandbox())
+		t.Errorf("sandbox %+v, want another than %s with attempt 1", third.Sandbox(), first.Sandbox().ID)
 	}
 	served(t, port)
 }
@@ -241,7 +256,7 @@ func deaths(t *testing.T, n *node) {
 func kill9(t *testing.T, pid int) {
 	t.Helper()
 	if pid <= 1 {
-		t.Fatalf("pid %d", pid)
+		t.Fatalf("pid is %d, want more than 1", pid)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -300,7 +315,7 @@ func adoption(t *testing.T, n *node) {
 	}
 	defer n.end(pod)
 	if obs := n.until(pod, runs("main", 3)); obs.Container("main").ID != id || obs.Sandbox().ID != sandbox || len(obs.Containers) != 1 {
-		t.Errorf("%+v", obs)
+		t.Errorf("pod %+v, want container %s in sandbox %s alone", obs, id, sandbox)
 	}
 }
 
@@ -312,13 +327,13 @@ func reserved(t *testing.T, n *node) {
 	obs := n.until(pod, runs("main", 0))
 	defer n.end(pod)
 	if obs.Sandbox().ID == stale {
-		t.Error("a sandbox without labels was taken")
+		t.Errorf("the pod runs in sandbox %s, which has no labels; want one of its own", stale)
 	}
 	left := bareContainer(t, n, &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}, LogDirectory: t.TempDir(),
 	}, obs.Sandbox().ID, 1, nil, nil)
 	kill9(t, obs.Container("main").PID)
 	if after := n.until(pod, runs("main", 1)); after.Container("main").ID == left {
-		t.Error("a container without labels was taken")
+		t.Errorf("the pod runs container %s, which has no labels; want one of its own", left)
 	}
 }

@@ -14,17 +14,20 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// maxBeyond is how much longer a pod may take to end than the bare calls for it.
-const maxBeyond = 300 * time.Millisecond
+// grace is the grace period of the pods with sidecars, in seconds.
+const grace = 3600
 
-// sidecars is a pod of two sidecars and a container with a hook, which all end at once when they are told to.
+// sidecars is a pod of two sidecars and a container with a hook, which all end at once when they are told to. Its grace period
+// is longer than any wait.
 func sidecars(uid types.UID) *v1.Pod {
 	container := func(name string) v1.Container {
-		return v1.Container{Name: name, Image: images.Demo, Command: []string{"sh", "-c", "trap 'exit 0' TERM; touch /tmp/ready; while true; do sleep 1 & wait $!; done"}}
+		return v1.Container{Name: name, Image: images.Demo, Command: []string{
+			"sh", "-c", "trap 'exit 0' TERM; touch /tmp/ready; while true; do sleep 1 & wait $!; done",
+		}}
 	}
 	first, second, main := container("first"), container("second"), container("main")
 	first.RestartPolicy, second.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways), ptr.To(v1.ContainerRestartPolicyAlways)
@@ -32,65 +35,68 @@ func sidecars(uid types.UID) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "sidecars", Namespace: "shop", UID: uid},
 		Spec: v1.PodSpec{
-			RestartPolicy: v1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](30),
+			RestartPolicy: v1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](grace),
 			InitContainers: []v1.Container{first, second}, Containers: []v1.Container{main},
 		},
 	}
 }
 
 // obedient starts a pod of sidecars, and returns when all of its containers do what a signal says.
-func obedient(t *testing.T, n *node, pod *v1.Pod) *observed.Pod {
+func obedient(t testing.TB, n *node, pod *v1.Pod) *observed.Pod {
 	t.Helper()
 	obs := n.until(pod, runs("main", 0))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	for _, name := range []string{"first", "second", "main"} {
 		test := &runtimeapi.ExecSyncRequest{ContainerId: obs.Container(name).ID, Cmd: []string{"test", "-e", "/tmp/ready"}}
-		if err := daemon.Poll(ctx, func() error {
-			res, err := n.client.ExecSync(ctx, test)
+		wait.Until(t, "container "+name+" to be ready", func() error {
+			res, err := n.client.ExecSync(t.Context(), test)
 			if err == nil && res.ExitCode != 0 {
-				err = fmt.Errorf("%s is not ready", name)
+				err = fmt.Errorf("exit code %d, want 0", res.ExitCode)
 			}
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})
 	}
 	return obs
 }
 
-// sidecarsEnd: a pod with sidecars and a hook ends as soon as the bare calls for it would have it end, which are
-// made for a twin.
+// sidecarsEnd: a pod with sidecars and a hook ends in order, and waits for no grace period when its containers do as they are
+// told. How long that takes is measured by BenchmarkSidecarsEnd.
 func sidecarsEnd(t *testing.T, n *node) {
-	var took, floor time.Duration // the shortest: the machine may be busy with something else
-	for try := range 12 {
-		suffix := string(rune('a' + try))
-		bare := bareEnd(t, n, sidecars(types.UID("twin-uid-"+suffix)))
-		pod := sidecars(types.UID("sidecars-uid-" + suffix))
-		obs := obedient(t, n, pod)
-		began := time.Now()
-		if err := n.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
-			t.Fatal(err)
-		}
-		ours := time.Since(began)
-		order(t, n, pod)
-		n.end(pod)
-		if try == 0 || ours < took {
-			took = ours
-		}
-		if try == 0 || bare < floor {
-			floor = bare
-		}
-		t.Logf("it took %v, the bare calls %v", ours, bare)
-		if try > 1 && took <= floor+maxBeyond {
-			return
-		}
+	pod := sidecars("sidecars-uid")
+	obs := obedient(t, n, pod)
+	if err := n.KillPod(wait.Context(t), pod.UID, pod, obs, nil); err != nil {
+		t.Fatal(err)
 	}
-	t.Errorf("it takes %v, the bare calls %v", took, floor)
+	order(t, n, pod)
+	n.end(pod)
+}
+
+// BenchmarkSidecarsEnd measures how long a pod with sidecars and a hook takes to end, beside the bare calls for it, which are
+// made for a twin.
+func BenchmarkSidecarsEnd(b *testing.B) {
+	n := newNode(b)
+	var ours, bare time.Duration
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		bare += bareEnd(b, n, sidecars(types.UID(fmt.Sprint("twin-uid-", i))))
+		pod := sidecars(types.UID(fmt.Sprint("sidecars-uid-", i)))
+		obs := obedient(b, n, pod)
+		b.StartTimer()
+		began := time.Now()
+		err := n.KillPod(b.Context(), pod.UID, pod, obs, nil)
+		ours += time.Since(began)
+		b.StopTimer()
+		if err != nil {
+			b.Fatal(err)
+		}
+		n.end(pod)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(ours.Milliseconds())/float64(b.N), "ms/pod")
+	b.ReportMetric(float64(bare.Milliseconds())/float64(b.N), "bare-ms/pod")
 }
 
 // order checks that the containers ended one after another: the container, the second sidecar, the first.
-func order(t *testing.T, n *node, pod *v1.Pod) {
+func order(t testing.TB, n *node, pod *v1.Pod) {
 	t.Helper()
 	obs, err := n.GetPod(t.Context(), pod.UID)
 	if err != nil {
@@ -100,26 +106,29 @@ func order(t *testing.T, n *node, pod *v1.Pod) {
 	for _, name := range []string{"main", "second", "first"} {
 		c := obs.Container(name)
 		if !c.Exited() || c.ExitCode != 0 {
-			t.Errorf("%s: %+v", name, c)
+			t.Errorf("container %s is %+v, want exit code 0", name, c)
 		}
 		if before != nil && c.FinishedAt.Before(before.FinishedAt) {
-			t.Errorf("%s ended before %s", name, before.Name)
+			t.Errorf("%s ended at %v, want it after %s at %v", name, c.FinishedAt, before.Name, before.FinishedAt)
 		}
 		before = c
 	}
 }
 
-// bareEnd does by hand what ends a pod, and tells how long it took.
-func bareEnd(t *testing.T, n *node, pod *v1.Pod) time.Duration {
+// bareEnd does by hand what ends a pod, and returns how long it took.
+func bareEnd(t testing.TB, n *node, pod *v1.Pod) time.Duration {
 	t.Helper()
 	obs := obedient(t, n, pod)
 	defer n.end(pod)
 	ctx := context.WithoutCancel(t.Context())
 	began := time.Now()
-	_, hook := n.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: obs.Container("main").ID, Cmd: pod.Spec.Containers[0].Lifecycle.PreStop.Exec.Command})
+	_, hook := n.client.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+		ContainerId: obs.Container("main").ID,
+		Cmd:         pod.Spec.Containers[0].Lifecycle.PreStop.Exec.Command,
+	})
 	errs := []error{hook}
 	for _, name := range []string{"main", "second", "first"} {
-		_, err := n.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: obs.Container(name).ID, Timeout: 30})
+		_, err := n.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: obs.Container(name).ID, Timeout: grace})
 		errs = append(errs, err)
 	}
 	_, err := n.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: obs.Sandbox().ID})
