@@ -101,7 +101,7 @@ type life struct {
 	log   []string
 }
 
-// long has TestActionsOverLives and TestActionsConverge go through ten times as many pods.
+// long has TestActionsOverLives, TestActionsConverge and TestChaos go through ten times as many pods.
 var long = flag.Bool("long", false, "go through all random pods, not only the first ones")
 
 // randomPods is how many random pods a test goes through.

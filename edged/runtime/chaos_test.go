@@ -16,16 +16,21 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// chaosRounds are the faults of one life, chaosLives the lives.
+// chaosRounds are the faults of one life, chaosLives and longChaosLives the lives, by default and with -long.
 const (
-	chaosRounds = 25
-	chaosLives  = 12
+	chaosRounds    = 25
+	chaosLives     = 6
+	longChaosLives = 60
 )
 
 // TestChaos: whatever dies, whichever call fails or loses its answer, the pod comes back whole: one sandbox,
 // each container once, little left behind; and what a fault did not touch keeps running.
 func TestChaos(t *testing.T) {
-	for seed := range uint64(chaosLives) {
+	lives := chaosLives
+	if *long {
+		lives = longChaosLives
+	}
+	for seed := range uint64(lives) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			chaos(t, seed)
