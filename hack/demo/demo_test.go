@@ -13,14 +13,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/moby/sys/mountinfo"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-const storyTime = 5 * time.Minute
 
 // told is one run of the program.
 type told struct {
@@ -50,7 +47,8 @@ func (p *told) text() string {
 func start(t *testing.T, dir string, args ...string) *told {
 	t.Helper()
 	p := &told{t: t, dir: dir, ended: make(chan struct{})}
-	p.cmd = exec.Command(built.demo, append([]string{args[0], "--dir", dir, "--edgecore", built.edgecore, "--cloudcore", built.cloudcore}, args[1:]...)...)
+	all := append([]string{args[0], "--dir", dir, "--edgecore", built.Edge, "--cloudcore", built.Cloud}, args[1:]...)
+	p.cmd = exec.Command(demoProgram, all...)
 	p.cmd.Dir = filepath.Join("..", "..")
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	var err error
@@ -88,33 +86,28 @@ func (p *told) hasEnded() bool {
 // until waits until the program has told something.
 func (p *told) until(text string) {
 	p.t.Helper()
-	testenv.Poll(p.t, storyTime, func() error {
+	wait.Until(p.t, fmt.Sprintf("the program to tell %q", text), func() error {
 		if strings.Contains(p.text(), text) {
 			return nil
 		}
 		if p.hasEnded() {
 			p.t.Fatalf("it has ended (%v) and not told %q", p.cmd.ProcessState, text)
 		}
-		return fmt.Errorf("it has not told %q", text)
+		return fmt.Errorf("it has not told that")
 	})
 }
 
 // end waits for the program's end and returns its exit status.
 func (p *told) end() int {
 	p.t.Helper()
-	testenv.Poll(p.t, storyTime, func() error {
-		if !p.hasEnded() {
-			return fmt.Errorf("it does not end")
-		}
-		return nil
-	})
+	wait.Closed(p.t, "the end of the program", p.ended)
 	return p.cmd.ProcessState.ExitCode()
 }
 
 // stop is make demo-stop.
 func stop(t *testing.T, dir string) {
 	t.Helper()
-	out, err := exec.Command(built.demo, "stop", "--dir", dir).CombinedOutput()
+	out, err := exec.Command(demoProgram, "stop", "--dir", dir).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "Nothing of the demo is left.") {
 		t.Errorf("demo stop: %v\n%s", err, out)
 	}
@@ -168,7 +161,11 @@ var milestones = []string{
 
 // TestStory tells it whole and keeps it running, uses it as the program says, and ends it from outside.
 func TestStory(t *testing.T) {
+	needsLong(t)
 	p := start(t, filepath.Join(t.TempDir(), "demo"), "run", "--keep")
+	for _, m := range milestones {
+		p.until(m)
+	}
 	p.until("mend mends it")
 	rest := p.text()
 	for _, m := range milestones {
@@ -198,7 +195,7 @@ func TestStory(t *testing.T) {
 	}
 	stop(t, p.dir)
 	if code := p.end(); code != 0 || !strings.Contains(p.text(), "All is removed") {
-		t.Errorf("it ended with status %d", code)
+		t.Errorf("it ended with status %d, want 0 and that all is removed", code)
 	}
 	p.checkGone()
 }
@@ -211,13 +208,14 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := p.end(); code != exitInterrupted || !strings.Contains(p.text(), "Interrupted. Removing") || !strings.Contains(p.text(), "All is removed") {
-		t.Errorf("it ended with status %d", code)
+		t.Errorf("it ended with status %d, want %d and that all is removed", code, exitInterrupted)
 	}
 	p.checkGone()
 }
 
 // TestKilled: what one that was killed leaves is removed by demo stop.
 func TestKilled(t *testing.T) {
+	needsLong(t)
 	p := start(t, filepath.Join(t.TempDir(), "demo"), "run")
 	p.until("successfully rolled out")
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
@@ -236,7 +234,7 @@ func TestFailure(t *testing.T) {
 	}
 	p := start(t, filepath.Join(t.TempDir(), "demo"), "run", "--cloudcore", no)
 	if code := p.end(); code != 1 {
-		t.Errorf("it ended with status %d", code)
+		t.Errorf("it ended with status %d, want 1", code)
 	}
 	for _, want := range []string{"This went wrong: start cloudcore: cloudcore has ended", "Removing everything but the logs.", "the logs are in " + filepath.Join(p.dir, "logs")} {
 		if !strings.Contains(p.text(), want) {

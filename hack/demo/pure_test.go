@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestShown(t *testing.T) {
@@ -40,16 +41,25 @@ func TestShShowsWhatItRuns(t *testing.T) {
 	}
 }
 
+// TestShEndsWithItsChildren: a command that is to end does so with all that it started. A child holds its output open for
+// hours.
 func TestShEndsWithItsChildren(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	began := time.Now()
-	n := &narrator{out: &bytes.Buffer{}}
-	if _, err := n.sh(ctx, "sleep 60 & sleep 60"); err == nil {
-		t.Error("no error")
-	}
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("it ended after %v", took)
+	started := filepath.Join(t.TempDir(), "started")
+	ended := make(chan error, 1)
+	go func() {
+		n := &narrator{out: &bytes.Buffer{}}
+		_, err := n.sh(ctx, "sleep 10000 & touch "+started+"; sleep 10000")
+		ended <- err
+	}()
+	wait.Until(t, "the command to start", func() error {
+		_, err := os.Stat(started)
+		return err
+	})
+	cancel()
+	if err := wait.Receive(t, "the command to end", ended); err == nil {
+		t.Error("sh returned no error, want one")
 	}
 }
 
