@@ -33,10 +33,11 @@ var script = []string{"sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"}
 // The parts, in the order in which they are measured.
 const (
 	partFull   = "full"
+	partProbes = "probes"
 	partStatic = "static"
 )
 
-var parts = []string{partFull, partStatic}
+var parts = []string{partFull, partProbes, partStatic}
 
 const help = `Measures an edgecore beside bare CRI calls, on a containerd of its own. It needs root and Debian's containerd, and
 ends what it starts. Build the agent first, as packages have it:
@@ -47,7 +48,8 @@ The parts, one of which --only measures alone:
 
     full     pods with a token, a configmap, a secret and an emptyDir, as a cloud sends them: the cloud's end of
              the link is in this program, so that neither an API server nor a network is measured (about a minute)
-    static   pods from manifests, bursts of 30, a restart, and what an idle agent uses (about 8 minutes)
+    probes   what 100 HTTP probes a second cost the agent (about 2 minutes)
+    static   pods from manifests, bursts of 30, restarts, and what an idle agent uses (about 8 minutes)
 
 Ratios are worth something on a machine that does nothing else: --only full --pods 5 is a first look.
 
@@ -67,7 +69,7 @@ func main() {
 	defer stop()
 	var opts options
 	flag.StringVar(&opts.binary, "binary", "bin/edgecore", "the stripped `edgecore` to measure")
-	flag.StringVar(&opts.only, "only", "", "measure only this `part`: "+strings.Join(parts, " or "))
+	flag.StringVar(&opts.only, "only", "", "measure only this `part`: "+strings.Join(parts, ", "))
 	flag.DurationVar(&opts.idle, "idle", time.Minute, "how long to look at an idle agent")
 	flag.IntVar(&opts.pods, "pods", 20, "how many pods, one after another, a median is of")
 	flag.Usage = func() {
@@ -91,7 +93,7 @@ func (o options) check(args []string) error {
 	case len(args) > 0:
 		return fmt.Errorf("%q is no flag; --help tells what can be measured", args[0])
 	case o.only != "" && !slices.Contains(parts, o.only):
-		return fmt.Errorf("--only %s: the parts are %s", o.only, strings.Join(parts, " and "))
+		return fmt.Errorf("--only %s: the parts are %s", o.only, strings.Join(parts, ", "))
 	case o.pods < 1:
 		return fmt.Errorf("--pods %d: a median is of one pod at least", o.pods)
 	case o.idle <= 0:
@@ -140,14 +142,15 @@ func run(ctx context.Context, opts options) (err error) {
 	}
 	defer client.Close()
 	b.floor = &floor.Client{CRI: client, CgroupParent: b.ctrd.CgroupRoot() + "/floor", LogDir: filepath.Join(b.dir, "floor"), Image: images.Demo, Command: script}
-	if b.only != partStatic {
-		if err := b.full(ctx); err != nil {
-			return err
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context) error
+	}{{partFull, b.full}, {partProbes, b.probes}, {partStatic, b.static}} {
+		if b.only != "" && b.only != part.name {
+			continue
 		}
-	}
-	if b.only != partFull {
-		if err := b.static(ctx); err != nil {
-			return err
+		if err := part.measure(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	fmt.Printf("\n| what | edgecore | floor | ratio | budget |\n|---|---|---|---|---|\n%s\n", strings.Join(b.rows, "\n"))

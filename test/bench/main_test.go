@@ -15,7 +15,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"all":         {},
 		"one part":    {change: func(o *options) { o.only = partFull }},
-		"no part":     {change: func(o *options) { o.only = "none" }, want: "the parts are full and static"},
+		"no part":     {change: func(o *options) { o.only = "none" }, want: "the parts are full, probes, static"},
 		"an argument": {args: []string{"full"}, want: `"full" is no flag`},
 		"no pods":     {change: func(o *options) { o.pods = 0 }, want: "--pods 0"},
 		"no time":     {change: func(o *options) { o.idle = -time.Second }, want: "--idle -1s"},
@@ -48,6 +48,6 @@ func TestFullPod(t *testing.T) {
 		delete(volumes, m.Name)
 	}
 	if len(pod.Spec.Volumes) != 4 || len(volumes) > 0 {
-		t.Errorf("%d volumes, not mounted: %v", len(pod.Spec.Volumes), volumes)
+		t.Errorf("%d volumes, want 4; not mounted: %v, want none", len(pod.Spec.Volumes), volumes)
 	}
 }

@@ -45,6 +45,9 @@ func (b *bench) static(ctx context.Context) (err error) {
 	if err := b.footprint(ctx, 10, "", ""); err != nil {
 		return err
 	}
+	if err := b.adopt(ctx, 10); err != nil {
+		return err
+	}
 	if err := b.clear(ctx, 0); err != nil {
 		return err
 	}
