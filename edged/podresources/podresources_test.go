@@ -5,11 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -36,8 +37,8 @@ func (h held) Held(uid types.UID, container string) []devices.Held {
 }
 func (h held) All() []devices.Held { return h["all"] }
 
-// client serves the API in a folder that is not there yet, and dials it.
-func client(t *testing.T, opts Options) (api.PodResourcesListerClient, string) {
+// client serves the API in a folder that is not there yet, and dials it. change, if any, is applied to the server before.
+func client(t *testing.T, opts Options, change ...func(*Server)) (api.PodResourcesListerClient, string) {
 	t.Helper()
 	opts.Dir = filepath.Join(t.TempDir(), "pod-resources")
 	socket := filepath.Join(opts.Dir, "kubelet.sock")
@@ -47,7 +48,11 @@ func client(t *testing.T, opts Options) (api.PodResourcesListerClient, string) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- New(opts).Run(ctx) }()
+	s := New(opts)
+	for _, c := range change {
+		c(s)
+	}
+	go func() { ended <- s.Run(ctx) }()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		t.Fatal(err)
@@ -110,20 +115,29 @@ func TestAPI(t *testing.T) {
 }
 
 func TestRate(t *testing.T) {
-	c, _ := client(t, Options{Pods: func() []*v1.Pod { return nil }, Devices: held{}})
-	var refused atomic.Int32
-	var calls sync.WaitGroup
-	for range 300 {
-		calls.Go(func() {
-			if _, err := c.List(t.Context(), &api.ListPodResourcesRequest{}); status.Code(err) == codes.ResourceExhausted {
-				refused.Add(1)
-			} else if err != nil {
-				t.Error(err)
+	// The limit holds for calls over the socket.
+	c, _ := client(t, Options{Pods: func() []*v1.Pod { return nil }, Devices: held{}}, func(s *Server) { s.limit = rate.NewLimiter(0, 2) })
+	for i, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
+		if _, err := c.List(wait.Context(t), &api.ListPodResourcesRequest{}); status.Code(err) != want {
+			t.Errorf("call %d: %v, want %v", i, err, want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Options{})
+		passed := func() (n int) {
+			for range 10 * burst {
+				if _, err := s.limited(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, nil }); err == nil {
+					n++
+				}
 			}
-		})
-	}
-	calls.Wait()
-	if refused.Load() == 0 {
-		t.Error("300 calls at once, and none too many")
-	}
+			return n
+		}
+		if got := passed(); got != burst {
+			t.Errorf("%d calls at once are answered, want %d", got, burst)
+		}
+		time.Sleep(time.Second / qps)
+		if got := passed(); got != 1 {
+			t.Errorf("%d calls are answered after 1/%d s, want 1", got, qps)
+		}
+	})
 }
