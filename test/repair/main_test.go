@@ -21,7 +21,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -29,60 +28,36 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// patience bounds every wait: these machines are shared.
-const patience = 90 * time.Second
+var built = programs.Flags()
 
-var binary struct {
-	path string
-	err  error
-}
-
-// TestMain builds the agent once for all tests.
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "edgecore-test-bin-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	binary.path, binary.err = agent.Build(context.Background(), dir)
-	code := m.Run()
-	if err := os.RemoveAll(dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
 // node is a containerd with an edgecore on it, and a registry beside it.
 type node struct {
-	*agent.Agent
-	t     *testing.T
-	ctrd  *containerd.Instance
-	cri   *cri.Client
+	*env.Node
 	store *store
 }
 
 func newNode(t *testing.T, two bool) *node {
 	t.Helper()
-	if binary.err != nil {
-		t.Fatal(binary.err)
-	}
-	ctrd := testenv.StartContainerd(t, testenv.Options{Containerd2: two})
-	a := testenv.StartAgent(t, ctrd, agent.Options{Binary: binary.path, Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}}})
-	return &node{Agent: a, t: t, ctrd: ctrd, cri: testenv.Dial(t, ctrd), store: newStore(t)}
+	return &node{store: newStore(t), Node: env.StartNode(t, built, env.NodeOptions{
+		Runtime: testenv.Options{Containerd2: two},
+		Agent:   agent.Options{Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}}},
+	})}
 }
 
 // pod is a manifest of one container that runs a shell script with the shell at a path.
-func pod(name, image, shell string, more ...string) string {
+func pod(name, image, shell string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
 metadata: {name: %s}
@@ -92,60 +67,24 @@ spec:
   - name: main
     image: %s
     imagePullPolicy: IfNotPresent
-    command: [%s, -c, "trap 'exit 0' TERM; while true; do sleep 1 & wait; done"]
-%s
-`, name, image, shell, strings.Join(more, "\n"))
+    command: [%s, -c, %q]
+`, name, image, shell, env.Forever)
 }
 
-func (n *node) manifest(name, content string) {
-	n.t.Helper()
-	if err := n.WriteManifest(name+".yaml", content); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
+// remove removes manifests, and waits until their pods are gone.
 func (n *node) remove(names ...string) {
-	n.t.Helper()
+	n.T.Helper()
 	for _, name := range names {
-		if err := n.RemoveManifest(name + ".yaml"); err != nil {
-			n.t.Fatal(err)
-		}
+		n.Remove(name)
 	}
-	testenv.Poll(n.t, patience, func() error {
-		pods, err := n.Pods(n.t.Context())
-		for _, name := range names {
-			if err == nil && pods[name] != nil {
-				err = fmt.Errorf("pod %s is still there", name)
-			}
-		}
-		return err
-	})
-}
-
-// running waits until pods are ready, and returns the last one.
-func (n *node) running(names ...string) (pod *v1.Pod) {
-	n.t.Helper()
-	testenv.Poll(n.t, patience, func() error {
-		pods, err := n.Pods(n.t.Context())
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if pod = pods[name]; pod == nil || !slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue }) {
-				events, _ := n.Get(n.t.Context(), "/events")
-				return fmt.Errorf("pod %s does not run: %+v\n%s", name, pod, events)
-			}
-		}
-		return nil
-	})
-	return pod
+	n.Gone(names...)
 }
 
 // event waits until there is an event with these words.
 func (n *node) event(words ...string) {
-	n.t.Helper()
-	testenv.Poll(n.t, patience, func() error {
-		events, err := n.Get(n.t.Context(), "/events")
+	n.T.Helper()
+	wait.Until(n.T, "an event", func() error {
+		events, err := n.Get(n.T.Context(), "/events")
 		if err != nil {
 			return err
 		}
@@ -160,29 +99,23 @@ func (n *node) event(words ...string) {
 
 // conditions are what the agent says of itself.
 func (n *node) conditions() string {
-	n.t.Helper()
-	text, err := n.Get(n.t.Context(), "/status")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.T.Helper()
+	text, err := n.Get(n.T.Context(), "/status")
+	env.Must(n.T, err)
 	return text
 }
 
 // pull brings an image onto the node.
 func (n *node) pull(image string) {
-	n.t.Helper()
-	if out, err := n.Run(n.t.Context(), "images", "pull", image); err != nil {
-		n.t.Fatalf("pull %s: %v: %s", image, err, out)
-	}
+	n.T.Helper()
+	n.Command("images", "pull", image)
 }
 
 // id is what the runtime calls an image; "" when it does not have it.
 func (n *node) id(image string) string {
-	n.t.Helper()
-	resp, err := n.cri.Images.ImageStatus(n.t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.T.Helper()
+	resp, err := n.CRI.Images.ImageStatus(n.T.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	env.Must(n.T, err)
 	return resp.GetImage().GetId()
 }
 
@@ -194,11 +127,9 @@ type sandbox struct {
 }
 
 func (n *node) sandbox(uid string) (newest sandbox) {
-	n.t.Helper()
-	list, err := n.cri.ListPodSandbox(n.t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.T.Helper()
+	list, err := n.CRI.ListPodSandbox(n.T.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
+	env.Must(n.T, err)
 	var attempt uint32
 	for _, box := range list.Items {
 		if newest.id == "" || box.Metadata.Attempt > attempt {
@@ -206,38 +137,36 @@ func (n *node) sandbox(uid string) (newest sandbox) {
 		}
 	}
 	if newest.id == "" {
-		n.t.Fatalf("pod %s has no sandbox", uid)
+		n.T.Fatalf("pod %s has no sandbox", uid)
 	}
-	st, err := n.cri.PodSandboxStatus(n.t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: newest.id, Verbose: true})
+	st, err := n.CRI.PodSandboxStatus(n.T.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: newest.id, Verbose: true})
 	if err != nil {
 		return newest
 	}
 	var info struct{ Pid int }
-	if err := json.Unmarshal([]byte(st.Info["info"]), &info); err != nil {
-		n.t.Fatal(err)
-	}
+	env.Must(n.T, json.Unmarshal([]byte(st.Info["info"]), &info))
 	newest.pid = info.Pid
 	return newest
 }
 
 // unpacked is the place of a file in the layers, which is in one of them only.
 func (n *node) unpacked(path string) string {
-	n.t.Helper()
+	n.T.Helper()
 	found, err := filepath.Glob(n.layers(path))
 	if err != nil || len(found) != 1 {
-		n.t.Fatalf("%s is in the layers %v, %v", path, found, err)
+		n.T.Fatalf("%s is in the layers %v, %v, want one", path, found, err)
 	}
 	return found[0]
 }
 
 // layers are the places that a file may have in the layers, as a pattern.
 func (n *node) layers(path string) string {
-	return filepath.Join(n.ctrd.Root, "containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs", path)
+	return filepath.Join(n.Containerd.Root, "containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs", path)
 }
 
 // blob is the place of a blob.
 func (n *node) blob(digest string) string {
-	return filepath.Join(n.ctrd.Root, "containerd/io.containerd.content.v1.content/blobs", strings.ReplaceAll(digest, ":", "/"))
+	return filepath.Join(n.Containerd.Root, "containerd/io.containerd.content.v1.content/blobs", strings.ReplaceAll(digest, ":", "/"))
 }
 
 // store is a registry on loopback that can be away.
@@ -277,20 +206,12 @@ func (s *store) push(t *testing.T, repo string) image {
 	path := "opt/" + repo + "/sh"
 	layer := layerOf(t, path, program)
 	full, err := mutate.AppendLayers(base, layer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	ref, err := name.ParseReference(s.host+"/"+repo+":1", name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(ref, full); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
+	env.Must(t, remote.Write(ref, full))
 	digest, err := layer.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	return image{ref.String(), path, digest.String(), program, full}
 }
 
@@ -301,9 +222,7 @@ func (i image) archive(t *testing.T, file string) {
 	if err == nil {
 		err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), tarball.WriteToFile(file, tag, i.Image))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 }
 
 // base is the demo image and the program in it, read once.
@@ -361,21 +280,15 @@ func layerOf(t *testing.T, path string, program []byte) imagev1.Layer {
 		{Name: filepath.Dir(path) + "/link", Typeflag: tar.TypeLink, Linkname: path, Mode: 0o755},
 		{Name: "www/.wh.index.html", Typeflag: tar.TypeReg},
 	} {
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, w.WriteHeader(&h))
 		if h.Size > 0 {
 			if _, err := w.Write(program); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, w.Close())
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil }, tarball.WithCompressionLevel(gzip.BestSpeed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	return layer
 }

@@ -14,8 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/repair"
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestRepair damages the files of both kinds of containerd.
@@ -25,23 +26,21 @@ func TestRepair(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, two)
 			good := n.store.push(t, "good")
-			n.manifest("good", pod("good", good.name, "/"+good.path))
-			before := n.running("good").Status.ContainerStatuses[0]
-			run := func(what string, f func(t *testing.T, n *node)) {
-				t.Run(what, func(t *testing.T) {
-					n.t = t
+			n.Manifest("good", pod("good", good.name, "/"+good.path))
+			before := n.Running("good")["good"].Status.ContainerStatuses[0]
+			run := func(name string, f func(t *testing.T, n *node)) {
+				t.Run(name, func(t *testing.T) {
 					n.store.away.Store(false)
-					f(t, n)
+					f(t, &node{n.With(t), n.store})
 				})
 			}
 			run("layers, with no network", layers)
 			run("a wrong spec", wrongSpec)
 			run("blobs, from an archive", fromArchive)
 			run("blobs, from the registry", fromRegistry)
-			n.t = t
-			after := n.running("good").Status.ContainerStatuses[0]
+			after := n.Running("good")["good"].Status.ContainerStatuses[0]
 			if after.ContainerID != before.ContainerID || after.RestartCount != before.RestartCount {
-				t.Errorf("the pod of a good image was touched: %+v, was %+v", after, before)
+				t.Errorf("container of a good image = %+v, want %+v as before", after, before)
 			}
 			run("a dead sandbox that cannot be stopped", tornNetwork)
 			run("all at once, by a power cut", powerCut)
@@ -69,23 +68,21 @@ func layers(t *testing.T, n *node) {
 	}
 	n.store.away.Store(true)
 	for name, spoil := range damage {
-		if err := spoil(n.unpacked(pushed[name].path)); err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, spoil(n.unpacked(pushed[name].path)))
 	}
 	for name := range damage {
-		n.manifest(name, pod(name, pushed[name].name, "/"+pushed[name].path))
+		n.Manifest(name, pod(name, pushed[name].name, "/"+pushed[name].path))
 	}
-	n.running(names...)
+	n.Running(names...)
 	for name, img := range pushed {
 		n.event(repair.EventRepaired, img.name)
 		if got := shell(t, n, img); !bytes.Equal(got, img.program) {
-			t.Errorf("%s: the program has %d bytes, and should have %d", name, len(got), len(img.program))
+			t.Errorf("%s: the program has %d bytes, want those %d of the image", name, len(got), len(img.program))
 		}
 	}
 	n.event(repair.EventDamaged, pushed["empty"].name, "/opt/empty/sh is empty, and should have")
 	if text := n.conditions(); strings.Contains(text, "ImageDamaged") {
-		t.Errorf("all is repaired, and still told of: %s", text)
+		t.Errorf("/status = %s, want no ImageDamaged when all is repaired", text)
 	}
 	n.remove(names...)
 }
@@ -94,9 +91,7 @@ func layers(t *testing.T, n *node) {
 func shell(t *testing.T, n *node, img image) []byte {
 	t.Helper()
 	data, err := os.ReadFile(n.unpacked(img.path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	return data
 }
 
@@ -121,13 +116,11 @@ func wrongSpec(t *testing.T, n *node) {
 	n.pull(img.name)
 	id := n.id(img.name)
 	before, err := os.Stat(n.unpacked(img.path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.manifest("nothing", pod("nothing", img.name, "/opt/right/nothing"))
-	n.manifest("passwd", pod("passwd", img.name, "/etc/passwd"))
-	n.manifest("fails", strings.Replace(pod("fails", img.name, "/"+img.path), "trap", "nonsense; exit 127; trap", 1))
-	testenv.Poll(t, patience, func() error {
+	env.Must(t, err)
+	n.Manifest("nothing", pod("nothing", img.name, "/opt/right/nothing"))
+	n.Manifest("passwd", pod("passwd", img.name, "/etc/passwd"))
+	n.Manifest("fails", strings.Replace(pod("fails", img.name, "/"+img.path), "trap", "nonsense; exit 127; trap", 1))
+	wait.Until(t, "the pods to be tried again", func() error {
 		pods, err := n.Pods(t.Context())
 		if err != nil {
 			return err
@@ -140,21 +133,19 @@ func wrongSpec(t *testing.T, n *node) {
 		return nil
 	})
 	events, err := n.Get(t.Context(), "/events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	for line := range strings.SplitSeq(events, `"kind":"Event"`) {
 		if strings.Contains(line, img.name) && (strings.Contains(line, repair.EventDamaged) || strings.Contains(line, repair.EventRepaired)) {
-			t.Errorf("a wrong spec had an image repaired: %s", line)
+			t.Errorf("event %s, want none of the image for a wrong spec", line)
 		}
 	}
 	after, err := os.Stat(n.unpacked(img.path))
 	if err != nil || !os.SameFile(before, after) || n.id(img.name) != id {
-		t.Errorf("a whole image was touched: %v", err)
+		t.Errorf("image %s is %s now, %v, want the same image with the same files", id, n.id(img.name), err)
 	}
 	record, err := os.ReadFile(filepath.Join(n.Dir, "root", "images.checked"))
 	if err != nil || !bytes.Contains(record, []byte(id)) {
-		t.Errorf("image %s was not found whole: %s, %v", id, record, err)
+		t.Errorf("images found whole = %s, %v, want %s among them", record, err, id)
 	}
 	n.remove("nothing", "passwd", "fails")
 }
@@ -166,10 +157,8 @@ func waits(p *v1.Pod, reason string) bool {
 
 // spoilBoth leaves neither a layer nor the blob of which it could be made again.
 func (n *node) spoilBoth(img image, blob func(file string) error) {
-	n.t.Helper()
-	if err := errors.Join(os.Truncate(n.unpacked(img.path), 0), blob(n.blob(img.layer))); err != nil {
-		n.t.Fatal(err)
-	}
+	n.T.Helper()
+	env.Must(n.T, errors.Join(os.Truncate(n.unpacked(img.path), 0), blob(n.blob(img.layer))))
 }
 
 // fromArchive: an archive in its folder is used before the registry is asked for.
@@ -179,8 +168,8 @@ func fromArchive(t *testing.T, n *node) {
 	img.archive(t, filepath.Join(repair.ArchiveDir(filepath.Join(n.Dir, "root")), "saved.tar"))
 	n.store.away.Store(true)
 	n.spoilBoth(img, func(file string) error { return zeros(file, 100) }) // of the right length: only its digest tells
-	n.manifest("saved", pod("saved", img.name, "/"+img.path))
-	n.running("saved")
+	n.Manifest("saved", pod("saved", img.name, "/"+img.path))
+	n.Running("saved")
 	n.event(repair.EventRepaired, img.name)
 	n.remove("saved")
 }
@@ -191,20 +180,18 @@ func fromRegistry(t *testing.T, n *node) {
 	n.pull(img.name)
 	n.store.away.Store(true)
 	n.spoilBoth(img, os.Remove)
-	n.manifest("fetched", pod("fetched", img.name, "/"+img.path))
+	n.Manifest("fetched", pod("fetched", img.name, "/"+img.path))
 	n.event(repair.EventDamaged, img.name, "could not be repaired", "503", "docker save "+img.name, "image-archives")
 	if text := n.conditions(); !strings.Contains(text, "ImageDamaged") {
-		t.Errorf("the agent does not say that an image is damaged: %s", text)
+		t.Errorf("/status = %s, want ImageDamaged", text)
 	}
 	if n.id(img.name) == "" {
-		t.Error("the image was removed while there was no other")
+		t.Errorf("image %s was removed, want it kept while there is no other", img.name)
 	}
 	n.store.away.Store(false)
 	// Whoever restarts the agent does not want to wait for the next try.
-	if err := errors.Join(n.Stop(t.Context()), n.Start(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	testenv.Poll(t, patience, func() error {
+	env.Must(t, errors.Join(n.Stop(t.Context()), n.Start(t.Context())))
+	wait.Until(t, "the layer to be repaired", func() error {
 		found, err := filepath.Glob(n.layers(img.path))
 		if err != nil || len(found) != 1 {
 			return fmt.Errorf("the program is in the layers %v, %v", found, err)
@@ -214,9 +201,9 @@ func fromRegistry(t *testing.T, n *node) {
 		}
 		return nil
 	})
-	n.running("fetched")
+	n.Running("fetched")
 	if text := n.conditions(); strings.Contains(text, "ImageDamaged") {
-		t.Errorf("all is repaired, and still told of: %s", text)
+		t.Errorf("/status = %s, want no ImageDamaged when all is repaired", text)
 	}
 	n.remove("fetched")
 }
@@ -229,26 +216,22 @@ func powerCut(t *testing.T, n *node) {
 	for i := range 3 {
 		last = n.store.push(t, fmt.Sprintf("cut%d", i))
 		names = append(names, fmt.Sprintf("cut%d", i))
-		n.manifest(names[i+1], pod(names[i+1], last.name, "/"+last.path))
+		n.Manifest(names[i+1], pod(names[i+1], last.name, "/"+last.path))
 	}
-	n.running(names...)
+	n.Running(names...)
 	n.store.away.Store(true)
-	if err := errors.Join(n.Kill9(t.Context()), n.ctrd.PowerOff(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	root := filepath.Join(n.ctrd.Root, "containerd")
+	env.Must(t, errors.Join(n.Kill9(t.Context()), n.Containerd.PowerOff(t.Context())))
+	root := filepath.Join(n.Containerd.Root, "containerd")
 	seeds, err := filepath.Glob(filepath.Join(root, "io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/data/seed")) // in the lowest layer
 	if err != nil || len(seeds) == 0 {
-		t.Fatal(seeds, err)
+		t.Fatalf("seeds in the lowest layer = %v, %v, want one or more", seeds, err)
 	}
 	for _, path := range append([]string{n.unpacked("pause"), n.unpacked(last.path)}, seeds...) {
-		if err := os.Truncate(path, 0); err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, os.Truncate(path, 0))
 	}
 	written, err := filepath.Glob(filepath.Join(root, "io.containerd.*cri*/containers/*/status"))
 	if err != nil || len(written) < len(names) {
-		t.Fatalf("%d containers are on the disk: %v", len(written), err)
+		t.Fatalf("%d containers are on the disk, %v, want %d or more", len(written), err, len(names))
 	}
 	for i, file := range written {
 		if i%2 == 0 {
@@ -264,24 +247,22 @@ func powerCut(t *testing.T, n *node) {
 	if err := os.WriteFile(record, []byte(`{"boot":"another"}`), 0o600); err != nil { // it is the same machine after all
 		t.Fatal(err)
 	}
-	if err := errors.Join(n.ctrd.PowerOn(t.Context()), n.Start(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	n.running(names...)
+	env.Must(t, errors.Join(n.Containerd.PowerOn(t.Context()), n.Start(t.Context())))
+	n.Running(names...)
 	n.event(repair.EventRepaired, images.Pause)
 	n.event(repair.EventRepaired, last.name)
 	if !slices.ContainsFunc(seeds, func(file string) bool {
 		data, err := os.ReadFile(file)
 		return err == nil && string(data) == "from the image\n"
 	}) {
-		t.Error("the lowest layer was not put right")
+		t.Errorf("no file of %v has its content, want the lowest layer repaired", seeds)
 	}
 }
 
 // tornNetwork: what the network's plugins remember of a dead sandbox is torn, and the runtime cannot stop it; the pod gets another.
 func tornNetwork(t *testing.T, n *node) {
-	n.manifest("torn", pod("torn", images.Demo, "sh"))
-	uid := string(n.running("torn").UID)
+	n.Manifest("torn", pod("torn", images.Demo, "sh"))
+	uid := string(n.Running("torn")["torn"].UID)
 	box := n.sandbox(uid)
 	files, err := filepath.Glob("/var/lib/cni/results/*" + box.id + "*")
 	if err != nil || len(files) == 0 {
@@ -292,9 +273,7 @@ func tornNetwork(t *testing.T, n *node) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Truncate(file, int64(len(whole)/2)); err != nil {
-			t.Fatal(err)
-		}
+		env.Must(t, os.Truncate(file, int64(len(whole)/2)))
 		t.Cleanup(func() { // whose file it is, is in its content
 			if _, err := os.Stat(file); err == nil {
 				err = os.WriteFile(file, whole, 0o600)
@@ -304,17 +283,15 @@ func tornNetwork(t *testing.T, n *node) {
 			}
 		})
 	}
-	if err := syscall.Kill(box.pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	testenv.Poll(t, patience, func() error {
+	env.Must(t, syscall.Kill(box.pid, syscall.SIGKILL))
+	wait.Until(t, "the pod to get another sandbox", func() error {
 		if now := n.sandbox(uid); now.id == box.id || !now.ready {
 			return fmt.Errorf("the newest sandbox is %+v", now)
 		}
 		return nil
 	})
-	if n.ctrd.Major == 1 { // the plugins' library in later ones puts up with it
+	if n.Containerd.Major == 1 { // the plugins' library in later ones puts up with it
 		n.event("FailedKillPod", "The dead sandbox cannot be stopped, and the pod gets another one")
 	}
-	n.running("torn")
+	n.Running("torn")
 }
