@@ -322,7 +322,8 @@ func TestServerTLSOfTheHub(t *testing.T) {
 	a := newTestAuthority(t, newFakeSecrets(), newClock())
 	config := a.ServerTLS(tls.RequireAndVerifyClientCert)
 	if config.ClientAuth != tls.RequireAndVerifyClientCert || !config.ClientCAs.Equal(a.Pool()) || config.MinVersion != tls.VersionTLS12 {
-		t.Errorf("ClientAuth %v, MinVersion %x, or the pool is not what the hub needs", config.ClientAuth, config.MinVersion)
+		t.Errorf("ClientAuth %v, MinVersion %x; want %v, %x and the CA's pool", config.ClientAuth, config.MinVersion,
+			tls.RequireAndVerifyClientCert, tls.VersionTLS12)
 	}
 	before, err := config.GetCertificate(nil)
 	if err != nil {

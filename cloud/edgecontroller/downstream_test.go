@@ -229,9 +229,9 @@ func fleet(w *world, nodes, pods int) {
 	}
 }
 
-// TestMemory: what the caches and their indices need for 5,000 idle nodes with three pods each.
+// TestMemory: what the caches and their indices need for 1,000 idle nodes with three pods each.
 func TestMemory(t *testing.T) {
-	const nodes, budget = 5000, 20 << 10
+	const nodes, budget = 1000, 20 << 10
 	w := newWorld(t)
 	var before, after runtime.MemStats
 	runtime.GC()

@@ -484,7 +484,8 @@ func TestDeletePod(t *testing.T) {
 				answer := w.ask("e1", "delete", "ns/pod/a", `{"preconditions":{"uid":"u"}}`)
 				status, _ := failure(t, answer)
 				if (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || deletes < len(tc.deletes) {
-					t.Errorf("after %d tries: %s, want %d tries and code %d", deletes, answer.Content, len(tc.deletes), tc.code)
+					t.Errorf("after %d tries: %s, want %d tries and code %d", deletes, answer.Content,
+						len(tc.deletes), tc.code)
 				}
 			})
 		})

@@ -81,7 +81,8 @@ func TestKubeConfig(t *testing.T) {
 				t.Errorf("client configuration mismatch (-want +got):\n%s", diff)
 			}
 			if rc.QPS != 50 || rc.Burst != 100 || rc.UserAgent != "cloudcore/"+version.Version() {
-				t.Errorf("qps %v, burst %d, agent %q; want 50, 100, %q", rc.QPS, rc.Burst, rc.UserAgent, "cloudcore/"+version.Version())
+				t.Errorf("qps %v, burst %d, agent %q; want 50, 100, %q", rc.QPS, rc.Burst, rc.UserAgent,
+					"cloudcore/"+version.Version())
 			}
 		})
 	}
@@ -175,7 +176,8 @@ func TestAsRuled(t *testing.T) {
 					t.Errorf("%v, want %v", err, tc.err)
 				}
 				if got := time.Since(began); got != tc.waited || told != asked-1 {
-					t.Errorf("asked %d times in %v, told %d times; want %v, and told each time but the last", asked, got, told, tc.waited)
+					t.Errorf("asked %d times in %v, told %d times; want %v, and told each time but the last", asked, got,
+						told, tc.waited)
 				}
 			})
 		})

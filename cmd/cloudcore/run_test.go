@@ -203,7 +203,8 @@ func TestServe(t *testing.T) {
 		}
 		var closed *wire.Closed
 		if !errors.As(err, &closed) || closed.Code != wire.CloseGoingAway || closed.Reason != "cloudcore stops" {
-			t.Errorf("over %s the edge was told %v, want code %d and that cloudcore stops", link.Protocol(), err, wire.CloseGoingAway)
+			t.Errorf("over %s the edge was told %v, want code %d and that cloudcore stops", link.Protocol(), err,
+				wire.CloseGoingAway)
 		}
 	}
 	if err := wait.Receive(t, "the end of cloudcore", result); err != nil {
