@@ -12,41 +12,43 @@ import (
 
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestTheirEdge: KubeEdge's edgecore is a node of our cloudcore.
 func TestTheirEdge(t *testing.T) {
 	each(t, func(t *testing.T, version string) {
-		s := newSite(t, version)
-		c, token := s.startCloud(nil)
-		edge := s.joinTheirs(token, c.Link, c.Bootstrap)
-		s.until("the node is Ready", s.nodeReady)
-		s.life()
+		f := newFixture(t, version)
+		c, token := f.startCloud(nil)
+		edge := f.joinTheirs(token, c.Link, c.Bootstrap)
+		wait.Until(f.t, "the node is Ready", f.nodeReady)
+		f.life()
 
-		s.restarts(
+		f.restarts(
 			func() error { return errors.Join(c.Kill9(t.Context()), c.Start(t.Context())) },
 			func() error { return errors.Join(edge.Kill9(t.Context()), edge.Start()) },
 		)
-		s.end()
+		f.end()
 	})
 }
 
 // TestTheirCloud: our edgecore is a node of KubeEdge's cloudcore.
 func TestTheirCloud(t *testing.T) {
 	each(t, func(t *testing.T, version string) {
-		s := newSite(t, version)
-		c, token := s.startTheirCloud()
-		edge := testenv.StartAgent(t, s.ctrd, agent.Options{
+		f := newFixture(t, version)
+		c, token := f.startTheirCloud()
+		edge := testenv.StartAgent(t, f.ctrd, agent.Options{
 			Binary: built.Edge, NodeName: node, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 			EdgeHub: map[string]any{
 				"enable": true, "token": token, "httpServer": "https://127.0.0.1:" + strconv.Itoa(c.Bootstrap),
 				"websocket": map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(c.Link)},
 			},
 		})
-		s.until("the node is Ready", s.nodeReady)
-		s.life()
+		wait.Until(f.t, "the node is Ready", f.nodeReady)
+		f.life()
 
-		s.restarts(
+		f.restarts(
 			func() error {
 				if err := c.Stop(t.Context()); err != nil {
 					return err
@@ -56,64 +58,64 @@ func TestTheirCloud(t *testing.T) {
 			},
 			func() error { return errors.Join(edge.Kill9(t.Context()), edge.Start(t.Context())) },
 		)
-		s.end()
+		f.end()
 	})
 }
 
 // TestCloudFirst: cloudcore takes the place of KubeEdge's, and the edges and their pods go on without a new certificate.
 func TestCloudFirst(t *testing.T) {
 	each(t, func(t *testing.T, version string) {
-		s := newSite(t, version)
-		before, token := s.startTheirCloud()
-		s.joinTheirs(token, before.Link, before.Bootstrap)
-		s.until("the node is Ready", s.nodeReady)
-		s.apply(full("web"))
-		s.until("the pod is ready", s.is("web", true))
-		run := s.containers()
-		s.must(before.Stop(t.Context()))
+		f := newFixture(t, version)
+		before, token := f.startTheirCloud()
+		f.joinTheirs(token, before.Link, before.Bootstrap)
+		wait.Until(f.t, "the node is Ready", f.nodeReady)
+		f.apply(full("web"))
+		wait.Until(f.t, "the pod is ready", f.is("web", true))
+		run := f.containers()
+		env.Must(f.t, before.Stop(t.Context()))
 
 		at := func(port int) map[string]any {
 			return map[string]any{"enable": true, "address": "127.0.0.1", "port": port}
 		}
 		// The certificate of 1.12 names no node.
-		s.startCloud(map[string]any{"websocket": at(before.Link), "https": at(before.Bootstrap), "legacyCertificates": version == "1.12"})
-		s.must(s.sees("web", "touch /scratch/unready", "")())
-		s.until("a status arrives", s.is("web", false))
-		s.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: second}}`)
-		s.until("a change arrives", s.sees("web", "cat /conf/key", "second"))
-		if now := s.containers(); !maps.Equal(run, now) {
+		f.startCloud(map[string]any{"websocket": at(before.Link), "https": at(before.Bootstrap), "legacyCertificates": version == "1.12"})
+		env.Must(f.t, f.sees("web", "touch /scratch/unready", "")())
+		wait.Until(f.t, "a status arrives", f.is("web", false))
+		f.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: second}}`)
+		wait.Until(f.t, "a change arrives", f.sees("web", "cat /conf/key", "second"))
+		if now := f.containers(); !maps.Equal(run, now) {
 			t.Errorf("containers %v, before %v", now, run)
 		}
-		s.end()
+		f.end()
 	})
 }
 
 // life is a pod's until it runs and has seen a change.
-func (s *site) life() {
-	s.t.Helper()
-	s.apply(full("web"))
-	s.until("the pod is ready", s.is("web", true))
-	s.must(s.sees("web", `cat /conf/key /sec/key; echo " $FROM"; test -s /var/run/secrets/kubernetes.io/serviceaccount/token`, "firsthidden first")())
-	s.must(s.sees("web", "touch /scratch/unready", "")())
-	s.until("it is not ready any more", s.is("web", false))
-	s.must(s.sees("web", "rm /scratch/unready", "")())
-	s.until("it is ready again", s.is("web", true))
-	s.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: second}}`)
-	s.until("the change of a configmap arrives", s.sees("web", "cat /conf/key", "second"))
-	lease, err := s.api.CoordinationV1().Leases("kube-node-lease").Get(s.t.Context(), node, metav1.GetOptions{})
-	s.must(err)
-	s.until("the lease is renewed", func() error {
-		now, err := s.api.CoordinationV1().Leases("kube-node-lease").Get(s.t.Context(), node, metav1.GetOptions{})
+func (f *fixture) life() {
+	f.t.Helper()
+	f.apply(full("web"))
+	wait.Until(f.t, "the pod is ready", f.is("web", true))
+	env.Must(f.t, f.sees("web", `cat /conf/key /sec/key; echo " $FROM"; test -s /var/run/secrets/kubernetes.io/serviceaccount/token`, "firsthidden first")())
+	env.Must(f.t, f.sees("web", "touch /scratch/unready", "")())
+	wait.Until(f.t, "it is not ready any more", f.is("web", false))
+	env.Must(f.t, f.sees("web", "rm /scratch/unready", "")())
+	wait.Until(f.t, "it is ready again", f.is("web", true))
+	f.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: second}}`)
+	wait.Until(f.t, "the change of a configmap arrives", f.sees("web", "cat /conf/key", "second"))
+	lease, err := f.api.CoordinationV1().Leases("kube-node-lease").Get(f.t.Context(), node, metav1.GetOptions{})
+	env.Must(f.t, err)
+	wait.Until(f.t, "the lease is renewed", func() error {
+		now, err := f.api.CoordinationV1().Leases("kube-node-lease").Get(f.t.Context(), node, metav1.GetOptions{})
 		if err == nil && !now.Spec.RenewTime.After(lease.Spec.RenewTime.Time) {
 			err = fmt.Errorf("it is of %v", now.Spec.RenewTime)
 		}
 		return err
 	})
-	if s.version == "1.12" {
+	if f.version == "1.12" {
 		return // neither its edge nor its cloud has events
 	}
-	s.until("events arrive", func() error {
-		events, err := s.api.CoreV1().Events("default").List(s.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
+	wait.Until(f.t, "events arrive", func() error {
+		events, err := f.api.CoreV1().Events("default").List(f.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
 		if err != nil {
 			return err
 		}
@@ -129,27 +131,27 @@ func (s *site) life() {
 }
 
 // restarts ends either program and starts it again: what the other says arrives, and no container is touched.
-func (s *site) restarts(cloud, edge func() error) {
-	s.t.Helper()
-	before := s.containers()
-	s.must(cloud())
-	s.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: third}}`)
-	s.until("after cloudcore ended, a change arrives", s.sees("web", "cat /conf/key", "third"))
-	s.must(edge())
-	s.must(s.sees("web", "touch /scratch/unready", "")())
-	s.until("after edgecore ended, a status arrives", s.is("web", false))
-	if after := s.containers(); !maps.Equal(before, after) {
-		s.t.Errorf("containers %v, before %v", after, before)
+func (f *fixture) restarts(cloud, edge func() error) {
+	f.t.Helper()
+	before := f.containers()
+	env.Must(f.t, cloud())
+	f.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: third}}`)
+	wait.Until(f.t, "after cloudcore ended, a change arrives", f.sees("web", "cat /conf/key", "third"))
+	env.Must(f.t, edge())
+	env.Must(f.t, f.sees("web", "touch /scratch/unready", "")())
+	wait.Until(f.t, "after edgecore ended, a status arrives", f.is("web", false))
+	if after := f.containers(); !maps.Equal(before, after) {
+		f.t.Errorf("containers %v, before %v", after, before)
 	}
 }
 
 // end deletes the pod, and waits until it is gone in the API and on the node.
-func (s *site) end() {
-	s.t.Helper()
-	s.must(s.api.CoreV1().Pods("default").Delete(s.t.Context(), "web", metav1.DeleteOptions{}))
-	s.until("the deleted pod is gone", s.gone("web"))
-	s.until("its container is gone", func() error {
-		if left := s.containers(); len(left) != 0 {
+func (f *fixture) end() {
+	f.t.Helper()
+	env.Must(f.t, f.api.CoreV1().Pods("default").Delete(f.t.Context(), "web", metav1.DeleteOptions{}))
+	f.gone("web")
+	wait.Until(f.t, "its container is gone", func() error {
+		if left := f.containers(); len(left) != 0 {
 			return fmt.Errorf("containers %v", left)
 		}
 		return nil
