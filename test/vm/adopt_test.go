@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
@@ -73,7 +73,7 @@ func (d *device) becomeKubeEdge() (files string) {
 // inForce waits until systemd has a unit of that name from there, which runs and is enabled.
 func (d *device) inForce(unit string) {
 	d.t.Helper()
-	testenv.Poll(d.t, patience, func() error {
+	wait.Until(d.t, "systemd to have "+unit+" in force", func() error {
 		got := strings.Fields(d.sh("for p in FragmentPath ActiveState UnitFileState NeedDaemonReload; do systemctl show -P $p edgecore; done"))
 		if len(got) != 4 || !strings.HasSuffix(got[0], unit) || got[1] != "active" || got[2] != "enabled" || got[3] != "no" {
 			return fmt.Errorf("systemd has %v, want %s, active and enabled", got, unit)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
@@ -30,7 +30,7 @@ func TestClock(t *testing.T) {
 		what := "the clock was set to " + date
 		d.sh("date -s " + date)
 		told++
-		testenv.Poll(t, patience, func() error {
+		wait.Until(t, "the agent to notice the clock", func() error {
 			if n := d.sh("journalctl --no-pager -u edgecore | grep -c 'The clock was set' || true"); n != fmt.Sprint(told) {
 				return fmt.Errorf("%s: the agent noticed %s times, want %d", what, n, told)
 			}

@@ -10,8 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/peer"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // rows is what a store has of objects that a cloud sends.
@@ -48,7 +48,7 @@ func parseRows(text string) (rows, error) {
 func (l *loaded) store(what string) rows {
 	l.t.Helper()
 	var r rows
-	testenv.Poll(l.t, patience, func() error {
+	wait.Until(l.t, what+": the store", func() error {
 		out, err := l.Run(l.t.Context(), "sqlite3", "-readonly", storeFile, "PRAGMA integrity_check;", rowsQuery)
 		if err != nil {
 			return err
@@ -70,7 +70,7 @@ func (l *loaded) store(what string) rows {
 func (l *loaded) allRun(what string, r rows, journal peer.Journal) map[string]*v1.Pod {
 	l.t.Helper()
 	var pods map[string]*v1.Pod
-	testenv.Poll(l.t, patience, func() error {
+	wait.Until(l.t, what+": all pods to run", func() error {
 		var err error
 		if pods, err = l.pods(); err != nil {
 			return err
@@ -165,7 +165,7 @@ func (l *loaded) settings(what string, pods map[string]*v1.Pod) {
 			continue
 		}
 		began := time.Now()
-		testenv.Poll(l.t, patience, func() error {
+		wait.Until(l.t, what+": the settings in a pod", func() error {
 			out, err := l.Shell(l.t.Context(), fmt.Sprintf(`sqlite3 -readonly %s "SELECT json_extract(value, '$.data.%s') FROM meta WHERE key='default/configmap/%s'" | tr -d '\n' | md5sum
 tr -d '\n' < /var/lib/kubelet/pods/%s/volumes/kubernetes.io~configmap/%s/%s | md5sum`, storeFile, peer.Value, peer.Settings, p.UID, peer.Settings, peer.Value))
 			if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/peer"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
@@ -122,7 +123,7 @@ func unsynced(i int) string { return fmt.Sprintf("/var/lib/unsynced-%d", i) }
 func (l *loaded) inStep(what string) {
 	l.t.Helper()
 	began := time.Now()
-	testenv.Poll(l.t, patience, func() error {
+	wait.Until(l.t, what+": the cloud and the device to be in step", func() error {
 		if !l.cloud.Connected() {
 			return fmt.Errorf("%s: there is no link", what)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
@@ -42,9 +42,6 @@ modules:
 }
 
 const storeFile = "/var/lib/edgecore/edgecore.db"
-
-// patience bounds each wait for pods; a machine under emulation is slow.
-const patience = 12 * time.Minute
 
 // What an administrator writes on a device: Debian's own containerd, with systemd making the cgroups.
 var runtimeFiles = map[string]string{
@@ -192,7 +189,7 @@ func (d *device) running(what string, restarts int32, keep func(id string) bool)
 	d.t.Helper()
 	began := time.Now()
 	var pods map[string]*v1.Pod
-	testenv.Poll(d.t, patience, func() error {
+	wait.Until(d.t, what+": the pods", func() error {
 		out, err := d.Run(d.t.Context(), "busybox", "wget", "-q", "-O", "-", "http://127.0.0.1:10255/pods")
 		if err != nil {
 			return err
@@ -302,7 +299,7 @@ func TestDevice(t *testing.T) {
 
 	pid := d.sh("systemctl show -P MainPID edgecore")
 	d.sh("systemctl kill -s KILL edgecore")
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "edgecore to be started again", func() error {
 		if now := d.sh("systemctl show -P MainPID edgecore"); now == "0" || now == pid {
 			return errors.New("edgecore was killed and is not started again")
 		}
@@ -333,7 +330,7 @@ func TestDevice(t *testing.T) {
 	// What is no longer wanted goes, with its cgroup.
 	gone := slice(back["guaranteed-edge"])
 	d.sh("rm /etc/edgecore/manifests/guaranteed.yaml")
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "the cgroup of a removed pod to be gone", func() error {
 		if out, err := d.Run(t.Context(), "test", "!", "-e", gone); err != nil {
 			return fmt.Errorf("%s is still there: %w %s", gone, err, out)
 		}

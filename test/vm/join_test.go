@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
@@ -56,14 +56,14 @@ func TestJoin(t *testing.T) {
 // serves waits until the service runs and says what it is.
 func (d *device) serves() {
 	d.t.Helper()
-	testenv.Poll(d.t, patience, func() error { // after a boot it may still be on its way
+	wait.Until(d.t, "the service to run", func() error { // after a boot it may still be on its way
 		out, err := d.Shell(d.t.Context(), "systemctl is-enabled edgecore; systemctl is-active edgecore || true")
 		if err == nil && strings.TrimSpace(out) != "enabled\nactive" {
 			err = fmt.Errorf("the service is %q", out)
 		}
 		return err
 	})
-	testenv.Poll(d.t, patience, func() error {
+	wait.Until(d.t, "edgecore status to name the node", func() error {
 		out, err := d.Shell(d.t.Context(), "edgecore status || test $? = 1")
 		if err == nil && (!strings.Contains(out, "Node:      edge\n") || !strings.Contains(out, "Cloud:     not connected")) {
 			err = fmt.Errorf("status says %s", out)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
@@ -26,7 +26,7 @@ func TestShutdown(t *testing.T) {
 		t.Errorf("state %q", state)
 	}
 	d.running("with a grace period", 0, same)
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "edgecore to hold a lock on the shutdown", func() error {
 		if out := d.sh("systemd-inhibit --list --no-pager | grep edgecore || true"); !strings.Contains(out, "shutdown") || !strings.Contains(out, "delay") {
 			return fmt.Errorf("no lock is held: %q", out)
 		}
@@ -39,7 +39,7 @@ func TestShutdown(t *testing.T) {
 
 	before := d.sh("systemctl show -P MainPID edgecore")
 	d.sh("kill -STOP " + before)
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "edgecore to be started again", func() error {
 		if now := d.sh("systemctl show -P MainPID edgecore"); now == "0" || now == before {
 			return errors.New("edgecore is stuck and is not started again")
 		}

@@ -12,7 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
@@ -27,7 +27,7 @@ func (d *device) all(what string, n int, same map[string]*v1.Pod) map[string]*v1
 	d.t.Helper()
 	began := time.Now()
 	var pods map[string]*v1.Pod
-	testenv.Poll(d.t, patience, func() error {
+	wait.Until(d.t, what+": the pods to run", func() error {
 		var err error
 		if pods, err = d.pods(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -60,7 +60,7 @@ func (d *device) all(what string, n int, same map[string]*v1.Pod) map[string]*v1
 // status waits until `edgecore status` says what is wanted.
 func (d *device) status(what, want string) {
 	d.t.Helper()
-	testenv.Poll(d.t, patience, func() error {
+	wait.Until(d.t, what+": the status", func() error {
 		if out := d.sh("edgecore status 2>&1 || true"); !regexp.MustCompile(want).MatchString(out) {
 			return fmt.Errorf("%s: status does not say %q:\n%s", what, want, out)
 		}

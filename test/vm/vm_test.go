@@ -1,6 +1,7 @@
 package vm_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,12 @@ import (
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
-func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(daemon.SlowdownEnv) == "" {
+		os.Setenv(daemon.SlowdownEnv, "4") // the limit of a wait: a machine under emulation is slow
+	}
+	leak.VerifyTestMain(m)
+}
 
 // boot makes a machine and switches it on; it goes when the test ends.
 func boot(t *testing.T, opts vm.Options) *vm.VM {
