@@ -21,8 +21,8 @@ import (
 // grace is the grace period of the pods with sidecars, in seconds.
 const grace = 3600
 
-// sidecars is a pod of two sidecars and a container with a hook, which all end at once when they are told to. Its grace period
-// is longer than any wait.
+// sidecars is a pod of two sidecars and a container with a hook, which all end at once when they are told to. Its grace
+// period is longer than any wait.
 func sidecars(uid types.UID) *v1.Pod {
 	container := func(name string) v1.Container {
 		return v1.Container{Name: name, Image: images.Demo, Command: []string{
@@ -58,8 +58,8 @@ func obedient(t testing.TB, n *node, pod *v1.Pod) *observed.Pod {
 	return obs
 }
 
-// sidecarsEnd: a pod with sidecars and a hook ends in order, and waits for no grace period when its containers do as they are
-// told. How long that takes is measured by BenchmarkSidecarsEnd.
+// sidecarsEnd: a pod with sidecars and a hook ends in order, and waits for no grace period when its containers do as they
+// are told. BenchmarkSidecarsEnd measures how long that takes.
 func sidecarsEnd(t *testing.T, n *node) {
 	pod := sidecars("sidecars-uid")
 	obs := obedient(t, n, pod)
@@ -70,8 +70,8 @@ func sidecarsEnd(t *testing.T, n *node) {
 	n.end(pod)
 }
 
-// BenchmarkSidecarsEnd measures how long a pod with sidecars and a hook takes to end, beside the bare calls for it, which are
-// made for a twin.
+// BenchmarkSidecarsEnd measures how long a pod with sidecars and a hook takes to end, beside the bare calls for it, which
+// are made for a twin.
 func BenchmarkSidecarsEnd(b *testing.B) {
 	n := newNode(b)
 	var ours, bare time.Duration
@@ -128,7 +128,10 @@ func bareEnd(t testing.TB, n *node, pod *v1.Pod) time.Duration {
 	})
 	errs := []error{hook}
 	for _, name := range []string{"main", "second", "first"} {
-		_, err := n.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: obs.Container(name).ID, Timeout: grace})
+		_, err := n.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{
+			ContainerId: obs.Container(name).ID,
+			Timeout:     grace,
+		})
 		errs = append(errs, err)
 	}
 	_, err := n.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: obs.Sandbox().ID})

@@ -43,7 +43,8 @@ func (b *bench) probes(ctx context.Context) (err error) {
 	if err := b.agent.Start(ctx); err != nil {
 		return err
 	}
-	if err := b.agent.WriteManifest("pods.yaml", probedManifest(strings.TrimPrefix(server.URL, "http://127.0.0.1:"))); err != nil {
+	port := strings.TrimPrefix(server.URL, "http://127.0.0.1:")
+	if err := b.agent.WriteManifest("pods.yaml", probedManifest(port)); err != nil {
 		return err
 	}
 	err = b.until(ctx, func(pods map[string]*v1.Pod) bool { return len(pods) == probedPods && allReady(pods) })
@@ -72,7 +73,8 @@ func (b *bench) probes(ctx context.Context) (err error) {
 	}
 	share := 100 * (after - before).Seconds() / took
 	// A probe that is late on a busy machine is not made up for.
-	b.row("CPU of 100 HTTP probes a second, % of a core", fmt.Sprintf("%.2f (at %.0f a second)", share*100/rate, rate), "", "", "<= 3")
+	value := fmt.Sprintf("%.2f (at %.0f a second)", share*100/rate, rate)
+	b.row("CPU of 100 HTTP probes a second, % of a core", value, "", "", "<= 3")
 	return b.clear(ctx, 0)
 }
 
@@ -83,7 +85,8 @@ func probedManifest(port string) string {
 	for p := range probedPods {
 		var list []string
 		for c := range probedContainers {
-			list = append(list, fmt.Sprintf("{name: c%d, image: %q, readinessProbe: %s, livenessProbe: %s}", c, images.NonRoot, probe, probe))
+			list = append(list, fmt.Sprintf("{name: c%d, image: %q, readinessProbe: %s, livenessProbe: %s}",
+				c, images.NonRoot, probe, probe))
 		}
 		docs = append(docs, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: probed-%d}, "+
 			"spec: {terminationGracePeriodSeconds: 1, containers: [%s]}}\n", p, strings.Join(list, ", ")))
@@ -110,7 +113,8 @@ func (b *bench) adopt(ctx context.Context, pods int) error {
 		}
 		took = append(took, time.Since(began))
 	}
-	b.row(fmt.Sprintf("agent killed and started again -> %d pods adopted, median of %d", pods, rounds), seconds(median(took)), "", "", "<= 1 s")
+	what := fmt.Sprintf("agent killed and started again -> %d pods adopted, median of %d", pods, rounds)
+	b.row(what, seconds(median(took)), "", "", "<= 1 s")
 	return nil
 }
 

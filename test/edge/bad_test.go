@@ -28,7 +28,8 @@ func TestBadInput(t *testing.T) {
 	n.Manifest("config", env.Pod("config", env.Forever)+"    envFrom: [{configMapRef: {name: missing}}]\n")
 	n.Manifest("volume", env.Pod("volume", env.Forever, "  volumes: [{name: v, configMap: {name: missing}}]"))
 	n.Manifest("pvc", env.Pod("pvc", env.Forever, "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]"))
-	n.Manifest("iscsi", env.Pod("iscsi", env.Forever, "  volumes: [{name: data, iscsi: {targetPortal: 10.0.0.1, iqn: iqn.2001-04.com.example, lun: 0}}]"))
+	n.Manifest("iscsi", env.Pod("iscsi", env.Forever,
+		"  volumes: [{name: data, iscsi: {targetPortal: 10.0.0.1, iqn: iqn.2001-04.com.example, lun: 0}}]"))
 	n.Manifest("big", env.Pod("big", env.Forever)+"    resources: {requests: {memory: 900Gi}}\n")
 	n.Manifest("command", strings.Replace(env.Pod("command", env.Forever), "[sh, -c,", "[/no/such/program,", 1))
 	n.Manifest("root", env.Pod("root", env.Forever)+"    securityContext: {runAsNonRoot: true}\n")
@@ -38,7 +39,8 @@ func TestBadInput(t *testing.T) {
 	n.Until("pull backs off", waiting("pull", "ImagePullBackOff", `Back-off pulling image "127.0.0.1:1/absent:1"`))
 	n.Until("missing configmap", waiting("config", "CreateContainerConfigError", `configmap "missing" not found`))
 	n.Until("no such program", waiting("command", "CrashLoopBackOff", ""))
-	n.Until("runs as root", waiting("root", "CreateContainerConfigError", "container has runAsNonRoot and image will run as root"))
+	n.Until("runs as root",
+		waiting("root", "CreateContainerConfigError", "container has runAsNonRoot and image will run as root"))
 	n.Until("too big", func(pods map[string]*v1.Pod) error {
 		if p := pods["big"]; p == nil || p.Status.Phase != v1.PodFailed || p.Status.Reason != "OutOfmemory" || !strings.Contains(p.Status.Message, "Node didn't have enough resource: memory") {
 			return fmt.Errorf("pod big is %+v, want Failed with OutOfmemory", p)

@@ -70,7 +70,9 @@ func TestCSIOverKills(t *testing.T) {
 	c := &p.Spec.Containers[0]
 	c.Env, c.VolumeMounts = nil, []v1.VolumeMount{{Name: "f", MountPath: "/f"}}
 	c.VolumeDevices = []v1.VolumeDevice{{Name: "d", DevicePath: "/dev/xvd"}}
-	c.Command = []string{"sh", "-c", "echo again >>/f/log; test -b /dev/xvd && echo found $(grep -c again /f/log); " + env.Forever}
+	c.Command = []string{
+		"sh", "-c", "echo again >>/f/log; test -b /dev/xvd && echo found $(grep -c again /f/log); " + env.Forever,
+	}
 	called := func(method string) func() error {
 		before := len(d.Calls(t, method))
 		return func() error {

@@ -45,7 +45,8 @@ func TestDevices(t *testing.T) {
 	}, "x", "y")
 	n.Running("a")
 	n.Manifest("b", env.Pod("b", script)+ask(2))
-	n.Until("one device is left", rejected("b", "UnexpectedAdmissionError", "Allocate failed due to requested number of devices unavailable for example.com/edge. Requested: 2, Available: 1, which is unexpected"))
+	n.Until("one device is left", rejected("b", "UnexpectedAdmissionError", "Allocate failed due to "+
+		"requested number of devices unavailable for example.com/edge. Requested: 2, Available: 1, which is unexpected"))
 	n.Manifest("b", env.Pod("b", script)+ask(1))
 	pods := n.Running("a", "b")
 	n.saysUntil(pods["a"], "has x x y")

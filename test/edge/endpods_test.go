@@ -21,11 +21,13 @@ func TestEndPods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, env.NodeOptions{})
 	shared := t.TempDir()
-	keeps := env.Pod("keeps", "echo x >>/data/starts; "+env.Forever, "  volumes: [{name: data, emptyDir: {}}, {name: memory, emptyDir: {medium: Memory}}, {name: shared, hostPath: {path: "+shared+"}}]") +
+	keeps := env.Pod("keeps", "echo x >>/data/starts; "+env.Forever, "  volumes: [{name: data, emptyDir: {}}, "+
+		"{name: memory, emptyDir: {medium: Memory}}, {name: shared, hostPath: {path: "+shared+"}}]") +
 		"    volumeMounts: [{name: data, mountPath: /data}, {name: memory, mountPath: /memory}, {name: shared, mountPath: /shared}]\n" +
 		"    lifecycle: {preStop: {exec: {command: [sh, -c, 'echo bye >/shared/bye']}}}\n"
 	// The hook has to be done in it.
-	n.Manifest("keeps", strings.Replace(keeps, "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 3600", 1))
+	const grace = "terminationGracePeriodSeconds: "
+	n.Manifest("keeps", strings.Replace(keeps, grace+"1", grace+"3600", 1))
 	n.Manifest("stubborn", env.Pod("stubborn", "trap '' TERM; while true; do sleep 1; done"))
 	n.Running("keeps", "stubborn")
 	out, err := n.Run(t.Context(), "end-pods")
@@ -77,9 +79,8 @@ func TestEndPods(t *testing.T) {
 			t.Errorf("%s is among what is left:\n%s", not, named)
 		}
 	}
-	if _, err := n.CRI.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: other.PodSandboxId}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = n.CRI.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: other.PodSandboxId})
+	env.Must(t, err)
 	n.start()
 	wait.Until(t, "the container to start again", func() error { // at first the agent shows what it knew
 		data, err := os.ReadFile(starts[0])

@@ -51,7 +51,8 @@ func privateRegistry(t *testing.T) (ref string, refused *atomic.Int32) {
 	ref = strings.TrimPrefix(srv.URL, "http://") + "/team/private:1"
 	to, err := name.NewTag(ref)
 	env.Must(t, err)
-	env.Must(t, remote.Write(to, img, remote.WithAuth(&authn.Basic{Username: "user", Password: "hush"}), remote.WithContext(t.Context())))
+	auth := remote.WithAuth(&authn.Basic{Username: "user", Password: "hush"})
+	env.Must(t, remote.Write(to, img, auth, remote.WithContext(t.Context())))
 	return ref, refused
 }
 
@@ -60,7 +61,7 @@ func TestPrivateRegistry(t *testing.T) {
 	t.Parallel()
 	ref, refused := privateRegistry(t)
 	n := newNode(t, env.NodeOptions{})
-	n.Manifest("a", strings.Replace(env.Pod("a", env.Forever, "  imagePullSecrets: [{name: reg}]"), "edgecore.local/demo:1", ref, 1))
+	n.Manifest("a", strings.Replace(env.Pod("a", env.Forever, "  imagePullSecrets: [{name: reg}]"), images.Demo, ref, 1))
 	n.Until("without the secret", waiting("a", "ImagePullBackOff", "Back-off pulling image"))
 	if refused.Load() == 0 {
 		t.Error("the registry refused 0 requests, want some")
@@ -92,7 +93,8 @@ func TestHostPortsAndNamespaces(t *testing.T) {
 	port := strconv.Itoa(free)
 	n.Manifest("web", env.Pod("web", "mkdir /tmp/w; echo from the pod > /tmp/w/x; exec httpd -f -p 80 -h /tmp/w")+
 		"    ports: [{containerPort: 80, hostPort: "+port+", hostIP: 127.0.0.1}]\n")
-	n.Manifest("host", env.Pod("host", "echo net $(readlink /proc/self/ns/net) ipc $(readlink /proc/self/ns/ipc) first $(cat /proc/1/comm); "+env.Forever,
+	n.Manifest("host", env.Pod("host",
+		"echo net $(readlink /proc/self/ns/net) ipc $(readlink /proc/self/ns/ipc) first $(cat /proc/1/comm); "+env.Forever,
 		"  hostNetwork: true", "  hostPID: true", "  hostIPC: true"))
 	pods := n.Running("web", "host")
 	wait.Until(t, "the host port", func() error {

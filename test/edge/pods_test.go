@@ -160,7 +160,8 @@ func TestRestartPolicies(t *testing.T) {
 		}
 		return nil
 	})
-	n.Until("crash loop", waiting("always", "CrashLoopBackOff", "restarting failed container=main pod=always-node1_default("))
+	n.Until("crash loop",
+		waiting("always", "CrashLoopBackOff", "restarting failed container=main pod=always-node1_default("))
 	n.Until("restarts", func(pods map[string]*v1.Pod) error {
 		c := pods["always"].Status.ContainerStatuses[0]
 		if c.RestartCount < 1 || c.LastTerminationState.Terminated == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
@@ -181,8 +182,11 @@ func TestRestartPolicies(t *testing.T) {
 			return fmt.Errorf("pod done is %+v, want Succeeded", p)
 		}
 		p := pods["failed"]
-		if p == nil || p.Status.Phase != v1.PodFailed || p.Status.ContainerStatuses[0].State.Terminated.Message != "because\n" {
-			return fmt.Errorf("pod failed is %+v, want Failed with its message", p)
+		if p == nil || p.Status.Phase != v1.PodFailed {
+			return fmt.Errorf("pod failed is %+v, want Failed", p)
+		}
+		if end := p.Status.ContainerStatuses[0].State.Terminated; end == nil || end.Message != "because\n" {
+			return fmt.Errorf("terminated %+v, want the message of before", end)
 		}
 		return waiting("always", "CrashLoopBackOff", "")(pods)
 	})

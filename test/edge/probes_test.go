@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -72,7 +73,8 @@ func (s *probed) more(times int, paths ...string) func() error {
 
 // probe is a probe each second of a path.
 func (s *probed) probe(path string) string {
-	return "{httpGet: {host: 127.0.0.1, port: " + s.port + ", path: " + path + "}, timeoutSeconds: 60, periodSeconds: 1, failureThreshold: 5}"
+	return "{httpGet: {host: 127.0.0.1, port: " + s.port + ", path: " + path + "}, " +
+		"timeoutSeconds: 60, periodSeconds: 1, failureThreshold: 2}"
 }
 
 // readyOf is a pod's condition Ready.
@@ -148,8 +150,8 @@ func TestProbesSurviveRestarts(t *testing.T) {
 	})
 }
 
-// TestHundredProbes: a hundred probes of the containers of a node are asked again and again, each of them, and the pods stay
-// ready. What they cost is measured in test/bench.
+// TestHundredProbes: a hundred probes are asked again and again, each of them, and the pods stay ready. What they cost
+// is measured in test/bench.
 func TestHundredProbes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, env.NodeOptions{})
@@ -162,8 +164,8 @@ func TestHundredProbes(t *testing.T) {
 		for c := range containers {
 			path := fmt.Sprintf("/%s/c%d", name, c)
 			paths = append(paths, path+"/ready", path+"/live")
-			list = append(list, fmt.Sprintf("{name: c%d, image: 'edgecore.local/nonroot:1', readinessProbe: %s, livenessProbe: %s}",
-				c, server.probe(path+"/ready"), server.probe(path+"/live")))
+			list = append(list, fmt.Sprintf("{name: c%d, image: %q, readinessProbe: %s, livenessProbe: %s}",
+				c, images.NonRoot, server.probe(path+"/ready"), server.probe(path+"/live")))
 		}
 		n.Manifest(name, "{apiVersion: v1, kind: Pod, metadata: {name: "+name+"}, spec: {terminationGracePeriodSeconds: 1, "+
 			"containers: ["+strings.Join(list, ", ")+"]}}")

@@ -38,7 +38,8 @@ func (n *node) put(s *store.Store, key string, obj any) {
 	n.T.Helper()
 	data, err := json.Marshal(obj)
 	env.Must(n.T, err)
-	env.Must(n.T, s.Apply(n.T.Context(), store.Upsert(store.Meta{Key: key, Type: strings.Split(key, "/")[1], Value: data})))
+	row := store.Meta{Key: key, Type: strings.Split(key, "/")[1], Value: data}
+	env.Must(n.T, s.Apply(n.T.Context(), store.Upsert(row)))
 }
 
 // cloudPod is a pod as an API server makes it, with a configmap and a secret.
@@ -54,7 +55,9 @@ func cloudPod(name string) *v1.Pod {
 			},
 			Containers: []v1.Container{{
 				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent,
-				Command:      []string{"sh", "-c", "echo conf $(cat /conf/a) key $(cat /key/k) mode $(stat -L -c %a /key/k) env $FROM_MAP; " + env.Forever},
+				Command: []string{
+					"sh", "-c", "echo conf $(cat /conf/a) key $(cat /key/k) mode $(stat -L -c %a /key/k) env $FROM_MAP; " + env.Forever,
+				},
 				Env:          []v1.EnvVar{{Name: "FROM_MAP", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}, Key: "a"}}}},
 				VolumeMounts: []v1.VolumeMount{{Name: "conf", MountPath: "/conf"}, {Name: "key", MountPath: "/key"}},
 			}},
@@ -84,7 +87,8 @@ func (n *node) keptAs(name, path, want string) {
 	wait.Until(n.T, path+" of pod "+name+" in the store", func() error {
 		var got sql.NullString
 		key := "default/podpatch/" + name + "-" + n.NodeName
-		err := db.QueryRowContext(n.T.Context(), "select json_extract(value, ?) from meta where key = ?", path, key).Scan(&got)
+		const query = "select json_extract(value, ?) from meta where key = ?"
+		err := db.QueryRowContext(n.T.Context(), query, path, key).Scan(&got)
 		if err == nil && got.String != want {
 			err = fmt.Errorf("%s of pod %s is %q in the store, want %q", path, name, got.String, want)
 		}

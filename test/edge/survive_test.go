@@ -67,8 +67,8 @@ func tenPods(t *testing.T) *node {
 	return n
 }
 
-// TestKill9Adopts: an agent that was killed adopts all pods, and touches no container. How long that takes is measured in
-// test/bench.
+// TestKill9Adopts: an agent that was killed adopts all pods, and touches no container. How long that takes is measured
+// in test/bench.
 func TestKill9Adopts(t *testing.T) {
 	t.Parallel()
 	n := tenPods(t)

@@ -182,7 +182,8 @@ func byHand(t *testing.T, n *node) {
 		t.Errorf("pull of an image that is not there: %v, %s; want an error that says so", err, out)
 	}
 	before := n.images()
-	if out := n.Command("images", "prune", "--dry-run"); !strings.Contains(out, "Would remove "+spare) || len(n.images()) != len(before) {
+	out := n.Command("images", "prune", "--dry-run")
+	if !strings.Contains(out, "Would remove "+spare) || len(n.images()) != len(before) {
 		t.Errorf("prune --dry-run printed %q and left %v, want %s in it and %v", out, n.images(), spare, before)
 	}
 	env.Must(t, n.Stop(t.Context()))
@@ -191,7 +192,7 @@ func byHand(t *testing.T, n *node) {
 	}
 	env.Must(t, n.Start(t.Context()))
 	n.Running("stays", "site")
-	out := n.Command("images", "prune")
+	out = n.Command("images", "prune")
 	have := n.images()
 	for _, image := range []string{site, images.Pause, n.registry.host + "/stays:1", n.registry.host + "/kept:1"} {
 		if !have[image] {

@@ -50,8 +50,9 @@ func (n *node) containers(uid string) map[string]runtimeapi.ContainerState {
 // deadContainers: with maxPerPodContainerCount 0 none is kept beside the one that runs, and what happened stays in the status; the
 // newest attempt of a pod that has ended goes, too.
 func deadContainers(t *testing.T, n *node) {
-	n.Manifest("crashes", pod("crashes", images.Demo, "echo x >> /scratch/n; [ $(wc -l < /scratch/n) -gt 3 ] || exit 3; "+env.Forever, scratch))
-	n.Manifest("ends", strings.Replace(pod("ends", images.Demo, "echo bye; exit 0"), "spec:\n", "spec:\n  restartPolicy: Never\n", 1))
+	n.Manifest("crashes", pod("crashes", images.Demo,
+		"echo x >> /scratch/n; [ $(wc -l < /scratch/n) -gt 3 ] || exit 3; "+env.Forever, scratch))
+	n.Manifest("ends", env.Pod("ends", "echo bye; exit 0", "  restartPolicy: Never"))
 	var crashed, ended *v1.Pod
 	n.Until("three crashes, and the other pod's end", func(pods map[string]*v1.Pod) error {
 		if crashed = pods["crashes"]; crashed == nil || len(crashed.Status.ContainerStatuses) == 0 || crashed.Status.ContainerStatuses[0].RestartCount < 3 {
@@ -127,7 +128,9 @@ func leftBehind(t *testing.T, n *node) {
 	const planted = "0a1b2c3d-0000-4000-8000-00000000c0de"
 	env.Must(t, n.Kill9(t.Context()))
 	n.Remove("goes")
-	list, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(goes.UID)}}})
+	list, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
+		LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(goes.UID)},
+	}})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("sandboxes of pod goes: %v (%v), want one", list, err)
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // TestPulls: the agent sees how far a pull is, a pull that hangs is given up, and what comes later completes it. On both
-// containerds, whose lists of what they fetch this reads. When a pull is given up, and that a slow one is not, is shown on a
-// simulated clock in edged/images.
+// containerds, whose lists of what they fetch this reads. When a pull is given up, and that a slow one is not, is shown
+// on a simulated clock in edged/images.
 func TestPulls(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
@@ -62,7 +62,8 @@ func pulls(t *testing.T, opts testenv.Options) {
 					return err
 				}
 			}
-			return fmt.Errorf("the runtime fetches %+v (%v), want a blob with %d bytes of at least %d", fetches, err, seen*mib, size)
+			return fmt.Errorf("the runtime fetches %+v (%v), want a blob with %d bytes of at least %d",
+				fetches, err, seen*mib, size)
 		})
 		m.serve(seen*mib + 3*mib/2)
 	}

@@ -88,8 +88,8 @@ func start(t testing.TB) *env {
 	return e
 }
 
-// TestDeathIsNoticed kills the containers of pods one after another. Nothing but the death itself can make it known: relists
-// are a day away. How soon that is, is measured by BenchmarkDeath.
+// TestDeathIsNoticed kills the containers of pods one after another. Nothing but the death itself can make it known:
+// relists are a day away. BenchmarkDeath measures how soon it is known.
 func TestDeathIsNoticed(t *testing.T) {
 	e := start(t)
 	for i := range 3 {
@@ -101,8 +101,8 @@ func TestDeathIsNoticed(t *testing.T) {
 	}
 }
 
-// BenchmarkDeath measures how long after the death of a container its snapshot says so, beside how long the runtime itself
-// takes to know: a runtime that is behind is asked again after waits that double. Both are medians.
+// BenchmarkDeath measures how long after the death of a container its snapshot says so, beside how long the runtime
+// itself takes to know: a runtime that is behind is asked again after waits that double. Both are medians.
 func BenchmarkDeath(b *testing.B) {
 	e := start(b)
 	var noticed, known []time.Duration
@@ -182,7 +182,8 @@ func (e *env) removePod(pod *v1.Pod) {
 func (e *env) noticed(uid types.UID) {
 	e.t.Helper()
 	for {
-		if got := wait.Receive(e.t, "the death in pod "+string(uid), e.changed); got == uid && e.Get(uid).Container("c").Exited() {
+		got := wait.Receive(e.t, "the death in pod "+string(uid), e.changed)
+		if got == uid && e.Get(uid).Container("c").Exited() {
 			return
 		}
 	}
