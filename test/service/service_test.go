@@ -17,105 +17,107 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestService goes through the life of one device.
+// TestService goes through the life of one device. Each part leaves the pods web and important as it finds them.
 func TestService(t *testing.T) {
-	s := newSite(t)
-	s.static("web", forever)
-	s.static("important", forever, "  priorityClassName: system-node-critical")
-	s.running("web", "important")
-	s.serviceManager()
-	s.mirrors()
-	s.logs()
-	s.shutdown()
-	s.shutdownOffline()
+	d := startDevice(t)
+	d.static("web", forever)
+	d.static("important", forever, "  priorityClassName: system-node-critical")
+	d.Running("web", "important")
+	for _, part := range []struct {
+		name string
+		run  func(*device)
+	}{
+		{"service manager", (*device).serviceManager}, {"mirrors", (*device).mirrors}, {"logs", (*device).logs},
+		{"shutdown", (*device).shutdown}, {"shutdown offline", (*device).shutdownOffline},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.run(d.with(t)) }) {
+			break
+		}
+	}
 }
 
-// serviceManager: it is told that the agent is there, that it lives, and that it ends.
-func (s *site) serviceManager() {
-	s.until("the service manager is told", func() error {
-		if ready, lives := s.told.count("READY=1"), s.told.count("WATCHDOG=1"); ready != 1 || lives < 3 {
-			return fmt.Errorf("READY=1 %d times, WATCHDOG=1 %d times", ready, lives)
-		}
-		return nil
-	})
-	before := s.containers("web-" + nodeName)
-	must(s.t, s.Stop(s.t.Context()))
-	s.until("the service manager is told of the end", func() error {
-		if n := s.told.count("STOPPING=1"); n != 1 {
-			return fmt.Errorf("STOPPING=1 %d times", n)
-		}
-		return nil
-	})
-	must(s.t, s.Start(s.t.Context()))
-	s.running("web", "important")
-	if after := s.containers("web-" + nodeName); !slices.Equal(before, after) {
-		s.t.Errorf("containers %v before the agent was stopped, %v after", before, after)
+// serviceManager: it is told that the agent is ready, that it lives, and that it stops.
+func (d *device) serviceManager() {
+	d.told.until(d.T, "WATCHDOG=1", 3)
+	if got := d.told.count("READY=1"); got != 1 {
+		d.T.Errorf("READY=1 was told %d times, want 1", got)
+	}
+	before := d.ContainersOf("web-" + nodeName)
+	env.Must(d.T, d.Stop(d.T.Context()))
+	d.told.until(d.T, "STOPPING=1", 1)
+	env.Must(d.T, d.Start(d.T.Context()))
+	d.Running("web", "important")
+	if after := d.ContainersOf("web-" + nodeName); !slices.Equal(before, after) {
+		d.T.Errorf("containers after the agent was stopped = %v, want %v as before", after, before)
 	}
 }
 
 // mirrors: the cloud shows static pods as they are, whatever is done to their mirrors; what changes while there is no
 // link is made up for.
-func (s *site) mirrors() {
+func (d *device) mirrors() {
 	const web = "web-" + nodeName
-	container := s.containers(web)
+	container := d.ContainersOf(web)
 	var first *v1.Pod
-	s.until("the static pod is shown", func() (err error) {
-		if first, err = s.shown(web); err == nil && !isReady(first) {
+	wait.Until(d.T, "the static pod to be shown", func() (err error) {
+		if first, err = d.shown(web); err == nil && !env.IsReady(first) {
 			err = fmt.Errorf("status %+v", first.Status)
 		}
 		return err
 	})
 	if first.Annotations[v1.MirrorPodAnnotationKey] == "" || first.Spec.NodeName != nodeName || len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" {
-		s.t.Errorf("the mirror is %+v", first.ObjectMeta)
+		d.T.Errorf("the mirror is %+v, want the annotation and the Node %s as its owner", first.ObjectMeta, nodeName)
 	}
 	// Deleted by somebody it comes again, and the container runs on.
-	must(s.t, s.api.CoreV1().Pods("default").Delete(s.t.Context(), web, metav1.DeleteOptions{}))
-	second := s.shownAnew(web, first)
-	if now := s.containers(web); !slices.Equal(now, container) {
-		s.t.Errorf("containers %v before the mirror was deleted, %v after", container, now)
+	env.Must(d.T, d.cluster.API.CoreV1().Pods("default").Delete(d.T.Context(), web, metav1.DeleteOptions{}))
+	second := d.shownAnew(web, first)
+	if now := d.ContainersOf(web); !slices.Equal(now, container) {
+		d.T.Errorf("containers after the mirror was deleted = %v, want %v as before", now, container)
 	}
 	// Another manifest is another pod.
-	s.static("web", "echo changed; "+forever)
-	third := s.shownAnew(web, second)
+	d.static("web", "echo changed; "+forever)
+	third := d.shownAnew(web, second)
 
-	must(s.t, s.cloud.Stop(s.t.Context()))
-	s.static("web", "echo again; "+forever)
-	s.static("other", forever)
-	must(s.t, s.RemoveManifest("important.yaml"))
-	s.running("web", "other")
-	s.until("the pod is gone", func() error {
-		if ids := s.containers("important-" + nodeName); len(ids) > 0 {
+	env.Must(d.T, d.cluster.Cloud.Stop(d.T.Context()))
+	d.static("web", "echo again; "+forever)
+	d.static("other", forever)
+	env.Must(d.T, d.RemoveManifest("important.yaml"))
+	d.Running("web", "other")
+	wait.Until(d.T, "the containers of the pod to end", func() error {
+		if ids := d.ContainersOf("important-" + nodeName); len(ids) > 0 {
 			return fmt.Errorf("containers %v", ids)
 		}
 		return nil
 	})
 	// The agent does not live through it.
-	must(s.t, s.Kill9(s.t.Context()))
-	must(s.t, s.Start(s.t.Context()))
-	must(s.t, s.cloud.Start(s.t.Context()))
-	s.shownAnew(web, third)
-	s.until("what came and went without a link is shown", func() error {
-		if other, err := s.shown("other-" + nodeName); err != nil || !isReady(other) {
+	env.Must(d.T, d.Kill9(d.T.Context()))
+	env.Must(d.T, d.Start(d.T.Context()))
+	env.Must(d.T, d.cluster.Cloud.Start(d.T.Context()))
+	d.shownAnew(web, third)
+	wait.Until(d.T, "what changed without a link to be shown", func() error {
+		if other, err := d.shown("other-" + nodeName); err != nil || !env.IsReady(other) {
 			return fmt.Errorf("other: %+v, %w", other, err)
 		}
-		if _, err := s.shown("important-" + nodeName); !apierrors.IsNotFound(err) {
+		if _, err := d.shown("important-" + nodeName); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the mirror of a manifest that is gone: %v", err)
 		}
 		return nil
 	})
-	must(s.t, s.RemoveManifest("other.yaml"))
-	s.static("important", forever, "  priorityClassName: system-node-critical")
-	s.running("web", "important")
+	env.Must(d.T, d.RemoveManifest("other.yaml"))
+	d.static("important", forever, "  priorityClassName: system-node-critical")
+	d.Running("web", "important")
 }
 
 // shownAnew waits until the cloud shows a ready pod of that name which is not the one before.
-func (s *site) shownAnew(name string, before *v1.Pod) *v1.Pod {
-	s.t.Helper()
+func (d *device) shownAnew(name string, before *v1.Pod) *v1.Pod {
+	d.T.Helper()
 	var pod *v1.Pod
-	s.until("the static pod is shown anew", func() (err error) {
-		if pod, err = s.shown(name); err == nil && (pod.UID == before.UID || !isReady(pod) || pod.DeletionTimestamp != nil) {
+	wait.Until(d.T, "the static pod to be shown again", func() (err error) {
+		if pod, err = d.shown(name); err == nil && (pod.UID == before.UID || !env.IsReady(pod) || pod.DeletionTimestamp != nil) {
 			err = fmt.Errorf("pod %s before, now %s: %+v", before.UID, pod.UID, pod.Status)
 		}
 		return err
@@ -128,13 +130,13 @@ const flood = `awk 'BEGIN { for (i = 0; i < 240000; i++) printf "%-99d\n", i }';
 
 // logs: a pod that floods its log takes a bounded part of the disk, the newest lines are there without a gap, and the
 // other pods run on.
-func (s *site) logs() {
-	s.static("flood", flood)
-	pods := s.running("flood")
-	dir := filepath.Join(s.PodLogs(), fmt.Sprintf("default_flood-%s_%s", nodeName, pods["flood"].UID), "main")
+func (d *device) logs() {
+	d.static("flood", flood)
+	pods := d.Running("flood")
+	dir := filepath.Join(d.PodLogs(), fmt.Sprintf("default_flood-%s_%s", nodeName, pods["flood"].UID), "main")
 	var peak int64
 	everPacked := false
-	s.until("the log is rotated", func() error {
+	wait.Until(d.T, "the log to be rotated", func() error {
 		files, err := filepath.Glob(filepath.Join(dir, "*"))
 		if err != nil {
 			return err
@@ -157,16 +159,16 @@ func (s *site) logs() {
 		}
 		// A part that grew far beyond its size, while the machine was busy, leaves no room for an older one.
 		crowded := sum > 2<<20
-		if len(files) > 3 || !everPacked && !crowded || plain > 1 || sum > 5<<20 || !s.saysEnd(dir) {
+		if len(files) > 3 || !everPacked && !crowded || plain > 1 || sum > 5<<20 || !d.saysEnd(dir) {
 			return fmt.Errorf("%d files of %d bytes: %v", len(files), sum, files)
 		}
 		return nil
 	})
-	s.t.Logf("of a flood of 35 MB, %d MB were seen on the disk at most", peak>>20)
-	s.until("the log goes on without a gap", func() error { return checkLines(dir) })
-	s.running("web", "important", "flood")
-	must(s.t, s.RemoveManifest("flood.yaml"))
-	s.until("the logs are gone with the pod", func() error {
+	d.T.Logf("of a flood of 35 MB, %d MB were seen on the disk at most", peak>>20)
+	wait.Until(d.T, "the log to have no gap", func() error { return checkLines(dir) })
+	d.Running("web", "important", "flood")
+	env.Must(d.T, d.RemoveManifest("flood.yaml"))
+	wait.Until(d.T, "the logs to be gone with the pod", func() error {
 		if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) {
 			return fmt.Errorf("the folder is there: %v", err)
 		}
@@ -176,7 +178,7 @@ func (s *site) logs() {
 
 // saysEnd tells whether the flood is over, and the log is not to be rotated once more. The last that was said may be in
 // the newest part.
-func (s *site) saysEnd(dir string) bool {
+func (d *device) saysEnd(dir string) bool {
 	live, err := os.ReadFile(filepath.Join(dir, "0.log"))
 	parts, globErr := filepath.Glob(filepath.Join(dir, "0.log.*"))
 	if err != nil || globErr != nil || len(live) >= 1<<20 || len(parts) == 0 {
@@ -232,7 +234,7 @@ func checkLines(dir string) error {
 
 // shutdown: logind waits while the pods end, the critical one last; the cloud is told, and what was to run once fails. When
 // the shutdown is called off, the others run again.
-func (s *site) shutdown() {
+func (d *device) shutdown() {
 	job := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cloudly", Namespace: "default"}, Spec: v1.PodSpec{
 		NodeName: nodeName, TerminationGracePeriodSeconds: new(int64(10)), AutomountServiceAccountToken: new(false), RestartPolicy: v1.RestartPolicyNever,
 		Containers: []v1.Container{{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", forever}}},
@@ -240,23 +242,23 @@ func (s *site) shutdown() {
 	always := job.DeepCopy()
 	always.Name, always.Spec.RestartPolicy = "always", v1.RestartPolicyAlways
 	for _, pod := range []*v1.Pod{job, always} {
-		_, err := s.api.CoreV1().Pods("default").Create(s.t.Context(), pod, metav1.CreateOptions{})
-		must(s.t, err)
+		_, err := d.cluster.API.CoreV1().Pods("default").Create(d.T.Context(), pod, metav1.CreateOptions{})
+		env.Must(d.T, err)
 	}
-	uid := s.running("web", "important", "cloudly", "always")["always"].UID
-	s.until("the lock is held", s.locks(1))
-	s.logind.Prepare(s.t, true)
-	s.until("the lock is released", s.locks(0))
+	uid := d.Running("web", "important", "cloudly", "always")["always"].UID
+	wait.Until(d.T, "the lock to be held", d.locks(1))
+	d.logind.Prepare(d.T, true)
+	wait.Until(d.T, "the lock to be released", d.locks(0))
 	for _, name := range []string{"web-" + nodeName, "important-" + nodeName, "cloudly", "always"} {
-		if ids := s.containers(name); len(ids) > 0 {
-			s.t.Errorf("%s runs on: %v", name, ids)
+		if ids := d.ContainersOf(name); len(ids) > 0 {
+			d.T.Errorf("running containers of %s = %v, want none", name, ids)
 		}
 	}
-	if web, important := s.toldToEnd("web"), s.toldToEnd("important"); !web.Before(important) {
-		s.t.Errorf("web was told to end at %v, the critical pod at %v", web, important)
+	if web, important := d.toldToEnd("web"), d.toldToEnd("important"); !web.Before(important) {
+		d.T.Errorf("web was told to end at %v, want earlier than the critical pod at %v", web, important)
 	}
-	s.until("the cloud is told", func() error {
-		pod, err := s.shown("cloudly")
+	wait.Until(d.T, "the cloud to be told", func() error {
+		pod, err := d.shown("cloudly")
 		if err != nil {
 			return err
 		}
@@ -266,51 +268,54 @@ func (s *site) shutdown() {
 		if pod.Status.Phase != v1.PodFailed || pod.Status.Reason != "Terminated" || !disrupted {
 			return fmt.Errorf("status %+v", pod.Status)
 		}
-		return s.ready(v1.ConditionFalse, "node is shutting down")
+		return nil
 	})
-	s.logind.Prepare(s.t, false)
-	s.until("the node is Ready again", func() error { return s.ready(v1.ConditionTrue, "") })
-	s.until("the lock is held again", s.locks(1))
-	if pods := s.running("web", "important", "always"); pods["always"].UID != uid {
-		s.t.Errorf("pod %s before, %s after", uid, pods["always"].UID)
+	d.cluster.NodeUntil(nodeName, "to be shutting down", func(n *v1.Node) error {
+		return env.NodeCondition(n, v1.NodeReady, v1.ConditionFalse, "node is shutting down")
+	})
+	d.logind.Prepare(d.T, false)
+	d.cluster.NodeUntil(nodeName, "to be Ready again", env.Ready)
+	wait.Until(d.T, "the lock to be held again", d.locks(1))
+	if pods := d.Running("web", "important", "always"); pods["always"].UID != uid {
+		d.T.Errorf("UID of the pod after = %s, want %s as before", pods["always"].UID, uid)
 	}
 	for _, name := range []string{"cloudly", "always"} {
-		must(s.t, s.api.CoreV1().Pods("default").Delete(context.Background(), name, metav1.DeleteOptions{}))
+		env.Must(d.T, d.cluster.API.CoreV1().Pods("default").Delete(context.Background(), name, metav1.DeleteOptions{}))
 	}
 }
 
 // shutdownOffline: pods run again after the boot, also without a cloud.
-func (s *site) shutdownOffline() {
+func (d *device) shutdownOffline() {
 	job := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stays", Namespace: "default"}, Spec: v1.PodSpec{
 		NodeName: nodeName, TerminationGracePeriodSeconds: new(int64(10)), AutomountServiceAccountToken: new(false),
 		Containers: []v1.Container{{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", forever}}},
 	}}
-	_, err := s.api.CoreV1().Pods("default").Create(s.t.Context(), job, metav1.CreateOptions{})
-	must(s.t, err)
-	s.static("task", forever, "  restartPolicy: OnFailure") // it exits 0 when it is told to end, and is not done
-	uid := s.running("web", "stays", "task")["stays"].UID
-	must(s.t, s.cloud.Stop(s.t.Context()))
-	s.until("the loss of the link is noticed", func() error {
-		text, err := s.Get(s.t.Context(), "/status")
+	_, err := d.cluster.API.CoreV1().Pods("default").Create(d.T.Context(), job, metav1.CreateOptions{})
+	env.Must(d.T, err)
+	d.static("task", forever, "  restartPolicy: OnFailure") // it exits 0 when it is told to end, and is not done
+	uid := d.Running("web", "stays", "task")["stays"].UID
+	env.Must(d.T, d.cluster.Cloud.Stop(d.T.Context()))
+	wait.Until(d.T, "the loss of the link to be noticed", func() error {
+		text, err := d.Get(d.T.Context(), "/status")
 		if err == nil && !strings.Contains(text, `"connected":false`) && !strings.Contains(text, `"connected": false`) {
 			err = fmt.Errorf("status %s", text)
 		}
 		return err
 	})
-	s.logind.Prepare(s.t, true)
-	s.until("the lock is released", s.locks(0))
-	if ids := s.containers("stays"); len(ids) > 0 {
-		s.t.Errorf("it runs on: %v", ids)
+	d.logind.Prepare(d.T, true)
+	wait.Until(d.T, "the lock to be released", d.locks(0))
+	if ids := d.ContainersOf("stays"); len(ids) > 0 {
+		d.T.Errorf("running containers = %v, want none", ids)
 	}
-	must(s.t, s.Stop(s.t.Context()))
-	must(s.t, s.Start(s.t.Context()))
-	if pods := s.running("web", "important", "stays", "task"); pods["stays"].UID != uid {
-		s.t.Errorf("pod %s before, %s after", uid, pods["stays"].UID)
+	env.Must(d.T, d.Stop(d.T.Context()))
+	env.Must(d.T, d.Start(d.T.Context()))
+	if pods := d.Running("web", "important", "stays", "task"); pods["stays"].UID != uid {
+		d.T.Errorf("UID of the pod after = %s, want %s as before", pods["stays"].UID, uid)
 	}
-	must(s.t, s.cloud.Start(s.t.Context()))
-	s.until("the cloud sees it run", func() error {
-		pod, err := s.shown("stays")
-		if err == nil && (!isReady(pod) || pod.Status.ContainerStatuses[0].RestartCount != 1) {
+	env.Must(d.T, d.cluster.Cloud.Start(d.T.Context()))
+	wait.Until(d.T, "the cloud to see it run", func() error {
+		pod, err := d.shown("stays")
+		if err == nil && (!env.IsReady(pod) || pod.Status.ContainerStatuses[0].RestartCount != 1) {
 			err = fmt.Errorf("status %+v", pod.Status)
 		}
 		return err
@@ -318,9 +323,9 @@ func (s *site) shutdownOffline() {
 }
 
 // locks checks how many locks of the shutdown are held.
-func (s *site) locks(want int) func() error {
+func (d *device) locks(want int) func() error {
 	return func() error {
-		if got := s.logind.Locks(); got != want {
+		if got := d.logind.Locks(); got != want {
 			return fmt.Errorf("%d locks are held, want %d", got, want)
 		}
 		return nil
@@ -328,21 +333,21 @@ func (s *site) locks(want int) func() error {
 }
 
 // toldToEnd is when a static pod's newest container was told to end, by its log.
-func (s *site) toldToEnd(name string) time.Time {
-	s.t.Helper()
-	logs, err := filepath.Glob(filepath.Join(s.PodLogs(), fmt.Sprintf("default_%s-%s_*", name, nodeName), "main", "*.log"))
-	must(s.t, err)
+func (d *device) toldToEnd(name string) time.Time {
+	d.T.Helper()
+	logs, err := filepath.Glob(filepath.Join(d.PodLogs(), fmt.Sprintf("default_%s-%s_*", name, nodeName), "main", "*.log"))
+	env.Must(d.T, err)
 	for _, log := range slices.Backward(logs) {
 		data, err := os.ReadFile(log)
-		must(s.t, err)
+		env.Must(d.T, err)
 		for line := range strings.Lines(string(data)) {
 			if stamp, rest, _ := strings.Cut(line, " "); strings.HasSuffix(rest, " told\n") {
 				at, err := time.Parse(time.RFC3339Nano, stamp)
-				must(s.t, err)
+				env.Must(d.T, err)
 				return at
 			}
 		}
 	}
-	s.t.Fatalf("no log of %s says that it was told to end: %v", name, logs)
+	d.T.Fatalf("no log of %s says that it was told to end: %v", name, logs)
 	return time.Time{}
 }
