@@ -87,8 +87,14 @@ func (g *rig) hurt(r *rand.Rand, pod *v1.Pod) (what string, spared []string) {
 		must(g.fake.KillSandbox(obs.Sandbox().ID))
 		return "the end of the sandbox", nil
 	case 3:
-		_, err := g.client.RemoveContainer(g.t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: newest.ID})
-		must(err)
+		for range 3 { // an earlier fault of this method may be left
+			_, err := g.client.RemoveContainer(g.t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: newest.ID})
+			if status.Convert(err).Message() == "chaos" {
+				continue
+			}
+			must(err)
+			break
+		}
 		return "the removal of a container", spared
 	case 4:
 		_, err := g.client.RemovePodSandbox(g.t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: obs.Sandbox().ID})
