@@ -12,12 +12,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/gorilla/websocket"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // program is Debian's Chromium without a window; hack/setup test installs it.
@@ -51,9 +51,7 @@ func startBrowser(t *testing.T) *browser {
 	log := filepath.Join(dir, "log")
 	proc, err := daemon.Start(log, append(os.Environ(), "HOME="+dir), path, "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
 		"--remote-debugging-port=0", "--user-data-dir="+dir, "about:blank")
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	t.Cleanup(func() {
 		// What it has started would write into its folder while that is removed.
 		if err := proc.EndSession(context.Background()); err != nil {
@@ -61,9 +59,9 @@ func startBrowser(t *testing.T) *browser {
 		}
 	})
 	var port, socket string
-	testenv.Poll(t, time.Minute, func() error {
+	wait.Until(t, "the browser to listen", func() error {
 		if !proc.Running() {
-			return fmt.Errorf("the browser has ended: %s", daemon.Tail(log, 20))
+			return daemon.Fatal(fmt.Errorf("the browser has ended: %s", daemon.Tail(log, 20)))
 		}
 		data, err := os.ReadFile(filepath.Join(dir, "DevToolsActivePort"))
 		if err != nil {
@@ -71,14 +69,12 @@ func startBrowser(t *testing.T) *browser {
 		}
 		port, socket, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
 		if socket == "" {
-			return errors.New("the browser has not told its address")
+			return errors.New("the browser has not written its address")
 		}
 		return nil
 	})
 	conn, _, err := websocket.DefaultDialer.DialContext(t.Context(), "ws://127.0.0.1:"+port+socket, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	b := &browser{t: t, conn: conn, answers: map[int]chan answer{}}
 	read := make(chan struct{})
 	go func() {
@@ -129,9 +125,7 @@ func (b *browser) read() {
 // call asks the browser for something, in a page where session is not empty.
 func (b *browser) call(session, method string, params map[string]any, into any) {
 	b.t.Helper()
-	if err := b.try(session, method, params, into); err != nil {
-		b.t.Fatal(err)
-	}
+	env.Must(b.t, b.try(session, method, params, into))
 }
 
 // try is call for what the browser may refuse.
@@ -149,20 +143,16 @@ func (b *browser) try(session, method string, params map[string]any, into any) e
 	if err != nil {
 		return err
 	}
-	select {
-	case a := <-ch:
-		if a.Error != nil {
-			return fmt.Errorf("%s: %s", method, a.Error.Message)
-		}
-		if into != nil {
-			if err := json.Unmarshal(a.Result, into); err != nil {
-				return fmt.Errorf("%s: %w", method, err)
-			}
-		}
-		return nil
-	case <-time.After(daemon.Scaled(time.Minute)):
-		return fmt.Errorf("%s: no answer", method)
+	a := wait.Receive(b.t, "the browser's answer to "+method, ch)
+	if a.Error != nil {
+		return fmt.Errorf("%s: %s", method, a.Error.Message)
 	}
+	if into != nil {
+		if err := json.Unmarshal(a.Result, into); err != nil {
+			return fmt.Errorf("%s: %w", method, err)
+		}
+	}
+	return nil
 }
 
 // screen is what a page is shown on.
@@ -196,9 +186,9 @@ func (b *browser) open(url string, s screen) *tab {
 	b.call(tab.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": s.width, "height": s.height, "deviceScaleFactor": 2, "mobile": s.phone}, nil)
 	b.call(tab.session, "Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 	b.call(tab.session, "Page.navigate", map[string]any{"url": url}, nil)
-	testenv.Poll(b.t, time.Minute, func() error {
+	wait.Until(b.t, "the page to be there", func() error {
 		if got := tab.text("location.href"); got != url {
-			return errors.New(got)
+			return fmt.Errorf("the address is %s, want %s", got, url)
 		}
 		return nil
 	})
@@ -213,7 +203,7 @@ func (p *tab) text(expression string) string {
 		ExceptionDetails *struct{ Exception struct{ Description string } }
 	}
 	whole := "document.readyState == 'complete' ? [" + expression + "] : []"
-	testenv.Poll(p.t, time.Minute, func() error {
+	wait.Until(p.t, "the page to load", func() error {
 		err := p.try(p.session, "Runtime.evaluate", map[string]any{"expression": whole, "returnByValue": true}, &result)
 		if err == nil && result.ExceptionDetails == nil && len(result.Result.Value) == 0 {
 			err = errors.New("the page does not load")
@@ -235,7 +225,5 @@ func (p *tab) shoot(file string) {
 	if err == nil {
 		err = os.WriteFile(file, data, 0o644)
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	env.Must(p.t, err)
 }

@@ -6,86 +6,47 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// patience bounds every wait: these machines are shared.
-const patience = 2 * time.Minute
+var built = programs.Flags()
 
-// device is a containerd with an edgecore on it. All tests share one: each has pods of its own.
-type device struct {
-	*agent.Agent
-	ctrd *containerd.Instance
-}
+func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-func startDevice(t *testing.T) *device {
-	t.Helper()
-	ctrd := testenv.StartContainerd(t, testenv.Options{})
-	return &device{Agent: testenv.StartAgent(t, ctrd, agent.Options{NodeName: "gate-7"}), ctrd: ctrd}
-}
+const forever = "echo up; " + env.Forever
 
-const forever = "echo up; trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
-
-// pod is a manifest of a container that runs a script.
-func pod(name, script, more string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 1\n%s"+
-		"  containers:\n  - {name: main, image: edgecore.local/demo:1, command: [sh, -c, %q]}\n", name, more, script)
-}
-
-func (d *device) write(t *testing.T, name, text string) {
-	t.Helper()
-	if err := d.WriteManifest(name, text); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// until waits for the pods to be as a check wants them.
-func (d *device) until(t *testing.T, check func(map[string]*v1.Pod) error) map[string]*v1.Pod {
-	t.Helper()
-	var last map[string]*v1.Pod
-	testenv.Poll(t, patience, func() error {
-		pods, err := d.Pods(t.Context())
-		if err != nil {
-			return err
-		}
-		last = pods
-		return check(pods)
-	})
-	return last
-}
-
-func ready(p *v1.Pod) bool {
-	return p != nil && slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
-}
+// device is a node that all tests share: each has pods of its own.
+type device struct{ *env.Node }
 
 func TestDevice(t *testing.T) {
-	d := startDevice(t)
-	t.Run("page", d.page)
-	t.Run("reload", d.reload)
+	d := device{env.StartNode(t, built, env.NodeOptions{Agent: agent.Options{NodeName: "gate-7"}})}
+	t.Run("page", func(t *testing.T) { device{d.With(t)}.page(t) })
+	t.Run("reload", func(t *testing.T) { device{d.With(t)}.reload(t) })
 }
 
 // page: the page says what is well and what is not, on a phone, a small phone and a desk, by day and by night; it asks for
 // nothing else, and a pod's words stay words.
-func (d *device) page(t *testing.T) {
+func (d device) page(t *testing.T) {
 	const injected = `<img src=x onerror=alert(1)>`
-	d.write(t, "good.yaml", pod("good", forever, ""))
-	d.write(t, "crash.yaml", pod("crash", "printf '%s' '"+injected+"' > /dev/termination-log; exit 3", "  restartPolicy: Never\n"))
-	d.write(t, "absent.yaml", strings.Replace(pod("absent", forever, ""), "demo:1", "none:1", 1))
-	d.write(t, "bad.yaml", "kind: Pod\nspec: {containers: 7}\n")
-	d.until(t, func(pods map[string]*v1.Pod) error {
-		crash, absent := pods["crash"], pods["absent"]
-		if !ready(pods["good"]) || crash == nil || absent == nil || len(crash.Status.ContainerStatuses) == 0 || crash.Status.ContainerStatuses[0].State.Terminated == nil ||
-			len(absent.Status.ContainerStatuses) == 0 || absent.Status.ContainerStatuses[0].State.Waiting == nil || absent.Status.ContainerStatuses[0].State.Waiting.Message == "" {
-			return fmt.Errorf("not there yet: %v", pods)
+	d.Manifest("good", env.Pod("good", forever))
+	d.Manifest("crash", env.Pod("crash", "printf '%s' '"+injected+"' > /dev/termination-log; exit 3", "  restartPolicy: Never"))
+	d.Manifest("absent", strings.Replace(env.Pod("absent", forever), "demo:1", "none:1", 1))
+	d.Manifest("bad", "kind: Pod\nspec: {containers: 7}\n")
+	d.Running("good")
+	d.Until("a pod to have ended, and one to miss its image", func(pods map[string]*v1.Pod) error {
+		if c := container(pods["crash"]); c == nil || c.State.Terminated == nil {
+			return fmt.Errorf("crash is %+v, want it terminated", c)
+		}
+		if c := container(pods["absent"]); c == nil || c.State.Waiting == nil || c.State.Waiting.Message == "" {
+			return fmt.Errorf("absent is %+v, want it waiting with a message", c)
 		}
 		return nil
 	})
@@ -121,11 +82,11 @@ func (d *device) page(t *testing.T) {
 				"1 of 3 healthy", "absent-gate-7", "crash-gate-7", "exit code 3: " + injected, "LAST ERRORS", "edgecore ", "containerd", "UTC",
 			} {
 				if !strings.Contains(text, want) {
-					t.Errorf("no %q on the page", want)
+					t.Errorf("no %q on the page:\n%s", want, text)
 				}
 			}
 			// What takes the agent long to find out is left out of a page, and is there another time.
-			testenv.Poll(t, time.Minute, func() error {
+			wait.Until(t, "the page to show memory and disk", func() error {
 				p := b.open(url, s)
 				text := p.text("document.body.innerText")
 				for _, want := range []string{"MEMORY", "DISK", " GiB"} {
@@ -135,9 +96,6 @@ func (d *device) page(t *testing.T) {
 				}
 				return nil
 			})
-			if t.Failed() {
-				t.Logf("the page:\n%s", text)
-			}
 		})
 	}
 	b.t = t
@@ -145,17 +103,23 @@ func (d *device) page(t *testing.T) {
 	defer b.mu.Unlock()
 	for _, asked := range b.asked {
 		if asked != url && !strings.HasPrefix(asked, "data:") {
-			t.Errorf("the page asked for %s", asked)
+			t.Errorf("the page asked for %s, want nothing but itself", asked)
 		}
 	}
 	if len(b.asked) == 0 || len(b.complaints) > 0 {
-		t.Errorf("asked for %v; the browser says %v", b.asked, b.complaints)
+		t.Errorf("asked for %v, want the page; the browser complains of %v, want nothing", b.asked, b.complaints)
 	}
 	for _, name := range []string{"crash.yaml", "absent.yaml", "bad.yaml"} {
-		if err := d.RemoveManifest(name); err != nil {
-			t.Error(err)
-		}
+		d.Remove(name)
 	}
+}
+
+// container returns the status of a pod's first container, nil if there is none.
+func container(p *v1.Pod) *v1.ContainerStatus {
+	if p == nil || len(p.Status.ContainerStatuses) == 0 {
+		return nil
+	}
+	return &p.Status.ContainerStatuses[0]
 }
 
 // faint names texts whose colour is too near to what is behind them, as WCAG's AA has it; small names those that are too small
@@ -176,34 +140,24 @@ const (
 
 // reload: while pods run, the file is changed and SIGHUP is sent; the pods that run stay as they are, new ones get what is
 // new, and what cannot change is named.
-func (d *device) reload(t *testing.T) {
+func (d device) reload(t *testing.T) {
 	original, err := os.ReadFile(d.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.write(t, "before.yaml", pod("before", forever, "  dnsPolicy: ClusterFirst\n"))
-	before := d.until(t, func(pods map[string]*v1.Pod) error {
-		if !ready(pods["before"]) || !ready(pods["good"]) || len(pods) != 2 {
-			return fmt.Errorf("not there yet: %v", pods)
-		}
-		return nil
-	})
+	env.Must(t, err)
+	d.Manifest("good", env.Pod("good", forever)) // as it may be already
+	d.Manifest("before", env.Pod("before", forever, "  dnsPolicy: ClusterFirst"))
+	d.Gone("crash", "absent")
+	before := d.Running("good", "before")
 	pid := d.PID()
 	const added = "tailoredKubeletConfig:\n      clusterDNS: [192.0.2.53]\n      clusterDomain: later.example\n      maxPods: 77\n      eventBurst: 33\n"
 	changed := strings.Replace(string(original), "tailoredKubeletConfig:\n", added, 1)
 	d.configure(t, changed)
 	d.condition(t, "RestartNeeded", "maxPods: 110 -> 77")
-	d.write(t, "after.yaml", pod("after", "cat /etc/resolv.conf; "+forever, "  dnsPolicy: ClusterFirst\n"))
-	after := d.until(t, func(pods map[string]*v1.Pod) error {
-		if !ready(pods["after"]) {
-			return fmt.Errorf("not there yet: %v", pods["after"])
-		}
-		return nil
-	})
-	testenv.Poll(t, patience, func() error {
+	d.Manifest("after", env.Pod("after", "cat /etc/resolv.conf; "+forever, "  dnsPolicy: ClusterFirst"))
+	after := d.Running("after")
+	wait.Until(t, "a new pod to have the new resolver", func() error {
 		out, err := d.Run(t.Context(), "logs", after["after"].Name)
 		if err != nil || !strings.Contains(out, "nameserver 192.0.2.53") || !strings.Contains(out, "svc.later.example") {
-			return fmt.Errorf("a pod that is started now has another resolver: %v %s", err, out)
+			return fmt.Errorf("%w: its resolver is %s, want 192.0.2.53 and later.example", err, out)
 		}
 		return nil
 	})
@@ -211,20 +165,18 @@ func (d *device) reload(t *testing.T) {
 	d.condition(t, "ConfigurationBad", "maxPods")
 	d.configure(t, string(original))
 	d.condition(t, "", "")
-	now := d.until(t, func(map[string]*v1.Pod) error { return nil })
+	now := d.Running("good", "before")
 	for _, name := range []string{"good", "before"} {
 		was, is := before[name].Status.ContainerStatuses[0], now[name].Status.ContainerStatuses[0]
 		if was.ContainerID != is.ContainerID || is.RestartCount != was.RestartCount {
-			t.Errorf("pod %s was restarted: %+v, %+v", name, was, is)
+			t.Errorf("container of pod %s = %+v, want %+v as before", name, is, was)
 		}
 	}
-	if d.PID() != pid {
-		t.Error("the agent is another one")
+	if got := d.PID(); got != pid {
+		t.Errorf("pid of the agent = %d, want %d as before", got, pid)
 	}
 	log, err := os.ReadFile(d.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, err)
 	for _, want := range []string{
 		`key="modules.edged.tailoredKubeletConfig.clusterDNS" from="unset" to="[\"192.0.2.53\"]" takesEffect="now"`,
 		`key="modules.edged.tailoredKubeletConfig.maxPods" from="110" to="77" takesEffect="when edgecore is restarted"`,
@@ -236,20 +188,16 @@ func (d *device) reload(t *testing.T) {
 }
 
 // configure replaces the configuration file, as editors and package managers do.
-func (d *device) configure(t *testing.T, text string) {
+func (d device) configure(t *testing.T, text string) {
 	t.Helper()
-	if err := os.WriteFile(d.Config()+".new", []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(d.Config()+".new", d.Config()); err != nil {
-		t.Fatal(err)
-	}
+	env.Must(t, os.WriteFile(d.Config()+".new", []byte(text), 0o644))
+	env.Must(t, os.Rename(d.Config()+".new", d.Config()))
 }
 
 // condition waits until the status page shows a condition with a detail, or none of the configuration.
-func (d *device) condition(t *testing.T, code, detail string) {
+func (d device) condition(t *testing.T, code, detail string) {
 	t.Helper()
-	testenv.Poll(t, patience, func() error {
+	wait.Until(t, "the condition "+code, func() error {
 		status, err := d.Get(t.Context(), "/status")
 		if err != nil {
 			return err
