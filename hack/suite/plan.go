@@ -83,15 +83,45 @@ var integration = map[string]string{
 	"./test/bench/soak":   "soak",
 }
 
-// suites returns the integration suites of an area, in alphabetical order.
-func suites(area string) []string {
-	var out []string
+// longForms are the packages whose tests take -long: more random faults, kills and operations than `make test` has time
+// for. Each is run with it in its area.
+var longForms = map[string]string{
+	"./cloud/cloudhub":       "link",
+	"./cloud/cloudhub/queue": "link",
+	"./edged/logrotate":      "edge",
+	"./edged/runtime":        "edge",
+	"./edged/status":         "edge",
+	"./edged/volume":         "edge",
+	"./edgehub":              "link",
+	"./hack/demo":            "link",
+	"./hack/image":           "link",
+	"./metamanager/store":    "edge",
+	"./test/adopt":           "edge",
+}
+
+// suites returns a job for each package of an area, in alphabetical order, so that they run beside each other.
+func suites(area string, common job) []job {
+	var packages []string
 	for pkg, a := range integration {
 		if a == area {
-			out = append(out, pkg)
+			packages = append(packages, pkg)
 		}
 	}
-	slices.Sort(out)
+	for pkg, a := range longForms {
+		if a == area && integration[pkg] == "" {
+			packages = append(packages, pkg)
+		}
+	}
+	slices.Sort(packages)
+	var out []job
+	for _, pkg := range packages {
+		j := common
+		j.packages = []string{pkg}
+		if longForms[pkg] != "" {
+			j.args = append(slices.Clone(j.args), "-long")
+		}
+		out = append(out, j)
+	}
 	return out
 }
 
@@ -103,17 +133,6 @@ func units(importPaths []string) []string {
 		if integration[strings.TrimSuffix(pkg, "/")] == "" {
 			out = append(out, pkg)
 		}
-	}
-	return out
-}
-
-// each returns a job for each package, so that they run beside each other and are reported one by one.
-func each(packages []string, common job) []job {
-	var out []job
-	for _, pkg := range packages {
-		j := common
-		j.packages = []string{pkg}
-		out = append(out, j)
 	}
 	return out
 }
@@ -186,21 +205,21 @@ func areas(o options) []area {
 			about:   "a node on its own: every promise of the agent on a real containerd, small disks, damaged stores and images",
 			folders: []string{"cmd/edgecore", "edged", "metamanager", "beehive", "deploy/systemd"},
 			before:  []string{"hack/setup test", "go run ./hack/kube"},
-			jobs:    each(suites("edge"), job{race: true, timeout: long}),
+			jobs:    suites("edge", job{race: true, timeout: long}),
 		},
 		{
 			name:    "link",
 			about:   "a node in a cluster: join, link, cloudcore, kubectl, what goes over the wire, 1,000 random faults, the demo",
 			folders: []string{"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node", "edged/server"},
 			before:  []string{"hack/setup test", "go run ./hack/kube", "make build"},
-			jobs:    each(suites("link"), job{race: true, timeout: long}),
+			jobs:    suites("link", job{race: true, timeout: long}),
 		},
 		{
 			name:    "conformance",
 			about:   "a pod for each field of docs/pod-support.md on both containerds, and pods at random",
 			folders: []string{"edged/runtime", "edged/status", "edged/prober", "edged/volume", "edged/env", "edged/security"},
 			before:  []string{"go run ./hack/kube"},
-			jobs:    each(suites("conformance"), job{timeout: long, args: []string{seed}}),
+			jobs:    suites("conformance", job{timeout: long, args: []string{seed}}),
 		},
 		{
 			name:    "vm",
@@ -214,14 +233,14 @@ func areas(o options) []area {
 			about:   "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; the first time builds them for 30 minutes",
 			folders: []string{"pkg/wire", "cloud/cloudhub", "edgehub", "metamanager"},
 			before:  []string{"go run ./hack/kube"},
-			jobs:    each(suites("kubeedge"), job{timeout: 90 * time.Minute}),
+			jobs:    suites("kubeedge", job{timeout: 90 * time.Minute}),
 		},
 		{
 			name:    "soak",
 			about:   "2,000 pods come and go on one node, killed and restarted at random: nothing may grow; benchmarks are `make bench`",
 			folders: []string{"edged/gc", "edged/podworker", "edged/pleg"},
 			before:  []string{"make build"},
-			jobs:    each(suites("soak"), job{race: true, timeout: long}),
+			jobs:    suites("soak", job{race: true, timeout: long}),
 			after:   []string{fmt.Sprintf("go run ./test/bench/soak --binary bin/edgecore --seed %d", o.seed)},
 		},
 	}

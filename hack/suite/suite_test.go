@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -72,6 +73,35 @@ func TestPlanFitsTheTree(t *testing.T) {
 				t.Errorf("area %s: %v", a.name, err)
 			}
 		}
+	}
+}
+
+// TestLongForms checks that an area runs the long form of each package that has one.
+func TestLongForms(t *testing.T) {
+	declare := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") || filepath.Base(path) == "suite_test.go" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if strings.Contains(string(data), `flag.Bool("long"`) {
+			declare["./"+folder] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned := map[string]bool{}
+	for pkg := range longForms {
+		planned[pkg] = true
+	}
+	if diff := cmp.Diff(declare, planned); diff != "" {
+		t.Errorf("packages whose tests declare -long, and those in longForms (-declare +longForms):\n%s", diff)
 	}
 }
 
