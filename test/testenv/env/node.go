@@ -4,6 +4,7 @@
 package env
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -301,7 +302,7 @@ func (n *Node) NothingLeft() {
 		if groups, err := n.Containerd.PodCgroups(); err != nil || len(groups) > 0 {
 			return fmt.Errorf("cgroups are left: %v, %w", groups, err)
 		}
-		boxes, err := n.CRI.ListPodSandbox(n.T.Context(), &runtimeapi.ListPodSandboxRequest{})
+		boxes, err := n.CRI.ListPodSandbox(context.WithoutCancel(n.T.Context()), &runtimeapi.ListPodSandboxRequest{})
 		if err == nil && len(boxes.Items) > 0 {
 			err = fmt.Errorf("%d sandboxes are left", len(boxes.Items))
 		}
