@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -59,15 +60,16 @@ func manager(t *testing.T, name string) (*net.UnixConn, string) {
 	return conn, name
 }
 
-func hears(t *testing.T, conn *net.UnixConn, patience time.Duration) string {
+// hears returns the next message.
+func hears(t *testing.T, conn *net.UnixConn) string {
 	t.Helper()
 	buffer := make([]byte, 4096)
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(wait.Max())); err != nil {
 		t.Fatal(err)
 	}
 	n, err := conn.Read(buffer)
 	if err != nil {
-		return ""
+		t.Fatalf("waiting for a message: %v", err)
 	}
 	return string(buffer[:n])
 }
@@ -77,43 +79,49 @@ func TestKeep(t *testing.T) {
 		conn, socket := manager(t, name)
 		n, err := FromEnv(env(map[string]string{"NOTIFY_SOCKET": socket, "WATCHDOG_USEC": "30000"}), 1)
 		if err != nil || !n.Watched() {
-			t.Fatal(n, err)
+			t.Fatalf("FromEnv: %+v, %v; want a watched notifier", n, err)
 		}
 		if err := n.Send(Ready); err != nil {
 			t.Fatal(err)
 		}
-		if got := hears(t, conn, time.Minute); got != "READY=1" {
-			t.Fatalf("heard %q", got)
+		if got := hears(t, conn); got != "READY=1" {
+			t.Fatalf("heard %q, want READY=1", got)
 		}
 		var stuck atomic.Bool
+		var asked atomic.Int64
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			n.Keep(ctx, func() error {
 				if stuck.Load() {
+					asked.Add(1)
 					return errors.New("stuck")
 				}
 				return nil
 			}, func() string { return "all\nwell" })
 		}()
-		if got := hears(t, conn, time.Minute); got != "WATCHDOG=1\nSTATUS=all; well" {
-			t.Errorf("heard %q", got)
+		if got := hears(t, conn); got != "WATCHDOG=1\nSTATUS=all; well" {
+			t.Errorf("heard %q, want WATCHDOG=1 and the status", got)
 		}
 		for range 3 {
-			if got := hears(t, conn, time.Minute); got != "WATCHDOG=1" {
-				t.Errorf("heard %q", got)
+			if got := hears(t, conn); got != "WATCHDOG=1" {
+				t.Errorf("heard %q, want WATCHDOG=1", got)
 			}
 		}
 		stuck.Store(true)
-		silent := false
-		for range 100 { // what was said before may still come
-			if silent = hears(t, conn, 100*time.Millisecond) == ""; silent {
-				break
+		// What was said before it was found stuck comes before the first mark.
+		for i, mark := range []string{"X_MARK=1", "X_MARK=2"} {
+			found := asked.Load()
+			wait.True(t, "the process to be found stuck", func() bool { return asked.Load() > found+1 })
+			if err := n.Send(mark); err != nil {
+				t.Fatal(err)
 			}
-		}
-		if !silent {
-			t.Error("a stuck process says that it lives")
+			for got := ""; got != mark; {
+				if got = hears(t, conn); got != mark && i > 0 {
+					t.Errorf("a stuck process says %q, want nothing", got)
+				}
+			}
 		}
 		cancel()
 		<-ended

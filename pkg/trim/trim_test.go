@@ -2,6 +2,7 @@ package trim
 
 import (
 	"context"
+	"fmt"
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -42,11 +44,12 @@ func TestRun(t *testing.T) {
 	fill(64 << 20)
 	before := released()
 	wg.Go(func() { Run(ctx, Options{Every: 10 * time.Millisecond, Heap: 8 << 20}) })
-	for deadline := time.Now().Add(time.Minute); released() < before+60<<20; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes of the heap were given back before, and %d now", before, released())
+	wait.Until(t, "60 MB of the heap to be given back", func() error {
+		if now := released(); now < before+60<<20 {
+			return fmt.Errorf("%d bytes were given back before, and %d now", before, now)
 		}
-	}
+		return nil
+	})
 }
 
 // fill makes garbage of so many bytes.

@@ -62,14 +62,14 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 		"1210" + "1a06" + hexed("header") + "2206" + hexed("header") + // operation and resource
 		"1a3e" + hexed(content) + "a00601" // the content, which is JSON
 	if diff := cmp.Diff(want, masked(readHex(t, control, want), want)); diff != "" {
-		t.Error(diff)
+		t.Errorf("header mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := control.Write(unhex(t, "010101000100"+"0000001d"+"0a05"+"0a03"+hexed("abc")+"1206"+"1a04"+hexed("nope")+"1a0c"+hexed(`{"ack":true}`))); err != nil {
 		t.Fatal(err)
 	}
 	messages, err := conn.AcceptStream(ctx)
 	if err != nil {
-		t.Fatal(err, <-dialled)
+		t.Fatalf("accept: %v, dial: %v", err, <-dialled)
 	}
 	if got := readHex(t, messages, hexed("msg")); got != hexed("msg") {
 		t.Errorf("the stream of messages begins with %s", got)

@@ -165,13 +165,13 @@ func TestMessagesBothWays(t *testing.T) {
 			edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: f})
 			up, _ := reading(far)
 			down, _ := reading(edge)
-			const writers, each = 4, 20
+			const writers, each = 4, 8
 			var wg sync.WaitGroup
 			for _, c := range []Conn{edge, far} {
 				for w := range writers {
 					wg.Go(func() {
 						for i := range each {
-							m := message(i * 2000)
+							m := message(i * 5000)
 							m.Header.ResourceVersion = fmt.Sprintf("%d/%d", w, i)
 							if err := errors.Join(c.Write(m), c.Ping()); err != nil {
 								t.Error(err)
@@ -188,7 +188,7 @@ func TestMessagesBothWays(t *testing.T) {
 					if _, err := fmt.Sscanf(m.Header.ResourceVersion, "%d/%d", &w, &i); err != nil {
 						t.Fatal(err)
 					}
-					if next[w] != i || len(m.ContentData()) != i*2000/16*16 {
+					if next[w] != i || len(m.ContentData()) != i*5000/16*16 {
 						t.Errorf("writer %d: message %d of %d bytes, want message %d", w, i, len(m.ContentData()), next[w])
 					}
 					next[w]++
@@ -202,16 +202,16 @@ func TestMessagesBothWays(t *testing.T) {
 
 func checkStats(t *testing.T, f Features, near Stats, c Conn) {
 	t.Helper()
-	const payload = 4 * (19 * 20 / 2) * 2000
+	const payload = 4 * (7 * 8 / 2) * 5000
 	far := c.Stats()
-	if near.MessagesSent != 80 || near.MessagesReceived != 80 || far.MessagesReceived != 80 {
-		t.Errorf("messages: %+v, %+v", near, far)
+	if near.MessagesSent != 32 || near.MessagesReceived != 32 || far.MessagesReceived != 32 {
+		t.Errorf("messages: %+v, %+v; want 32 each way", near, far)
 	}
 	if f.Deflate && near.BytesSent > payload/4 || !f.Deflate && (near.BytesSent < payload || near.BytesSent > payload*11/10) {
 		t.Errorf("%d bytes sent for a payload of %d", near.BytesSent, payload)
 	}
-	if time.Since(near.Heard) > time.Minute {
-		t.Errorf("last heard at %v", near.Heard)
+	if near.Heard.IsZero() {
+		t.Errorf("last heard at %v, want a time", near.Heard)
 	}
 	if c.Protocol() != ProtocolWebSocket || c.RemoteAddr() == nil {
 		t.Errorf("%s, %v", c.Protocol(), c.RemoteAddr())

@@ -146,7 +146,7 @@ func TestKeys(t *testing.T) {
 
 func TestSplitAndJoin(t *testing.T) {
 	if diff := cmp.Diff([]string{"a", "b"}, Split(Join("a", "b"))); diff != "" {
-		t.Error(diff)
+		t.Errorf("schema mismatch (-want +got):\n%s", diff)
 	}
 	if got := Split(""); got != nil {
 		t.Errorf("%q", got)

@@ -85,7 +85,7 @@ func TestDefaultIsAFile(t *testing.T) {
 	}
 	fromNothing, warnings, err := Parse([]byte(head))
 	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
 	}
 	if diff := cmp.Diff(Default(), fromNothing); diff != "" {
 		t.Errorf("a file that says nothing (-want +got):\n%s", diff)
@@ -95,7 +95,7 @@ func TestDefaultIsAFile(t *testing.T) {
 func TestMinimalIsAFile(t *testing.T) {
 	cfg, warnings, err := Parse(Minimal())
 	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
 	}
 	if diff := cmp.Diff(Default(), cfg); diff != "" {
 		t.Errorf("the small file says other than the defaults (-want +got):\n%s", diff)

@@ -113,7 +113,7 @@ func TestDefaultIsAFile(t *testing.T) {
 	}
 	fromNothing, warnings, err := Parse([]byte(head))
 	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
 	}
 	if diff := cmp.Diff(Default(), fromNothing); diff != "" {
 		t.Errorf("a file that says nothing (-want +got):\n%s", diff)
@@ -123,7 +123,7 @@ func TestDefaultIsAFile(t *testing.T) {
 func TestMinimalIsAFile(t *testing.T) {
 	cfg, warnings, err := Parse(Minimal())
 	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
 	}
 	if diff := cmp.Diff(Default(), cfg); diff != "" {
 		t.Errorf("the small file says other than the defaults (-want +got):\n%s", diff)
@@ -215,20 +215,35 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestManyProblems: a file that is something else altogether is answered in bounded words and time.
-func TestManyProblems(t *testing.T) {
+// manyProblems is a file with so many keys that mean nothing.
+func manyProblems(keys int) []byte {
 	text := &strings.Builder{}
 	text.WriteString(head)
-	for i := range 20000 {
+	for i := range keys {
 		text.WriteString(strings.Repeat("k", 1+i%40) + strings.Repeat("x", i/40%500) + string(rune('a'+i%26)) + ": 1\n")
 	}
-	_, _, err := Parse([]byte(text.String()))
+	return []byte(text.String())
+}
+
+// TestManyProblems: a file that is something else altogether is answered in bounded words.
+func TestManyProblems(t *testing.T) {
+	_, _, err := Parse(manyProblems(3000))
 	var problems Problems
 	if !errors.As(err, &problems) || len(problems) < 1000 {
-		t.Fatalf("got %d problems", len(problems))
+		t.Fatalf("got %d problems, want 1000 or more", len(problems))
 	}
 	if lines := strings.Count(err.Error(), "\n"); lines != strict.MaxShown+1 {
 		t.Errorf("the error has %d lines, want %d", lines, strict.MaxShown+1)
+	}
+}
+
+// BenchmarkManyProblems parses a file of almost the largest size, of which every line is wrong.
+func BenchmarkManyProblems(b *testing.B) {
+	text := manyProblems(20000)
+	for b.Loop() {
+		if _, _, err := Parse(text); err == nil {
+			b.Fatal("Parse returned no error")
+		}
 	}
 }
 

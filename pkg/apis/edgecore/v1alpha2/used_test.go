@@ -76,6 +76,6 @@ func TestKeysOfKubeEdge(t *testing.T) {
 	}
 	var problems Problems
 	if _, _, err := schema().Parse(data); errors.As(err, &problems) {
-		t.Error(problems)
+		t.Errorf("problems %v, want none", problems)
 	}
 }
