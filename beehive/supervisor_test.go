@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestBackoff: failures in a row wait longer and longer, spread, up to a limit; one after a good run does not.
@@ -284,9 +285,10 @@ func TestNoGoroutineForAMessage(t *testing.T) {
 	if err := b.SendToGroup(t.Context(), "g", message(0)); !errors.Is(err, ErrFull) {
 		t.Errorf("err = %v, want ErrFull", err)
 	}
-	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) { // those of timers end
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+	wait.Until(t, "the goroutines of timers to end", func() error {
+		if now := runtime.NumGoroutine(); now > before {
+			return fmt.Errorf("%d goroutines, %d before", now, before)
 		}
-	}
+		return nil
+	})
 }
