@@ -114,7 +114,7 @@ func (m *machine) sh(line string) string {
 func (m *machine) write(path, text string) {
 	m.t.Helper()
 	if out := m.sh("mkdir -p " + filepath.Dir(path) + " && cat >" + path + " <<'END OF FILE'\n" + text + "END OF FILE\n"); out != "" {
-		m.t.Fatal(out)
+		m.t.Fatalf("unexpected output:\n%s", out)
 	}
 }
 
@@ -279,7 +279,7 @@ func podsRunOn(m *machine) {
 	m.sh("touch /end-pods-fails; mkdir -p /var/lib/kubelet/pods/old /var/lib/edgecore/sub /srv; mount --bind /srv /var/lib/edgecore/sub; touch /srv/data")
 	said, _ := m.dpkg("--purge edgecore")
 	if strings.Contains(said, "exit status") || !strings.Contains(said, "some pods may run on") || !strings.Contains(said, "/var/lib/edgecore stays: something is mounted in it") {
-		m.t.Error(said)
+		m.t.Errorf("unexpected output:\n%s", said)
 	}
 	m.expect("ls /srv/data; ls -d /var/lib/kubelet/pods/old; ls /etc/edgecore 2>/dev/null", "/srv/data\n/var/lib/kubelet/pods/old\nexit status 2")
 	m.expect("dpkg-query -W edgecore 2>/dev/null", "exit status 1")
@@ -304,6 +304,6 @@ func TestRemoveOthers(t *testing.T) {
 		left = append(left, e.Name())
 	}
 	if diff := cmp.Diff([]string{"edgecore-arm64", "edgecore_1.0.0_amd64.deb", "edgecore_1.1.0_arm64.deb", "edgecore_arm64.deb"}, left); diff != "" {
-		t.Error(diff)
+		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 }

@@ -210,7 +210,7 @@ func TestDifferences(t *testing.T) {
 func TestPackagedConfiguration(t *testing.T) {
 	cfg, warnings, err := v1alpha2.Load(filepath.Join("../..", debianDir, "edgecore.yaml"))
 	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
 	}
 	want := v1alpha2.Default()
 	want.Database.DataSource = "/var/lib/edgecore/edgecore.db"
