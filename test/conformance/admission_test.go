@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // admissionRows are about what a node refuses, and what makes room.
@@ -117,9 +119,9 @@ containers: [{name: main, resources: {requests: {cpu: 100m, memory: 1Mi}, limits
 func (p *pod) oomScore(container string, want int64) {
 	p.Helper()
 	c, err := p.container(container)
-	must(p, err)
+	env.Must(p, err)
 	st, err := p.node.cri.ContainerStatus(p.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id, Verbose: true})
-	must(p, err)
+	env.Must(p, err)
 	var info struct {
 		Config struct {
 			Linux struct {
@@ -129,7 +131,7 @@ func (p *pod) oomScore(container string, want int64) {
 			} `json:"linux"`
 		} `json:"config"`
 	}
-	must(p, json.Unmarshal([]byte(st.Info["info"]), &info))
+	env.Must(p, json.Unmarshal([]byte(st.Info["info"]), &info))
 	if got := info.Config.Linux.Resources.Score; got != want {
 		p.Errorf("container %s: oom score %d, want %d", container, got, want)
 	}
@@ -155,7 +157,7 @@ func checkCloudLabel(p *pod) {
 	p.running()
 	label := "example.com/" + p.name
 	_, err := p.node.api.CoreV1().Nodes().Patch(p.Context(), p.node.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"`+label+`":"here"}}}`), metav1.PatchOptions{})
-	must(p, err)
+	env.Must(p, err)
 	here := p.beside("here", `{nodeSelector: {example.com/@NAME@: here}, containers: [{name: main}]}`)
 	here.running()
 	there := p.beside("there", `{nodeSelector: {example.com/@NAME@: there}, containers: [{name: main}]}`)
@@ -168,7 +170,7 @@ func checkCloudLabel(p *pod) {
 func checkPreemption(p *pod) {
 	p.running()
 	obj, err := p.node.api.CoreV1().Nodes().Get(p.Context(), p.node.name, metav1.GetOptions{})
-	must(p, err)
+	env.Must(p, err)
 	half := resource.NewQuantity(obj.Status.Allocatable.StorageEphemeral().Value()/10*6, resource.BinarySI).String()
 	ask := "containers: [{name: main, resources: {requests: {ephemeral-storage: " + half + "}}}]"
 	victim := p.beside("victim", ask)

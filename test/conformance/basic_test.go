@@ -36,7 +36,7 @@ containers:
 			check: func(p *pod) {
 				got := p.waits("gone", "ErrImageNeverPull", "edgecore.local/nowhere:1")
 				if got.Status.Phase != v1.PodPending && got.Status.Phase != v1.PodRunning {
-					p.Errorf("phase %s", got.Status.Phase)
+					p.Errorf("phase = %s, want Pending or Running", got.Status.Phase)
 				}
 				p.event("ErrImageNeverPull", "is not present with pull policy of Never")
 			},

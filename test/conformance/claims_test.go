@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // boundTo is a claim and a PersistentVolume with a source that are for each other.
@@ -61,7 +63,7 @@ volumes:
 - {name: ro, persistentVolumeClaim: {claimName: @NAME@, readOnly: true}}
 `,
 			check: func(p *pod) {
-				p.Cleanup(func() { must(p, os.RemoveAll(p.hostDir())) })
+				p.Cleanup(func() { env.Must(p, os.RemoveAll(p.hostDir())) })
 				p.running()
 				p.says("main", "echo kept >/v/f; cat /ro/f; touch /ro/g 2>/dev/null || echo read-only", "kept\nread-only")
 				p.delete()
@@ -79,10 +81,10 @@ securityContext: {fsGroup: 4567, fsGroupChangePolicy: OnRootMismatch, runAsUser:
 			check: func(p *pod) {
 				p.event("FailedMount", `MountVolume.SetUp failed for volume "v" : path "`+p.hostDir()+`" does not exist`)
 				made := p.hostDir() + ".new" // whole before the agent sees it
-				must(p, os.Mkdir(made, 0o755))
-				must(p, os.WriteFile(filepath.Join(made, "old"), []byte("x"), 0o600))
-				p.Cleanup(func() { must(p, os.RemoveAll(p.hostDir())) })
-				must(p, os.Rename(made, p.hostDir()))
+				env.Must(p, os.Mkdir(made, 0o755))
+				env.Must(p, os.WriteFile(filepath.Join(made, "old"), []byte("x"), 0o600))
+				p.Cleanup(func() { env.Must(p, os.RemoveAll(p.hostDir())) })
+				env.Must(p, os.Rename(made, p.hostDir()))
 				p.running()
 				p.says("main", "stat -c '%a %g' /v /v/old; echo new >/v/new; stat -c %g /v/new", "2775 4567\n660 4567\n4567")
 			},
@@ -104,7 +106,7 @@ securityContext: {fsGroup: 4567, fsGroupChangePolicy: OnRootMismatch, runAsUser:
 				p.apply(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: @NAME@}, spec: {accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 1Gi}}}}`)
 				p.event("FailedMount", prefix+p.node.name+"/claim-not-there: PVC is not bound")
 				if s := p.get(); s.Status.Phase != v1.PodPending {
-					p.Errorf("phase %s", s.Status.Phase)
+					p.Errorf("phase = %s, want Pending", s.Status.Phase)
 				}
 				// A volume comes, and the pod starts.
 				p.apply(strings.Split(boundTo("hostPath: {path: /tmp}"), "---")[0])
@@ -130,7 +132,7 @@ containers: [{name: main, volumeMounts: [{name: scratch, mountPath: /v}]}]
 volumes: [{name: scratch, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 1Gi}}}}}}]
 `,
 			check: func(p *pod) {
-				p.Cleanup(func() { must(p, os.RemoveAll(p.hostDir())) })
+				p.Cleanup(func() { env.Must(p, os.RemoveAll(p.hostDir())) })
 				p.running()
 				p.says("main", "touch /v/f && ls /v", "f")
 			},

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/test/testenv/csi"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // The driver of a row is its own, and comes after the pod: each row shows that a pod waits for its driver.
@@ -63,10 +64,10 @@ func csiStart(p *pod, kind string) *csi.Driver {
 	p.Helper()
 	p.event("FailedMount", "driver name "+p.csiName()+" not found in the list of registered CSI drivers")
 	base, err := os.MkdirTemp("", "csi") // p.TempDir is too long for the path of a socket
-	must(p, err)
-	p.Cleanup(func() { must(p, os.RemoveAll(base)) })
+	env.Must(p, err)
+	p.Cleanup(func() { env.Must(p, os.RemoveAll(base)) })
 	binary, err := csi.Build(p.Context(), base)
-	must(p, err)
+	env.Must(p, err)
 	d := csi.Start(p, csi.Options{Binary: binary, Name: p.csiName(), Node: p.node.name, Root: filepath.Join(p.node.Dir, "root"), Dir: filepath.Join(base, "driver")})
 	if kind != "" {
 		d.Create(p, "vol", kind, 16<<20)
@@ -135,7 +136,7 @@ func csiClaim(p *pod) {
 		return fmt.Errorf("drivers %+v", n.Spec.Drivers)
 	})
 	node, err := p.node.api.CoreV1().Nodes().Get(p.Context(), p.node.name, metav1.GetOptions{})
-	must(p, err)
+	env.Must(p, err)
 	if node.Labels["topology."+p.csiName()+"/node"] != p.node.name || !strings.Contains(node.Annotations["csi.volume.kubernetes.io/nodeid"], p.csiName()) {
 		p.Errorf("labels %v, annotations %v", node.Labels, node.Annotations)
 	}
@@ -195,7 +196,7 @@ func csiAttach(p *pod) {
 	}
 	a.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "x"}}
 	_, err := attachments.UpdateStatus(p.Context(), a, metav1.UpdateOptions{})
-	must(p, err)
+	env.Must(p, err)
 	p.running()
 	if got := string(d.Calls(p, "NodeStageVolume")[0].Request); !strings.Contains(got, `"publishContext":{"device":"x"}`) {
 		p.Errorf("the driver was told %s", got)
@@ -233,7 +234,7 @@ func csiGrow(p *pod) {
 	p.event("FailedMount", "not found in the list of registered CSI drivers")
 	claims := p.node.api.CoreV1().PersistentVolumeClaims(p.node.name)
 	_, err := p.node.api.CoreV1().PersistentVolumes().Patch(p.Context(), p.csiName(), types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"32Mi"}}}`), metav1.PatchOptions{})
-	must(p, err)
+	env.Must(p, err)
 	d := csiStart(p, "tmpfs")
 	p.running()
 	p.event("FileSystemResizeSuccessful", "MountVolume.NodeExpandVolume succeeded for volume")

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/test/testenv/deviceplugin"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // deviceRows are about device plugins and extended resources.
@@ -70,7 +71,7 @@ func (p *pod) plugin(args []string, devices ...string) *deviceplugin.Plugin {
 func (p *pod) beside(suffix, spec string) *pod {
 	p.Helper()
 	obj := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name + "-" + suffix}}
-	must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)), &obj.Spec))
+	env.Must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)), &obj.Spec))
 	return p.node.create(p.T, obj)
 }
 
@@ -124,7 +125,7 @@ func (p *pod) health(id string, want v1.ResourceHealthStatus) {
 		}
 		list := s.ContainerStatuses[0].AllocatedResourcesStatus
 		if len(list) != 1 || len(list[0].Resources) != 1 || string(list[0].Resources[0].ResourceID) != id || list[0].Resources[0].Health != want {
-			return fmt.Errorf("%+v", list)
+			return fmt.Errorf("resources are %+v, want device %s %s", list, id, want)
 		}
 		return nil
 	})
@@ -146,7 +147,7 @@ func checkDevicePlugin(p *pod) {
 	first.says("main", "stat -c '%F %t,%T' /dev/one; echo x >/dev/one && echo written", "character special file 1,3\nwritten")
 	first.says("main", "cat /plugin/devices; touch /plugin/x 2>&1 | grep -o Read-only", "one two three!Read-only")
 	c, err := first.container("main")
-	must(p, err)
+	env.Must(p, err)
 	if c.Annotations["example.com/devices"] != "one" {
 		p.Errorf("annotations %v", c.Annotations)
 	}
@@ -162,7 +163,7 @@ func checkDevicePlugin(p *pod) {
 	many.rejected("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to requested number of devices unavailable for example.com/"+p.name+". Requested: 2, Available: 1, which is unexpected")
 
 	// The plugin dies: what runs keeps its device, what comes is refused; and it comes back.
-	must(p, plugin.End(p.Context(), syscall.SIGKILL))
+	env.Must(p, plugin.End(p.Context(), syscall.SIGKILL))
 	p.extended("3", "0")
 	first.health("one", v1.ResourceHealthStatusUnknown)
 	late := p.beside("late", with(1))

@@ -9,13 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // parse makes a pod of a spec.
 func parse(p *pod, name, spec string) *v1.Pod {
 	p.Helper()
 	obj := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)), &obj.Spec))
+	env.Must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)), &obj.Spec))
 	return obj
 }
 
@@ -82,7 +84,7 @@ containers:
 			check: func(p *pod) {
 				p.says("main", "echo $A $B $C $D $E $F $G $H", "2 1500 65 10 1048576 1024 33 0")
 				node, err := p.node.api.CoreV1().Nodes().Get(p.Context(), p.node.name, metav1.GetOptions{})
-				must(p, err)
+				env.Must(p, err)
 				can := node.Status.Allocatable
 				p.says("free", "echo $A $B $C", fmt.Sprintf("%d %d %d", can.Cpu().MilliValue(), can.Memory().Value(), can.StorageEphemeral().Value()))
 			},
@@ -190,7 +192,7 @@ containers:
 			spec: `containers: [{name: main, env: [{name: AT, value: "$(LINK_DB_SERVICE_HOST):$(LINK_DB_SERVICE_PORT_SQL)"}]}]`,
 			check: func(p *pod) {
 				svc, err := p.node.api.CoreV1().Services(p.node.name).Get(p.Context(), "link-db", metav1.GetOptions{})
-				must(p, err)
+				env.Must(p, err)
 				// The services of a namespace come to the node with its first pod, maybe after that one has started.
 				for try := 0; ; try++ {
 					late := p.second(fmt.Sprintf("late%d", try), `containers: [{name: main, env: [{name: AT, value: "$(LINK_DB_SERVICE_HOST):$(LINK_DB_SERVICE_PORT_SQL)"}]}]`)
@@ -230,7 +232,7 @@ containers: [{name: main, resources: {limits: {cpu: 100m, memory: 20Mi}}}]
 					p.Errorf("overhead %v", got.Spec.Overhead)
 				}
 				list, err := p.node.cri.ListPodSandbox(p.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.uid)}}})
-				must(p, err)
+				env.Must(p, err)
 				if len(list.Items) != 1 || list.Items[0].RuntimeHandler != "second" {
 					p.Errorf("sandboxes %v", list.Items)
 				}

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // hookRows are about postStart and preStop.
@@ -99,15 +101,15 @@ containers:
 			check: func(p *pod) {
 				p.running()
 				p.says("http", "wget -q -O /dev/null http://127.0.0.1:8081/ && echo up", "up")
-				s, took := p.end(nil)
+				s := p.end(nil)
 				if c := containerStatus(s, "exec").State.Terminated; c.Message != "hook\nslept\nend\n" || c.ExitCode != 0 {
-					p.Errorf("exec: %+v", c)
+					p.Errorf("exec ended with %+v, want the message hook, slept, end and exit code 0", c)
 				}
 				if c := containerStatus(s, "http").State.Terminated; !strings.Contains(c.Message, "url:/bye") {
-					p.Errorf("http: %+v", c)
+					p.Errorf("http ended with %+v, want the message url:/bye", c)
 				}
-				if took < 3*time.Second || took > soon {
-					p.Errorf("it took %v, with a hook that sleeps 3 s", took)
+				if c := containerStatus(s, "slept").State.Terminated; c.ExitCode != 0 {
+					p.Errorf("slept ended with %+v, want exit code 0", c)
 				}
 			},
 		},
@@ -132,51 +134,42 @@ containers:
 			name: "pre-stop-too-long",
 			spec: `
 terminationGracePeriodSeconds: 2
-containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'echo cleaned >/dev/termination-log; sleep 300' TERM; while true; do sleep 1 & wait $!; done"], lifecycle: {preStop: {exec: {command: [sleep, "300"]}}}}]
+containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'echo cleaned >/dev/termination-log; sleep 80000' TERM; while true; do sleep 1 & wait $!; done"], lifecycle: {preStop: {exec: {command: [sleep, "80000"]}}}}]
 `,
 			check: func(p *pod) {
 				p.running()
-				s, took := p.end(nil)
+				s := p.end(nil)
 				if c := containerStatus(s, "main").State.Terminated; c.Message != "cleaned\n" || c.ExitCode != 137 {
-					p.Errorf("%+v", c)
-				}
-				if took < 4*time.Second || took > soon { // 2 s are left to a container after its hook
-					p.Errorf("it took %v", took)
+					p.Errorf("main ended with %+v, want the message cleaned and exit code 137", c)
 				}
 			},
 		},
 		{
 			name: "pre-stop-shorter-grace",
 			spec: `
-terminationGracePeriodSeconds: 600
-containers: [{name: main, lifecycle: {preStop: {exec: {command: [sleep, "500"]}}}}, {name: slow, lifecycle: {preStop: {sleep: {seconds: 500}}}}]
+terminationGracePeriodSeconds: 86400
+containers: [{name: main, lifecycle: {preStop: {exec: {command: [sleep, "80000"]}}}}, {name: slow, lifecycle: {preStop: {sleep: {seconds: 80000}}}}]
 `,
 			check: func(p *pod) {
 				p.running()
 				p.patch("metadata: {finalizers: [edgecore.local/look]}")
 				pods := p.node.api.CoreV1().Pods(p.node.name)
-				must(p, pods.Delete(p.Context(), p.name, metav1.DeleteOptions{}))
+				env.Must(p, pods.Delete(p.Context(), p.name, metav1.DeleteOptions{}))
 				p.event("Killing", "Stopping container main")
-				began := time.Now()
-				must(p, pods.Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](3)}))
+				env.Must(p, pods.Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](3)}))
 				p.ends()
-				if took := time.Since(began); took > soon {
-					p.Errorf("the shorter grace of 3 s took %v", took)
-				}
 				p.release()
 			},
 		},
 		{
 			name: "pre-stop-container-ends",
 			spec: `
-terminationGracePeriodSeconds: 600
-containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "until test -e /tmp/go; do sleep 0.2; done"], lifecycle: {preStop: {exec: {command: [sh, -c, "touch /tmp/go; sleep 500"]}}}}]
+terminationGracePeriodSeconds: 86400
+containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "until test -e /tmp/go; do sleep 0.2; done"], lifecycle: {preStop: {exec: {command: [sh, -c, "touch /tmp/go; sleep 80000"]}}}}]
 `,
 			check: func(p *pod) {
 				p.running()
-				if _, took := p.end(nil); took > soon {
-					p.Errorf("the hook of a container that had ended was waited for: %v", took)
-				}
+				p.end(nil) // the hook of a container that has ended is not waited for
 			},
 		},
 	}

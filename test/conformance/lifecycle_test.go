@@ -40,7 +40,7 @@ spec:
 `, "ephemeralcontainers")
 				s := p.status("they have ended", func(s *v1.PodStatus) error { return ended(s, "fails", "lost") }).Status
 				if c := containerStatus(&s, "fails"); c.State.Terminated.ExitCode != 6 || c.RestartCount != 0 || s.Phase != v1.PodRunning {
-					p.Errorf("phase %s, containers %s", s.Phase, states(&s))
+					p.Errorf("phase %s, containers %s; want Running, and fails ended once with exit code 6", s.Phase, states(&s))
 				}
 				p.running()
 			},
@@ -112,10 +112,10 @@ containers:
 				if got := containerStatus(&s, "own").StopSignal; got == nil || *got != v1.SIGUSR1 {
 					p.Errorf("stop signal %v", got)
 				}
-				last, _ := p.end(nil)
+				last := p.end(nil)
 				own, usual := containerStatus(last, "own").State.Terminated, containerStatus(last, "usual").State.Terminated
 				if own.Message != "usr1\n" || usual.Message != "term\n" {
-					p.Errorf("%+v, %+v", own, usual)
+					p.Errorf("own ended with %+v, want the message usr1; usual with %+v, want term", own, usual)
 				}
 			},
 		},

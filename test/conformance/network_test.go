@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // networkRows are about names, addresses and ports.
@@ -72,7 +73,7 @@ func dnsRows() []row {
 			check: func(p *pod) {
 				out := p.resolv("grep '^[no]' /etc/resolv.conf; grep ^search /etc/resolv.conf", "nameserver 10.96.0.10")
 				if !strings.Contains(out, "options ndots:5") || !strings.Contains(out, "search "+p.node.name+".svc.cluster.local svc.cluster.local cluster.local") {
-					p.Errorf("%s", out)
+					p.Errorf("resolv.conf = %s, want ndots:5 and the search domains of namespace %s", out, p.node.name)
 				}
 			},
 		},
@@ -92,7 +93,7 @@ containers: [{name: main}]
 			spec: `{dnsPolicy: Default, dnsConfig: {options: [{name: timeout, value: "3"}]}, containers: [{name: main}]}`,
 			check: func(p *pod) {
 				if out := p.resolv(show, "timeout:3"); strings.Contains(out, "10.96.0.10") || strings.Contains(out, "cluster.local") {
-					p.Errorf("%s", out)
+					p.Errorf("resolv.conf = %s, want nothing of the cluster", out)
 				}
 			},
 		},
@@ -144,7 +145,7 @@ func portRows() []row {
 		check: func(p *pod) {
 			p.running()
 			port, err := daemon.FreePort()
-			must(p, err)
+			env.Must(p, err)
 			for _, ip := range []string{"", "hostIP: 127.0.0.1, "} {
 				web := p.second(fmt.Sprintf("web%d", len(ip)), fmt.Sprintf(
 					`containers: [{name: main, image: "edgecore.local/demo:1", command: [httpd, -f, -h, /www], ports: [{containerPort: 80, %shostPort: %d}]}]`, ip, port))

@@ -20,6 +20,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // row is one pod and what is to be seen of it.
@@ -62,7 +65,7 @@ func (n *node) run(t *testing.T, r row) {
 		}
 	}
 	if r.bound {
-		until(t, "the claim is bound", func() error {
+		wait.Until(t, "the claim is bound", func() error {
 			claim, err := n.api.CoreV1().PersistentVolumeClaims(n.name).Get(t.Context(), r.name, metav1.GetOptions{})
 			if err == nil && claim.Status.Phase != v1.ClaimBound {
 				err = fmt.Errorf("claim is %s", claim.Status.Phase)
@@ -71,7 +74,7 @@ func (n *node) run(t *testing.T, r row) {
 		})
 	}
 	obj := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: r.name, Labels: r.labels, Annotations: r.annotations}}
-	must(t, yaml.UnmarshalStrict([]byte(fill.Replace(r.spec)), &obj.Spec))
+	env.Must(t, yaml.UnmarshalStrict([]byte(fill.Replace(r.spec)), &obj.Spec))
 	p := n.create(t, obj)
 	defer func() {
 		if t.Failed() { // what has passed is deleted below
@@ -87,7 +90,7 @@ func (n *node) run(t *testing.T, r row) {
 
 func writeFile(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "objects.yaml")
-	must(t, os.WriteFile(path, []byte(text), 0o644))
+	env.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -131,14 +134,14 @@ func completeContainer(c *v1.Container) {
 // until waits until a check is content.
 func (p *pod) until(what string, check func() error) {
 	p.Helper()
-	until(p.T, what, check)
+	wait.Until(p.T, what, check)
 }
 
 // get returns the pod as the API server has it.
 func (p *pod) get() *v1.Pod {
 	p.Helper()
 	obj, err := p.node.api.CoreV1().Pods(p.node.name).Get(p.Context(), p.name, metav1.GetOptions{})
-	must(p, err)
+	env.Must(p, err)
 	return obj
 }
 
@@ -297,9 +300,9 @@ func (p *pod) logged(container, text string) {
 func (p *pod) patch(change string, subresource ...string) {
 	p.Helper()
 	data, err := yaml.YAMLToJSON([]byte(change))
-	must(p, err)
+	env.Must(p, err)
 	_, err = p.node.api.CoreV1().Pods(p.node.name).Patch(p.Context(), p.name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, subresource...)
-	must(p, err)
+	env.Must(p, err)
 }
 
 // apply applies manifests in the node's namespace.
@@ -311,10 +314,9 @@ func (p *pod) apply(manifests string) {
 	}
 }
 
-// delete deletes the pod with its own grace and waits until it is gone; it returns how long that took.
-func (p *pod) delete() time.Duration {
+// delete deletes the pod with its own grace and waits until it is gone.
+func (p *pod) delete() {
 	p.Helper()
-	began := time.Now()
 	err := p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.uid))})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		p.Fatalf("delete: %v", err)
@@ -326,7 +328,6 @@ func (p *pod) delete() time.Duration {
 		}
 		return fmt.Errorf("it is still there (%v)", err)
 	})
-	return time.Since(began)
 }
 
 // describe is what a failure shows of the pod.

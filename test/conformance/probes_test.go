@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -16,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // probeRows are about startup, readiness and liveness probes, and about readiness gates.
@@ -42,7 +43,7 @@ containers:
 				p.exec("main", "rm /tmp/ready")
 				p.unready("main")
 				if s := containerStatus(&p.get().Status, "main"); s.RestartCount != 0 || !ptr.Deref(s.Started, false) {
-					p.Errorf("%+v", s)
+					p.Errorf("container = %+v, want started, with no restart", s)
 				}
 			},
 		},
@@ -128,11 +129,11 @@ func (p *pod) onHost(suffix string, probe v1.ProbeHandler) *pod {
 func (p *pod) listen() (net.Listener, int) {
 	p.Helper()
 	l, err := net.Listen("tcp", ":0")
-	must(p, err)
+	env.Must(p, err)
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	must(p, err)
+	env.Must(p, err)
 	n, err := strconv.Atoi(port)
-	must(p, err)
+	env.Must(p, err)
 	return l, n
 }
 
@@ -151,8 +152,8 @@ func probeHTTPDetails(p *pod) {
 		}
 	})
 	plain, secret := httptest.NewUnstartedServer(pages), httptest.NewUnstartedServer(pages)
-	must(p, plain.Listener.Close())
-	must(p, secret.Listener.Close())
+	env.Must(p, plain.Listener.Close())
+	env.Must(p, secret.Listener.Close())
 	var plainPort, secretPort int
 	plain.Listener, plainPort = p.listen()
 	secret.Listener, secretPort = p.listen()
@@ -193,7 +194,7 @@ func probeGRPC(p *pod) {
 	go func() { done <- server.Serve(l) }()
 	defer func() {
 		server.Stop()
-		must(p, <-done)
+		env.Must(p, <-done)
 	}()
 	q := p.onHost("host", v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: int32(port), Service: ptr.To("mine")}})
 	q.event("Unhealthy", `Readiness probe failed: service unhealthy (responded with "NOT_SERVING")`)
@@ -209,7 +210,7 @@ func lifeRows() []row {
 		{
 			name: "probe-liveness",
 			spec: `
-terminationGracePeriodSeconds: 600
+terminationGracePeriodSeconds: 86400
 containers:
 - name: main
   command: [sh, -c, "trap '' TERM; touch /tmp/alive; while true; do sleep 1; done"]
@@ -217,7 +218,6 @@ containers:
 `,
 			check: func(p *pod) {
 				p.running()
-				began := time.Now()
 				p.exec("main", "rm /tmp/alive")
 				got := p.status("it was started again", func(s *v1.PodStatus) error {
 					if c := containerStatus(s, "main"); c.RestartCount != 1 || c.State.Running == nil {
@@ -225,11 +225,8 @@ containers:
 					}
 					return nil
 				})
-				if took := time.Since(began); took > soon {
-					p.Errorf("started again after %v: the pod's grace was used, and not the probe's", took)
-				}
 				if end := containerStatus(&got.Status, "main").LastTerminationState.Terminated; end == nil || end.ExitCode != 137 {
-					p.Errorf("last state %+v", end)
+					p.Errorf("last state = %+v, want exit code 137, after the probe's grace", end)
 				}
 				p.event("Killing", "Container main failed liveness probe, will be restarted")
 				p.event("Unhealthy", "Liveness probe failed: ")
@@ -247,7 +244,7 @@ containers:
 			check: func(p *pod) {
 				got := p.phase(v1.PodFailed)
 				if end := containerStatus(&got.Status, "main").State.Terminated; end == nil || end.ExitCode != 3 || end.Reason != "Error" {
-					p.Errorf("%+v", end)
+					p.Errorf("container ended with %+v, want Error, exit code 3", end)
 				}
 				p.event("Killing", "Container main failed liveness probe")
 			},
@@ -271,7 +268,7 @@ containers:
 				p.exec("main", "touch /tmp/begun")
 				got = p.running()
 				if c := containerStatus(&got.Status, "main"); !ptr.Deref(c.Started, false) || c.RestartCount != 0 {
-					p.Errorf("%+v", c)
+					p.Errorf("container = %+v, want started, with no restart", c)
 				}
 			},
 		},
@@ -335,17 +332,7 @@ containers:
   readinessProbe: {exec: {command: [sh, -c, "echo x >>/tmp/asked"]}, initialDelaySeconds: 4, periodSeconds: 2, successThreshold: 3}
 `,
 			check: func(p *pod) {
-				got := p.running()
-				var ready metav1.Time
-				if c := condition(&got.Status, v1.PodReady); c != nil {
-					ready = c.LastTransitionTime
-				}
-				// Four seconds since its process was made, some time before the runtime says that it started, and three
-				// successes two seconds apart; times travel to the second.
-				took := ready.Sub(containerStatus(&got.Status, "main").State.Running.StartedAt.Time)
-				if took < 6*time.Second {
-					p.Errorf("ready after %v, too soon", took)
-				}
+				p.running()
 				p.says("main", "test $(wc -l </tmp/asked) -ge 3 && echo enough", "enough")
 			},
 		},
@@ -389,5 +376,5 @@ containers: [{name: main}]
 // deleteNow deletes the pod without the grace that it asks for, and waits until it is gone.
 func (p *pod) deleteNow() {
 	p.Helper()
-	must(p, p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+	env.Must(p, p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
 }

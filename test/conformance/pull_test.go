@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
 
@@ -37,7 +38,7 @@ containers: [{name: main}]
 					ObjectMeta: metav1.ObjectMeta{Name: "pull-here"}, Type: v1.SecretTypeDockerConfigJson,
 					Data: map[string][]byte{v1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{%q:{"username":"reader","password":"sesame"}}}`, strings.Split(image, "/")[0])},
 				}, metav1.CreateOptions{})
-				must(p, err)
+				env.Must(p, err)
 				spec := v1.PodSpec{Containers: []v1.Container{{Name: "main", Image: image, Command: []string{"sh", "-c", forever}}}}
 				without := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-without"}, Spec: *spec.DeepCopy()})
 				without.event("Failed", "Failed to pull image")
@@ -80,14 +81,14 @@ func (p *pod) registry(user, password string) string {
 	}))
 	p.Cleanup(server.Close)
 	archive, err := images.Archive(p.Context())
-	must(p, err)
+	env.Must(p, err)
 	tag, err := name.NewTag(images.Demo)
-	must(p, err)
+	env.Must(p, err)
 	demo, err := tarball.ImageFromPath(archive, &tag)
-	must(p, err)
+	env.Must(p, err)
 	// The runtime keeps an image by its name: each node's own.
 	ref, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://")+"/"+p.node.name+":1", name.Insecure)
-	must(p, err)
-	must(p, remote.Write(ref, demo, remote.WithAuth(&authn.Basic{Username: user, Password: password})))
+	env.Must(p, err)
+	env.Must(p, remote.Write(ref, demo, remote.WithAuth(&authn.Basic{Username: user, Password: password})))
 	return ref.String()
 }

@@ -26,7 +26,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/test/testenv/csi"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/deviceplugin"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 var (
@@ -46,11 +49,11 @@ func TestRandomPods(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("-seed %d", seed)
-	s := newSite(t)
+	f := start(t)
 	for i, name := range []string{containerd1, containerd2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := s.startNode(t, name)
+			n := f.startNode(t, name)
 			n.randomPods(t, rand.New(rand.NewPCG(seed, uint64(i))))
 		})
 	}
@@ -77,15 +80,15 @@ func (n *node) randomPods(t *testing.T, rng *rand.Rand) {
 	err := g.Wait()
 	stop()
 	trouble.Wait()
-	must(t, err)
-	n.nothingLeft()
-	until(t, "nothing is left of the CSI volumes", driver.Left)
+	env.Must(t, err)
+	n.NothingLeft()
+	wait.Until(t, "nothing is left of the CSI volumes", driver.Left)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the goroutines of the agent:\n%s", n.stacks(t))
 		}
 	})
-	until(t, "the goroutines have ended", func() error {
+	wait.Until(t, "the goroutines have ended", func() error {
 		if after := n.goroutines(t); after > before+5 {
 			return fmt.Errorf("%d goroutines, %d before any pod", after, before)
 		}
@@ -96,15 +99,15 @@ func (n *node) randomPods(t *testing.T, rng *rand.Rand) {
 // plugins starts a CSI driver and a device plugin, and waits until the node has both.
 func (n *node) plugins(t *testing.T) (*csi.Driver, *deviceplugin.Plugin) {
 	base, err := os.MkdirTemp("", "csi") // t.TempDir is too long for the path of a socket
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(base)) })
+	env.Must(t, err)
+	t.Cleanup(func() { env.Must(t, os.RemoveAll(base)) })
 	binary, err := csi.Build(t.Context(), base)
-	must(t, err)
+	env.Must(t, err)
 	root := filepath.Join(n.Dir, "root")
 	driver := csi.Start(t, csi.Options{Binary: binary, Name: "random." + n.name, Node: n.name, Root: root, Dir: filepath.Join(base, "driver")})
 	plugin := deviceplugin.Start(t, deviceplugin.Build(t), deviceplugin.Options{Resource: "example.com/random", Root: root, Dir: filepath.Join(base, "plugin")},
 		"a", "b", "c", "d")
-	until(t, "the node has its devices", func() error {
+	wait.Until(t, "the node has its devices", func() error {
 		obj, err := n.api.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
 		if q := obj.Status.Allocatable[v1.ResourceName(plugin.Resource)]; err == nil && q.Value() != 4 {
 			err = fmt.Errorf("allocatable %v", obj.Status.Allocatable)
@@ -147,7 +150,7 @@ func (n *node) makeTrouble(ctx context.Context, t *testing.T, rng *rand.Rand, dr
 // goroutines is how many the agent has.
 func (n *node) goroutines(t *testing.T) (count int) {
 	t.Helper()
-	until(t, "metrics", func() error {
+	wait.Until(t, "metrics", func() error {
 		text, err := n.Get(context.Background(), "/metrics")
 		if err != nil {
 			return err
@@ -168,7 +171,7 @@ func (n *node) stacks(t *testing.T) string {
 	if err := syscall.Kill(pid, syscall.SIGQUIT); err != nil {
 		return err.Error()
 	}
-	until(t, "the agent ends", func() error {
+	wait.Until(t, "the agent ends", func() error {
 		if n.PID() != 0 {
 			return errors.New("it runs")
 		}
@@ -232,15 +235,15 @@ func (l *randomLives) live(name string, g *generator) error {
 	if err := pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: grace}); err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	deadline := time.Now().Add(patience)
-	for time.Now().Before(deadline) {
-		if _, err := pods.Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+	limited, cancel := context.WithTimeout(ctx, wait.Max())
+	defer cancel()
+	return daemon.PollEvery(limited, 100*time.Millisecond, func() error {
+		last, err := pods.Get(limited, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	last, err := pods.Get(ctx, name, metav1.GetOptions{})
-	return fmt.Errorf("pod %s is not gone after %v (%v):\n%s", name, patience, err, show(last))
+		return fmt.Errorf("pod %s is not gone (%v):\n%s", name, err, show(last))
+	})
 }
 
 func pause(g *generator, seconds int) {

@@ -10,6 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // In a container, what the kernel allows it: microseconds of cpu in a tenth of a second, and bytes of memory.
@@ -153,7 +155,7 @@ func (p *pod) podCgroup(v2, v1 string) string {
 	}
 	plain, slice := "pod"+string(p.uid), "pod"+strings.ReplaceAll(string(p.uid), "-", "_")+".slice"
 	found := ""
-	must(p, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	env.Must(p, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil: // gone meanwhile
 			return nil
@@ -167,7 +169,7 @@ func (p *pod) podCgroup(v2, v1 string) string {
 		p.Fatalf("no cgroup of pod %s below %s", p.uid, root)
 	}
 	data, err := os.ReadFile(filepath.Join(found, file))
-	must(p, err)
+	env.Must(p, err)
 	return strings.TrimSpace(string(data))
 }
 

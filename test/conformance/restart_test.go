@@ -28,7 +28,7 @@ func restartRows() []row {
 				p.waits("main", "CrashLoopBackOff", "restarting failed container=main pod="+p.name+"_"+p.node.name)
 				p.event("BackOff", "Back-off restarting failed container main in pod "+p.name)
 				if got := p.get().Status.Phase; got != v1.PodRunning {
-					p.Errorf("phase %s", got)
+					p.Errorf("phase = %s, want Running", got)
 				}
 			},
 		},
@@ -61,7 +61,7 @@ containers: [{name: bad, image: "edgecore.local/demo:1", command: [sh, -c, "exit
 					p.Errorf("containers %s", states(&s))
 				}
 				if c := condition(&s, v1.PodReady); c.Reason != "PodFailed" {
-					p.Errorf("%+v", c)
+					p.Errorf("condition Ready = %+v, want the reason PodFailed", c)
 				}
 			},
 		},
@@ -76,7 +76,7 @@ containers:
 			check: func(p *pod) {
 				s := p.status("one was restarted", func(s *v1.PodStatus) error { return restarted(s, "again", 1) }).Status
 				if once := containerStatus(&s, "once"); once.RestartCount != 0 || once.State.Terminated == nil || s.Phase != v1.PodRunning {
-					p.Errorf("phase %s, containers %s", s.Phase, states(&s))
+					p.Errorf("phase %s, containers %s; want Running, and once ended with no restart", s.Phase, states(&s))
 				}
 			},
 		},

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // securityRows are about who containers run as, and what they may do.
@@ -224,9 +225,9 @@ containers: [{name: main}, {name: own, securityContext: {seLinuxOptions: {level:
 func (p *pod) selinux(container string, want *runtimeapi.SELinuxOption) {
 	p.Helper()
 	c, err := p.container(container)
-	must(p, err)
+	env.Must(p, err)
 	status, err := p.node.cri.ContainerStatus(p.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id, Verbose: true})
-	must(p, err)
+	env.Must(p, err)
 	var info struct {
 		Config struct {
 			Linux struct {
@@ -236,7 +237,7 @@ func (p *pod) selinux(container string, want *runtimeapi.SELinuxOption) {
 			} `json:"linux"`
 		} `json:"config"`
 	}
-	must(p, json.Unmarshal([]byte(status.Info["info"]), &info))
+	env.Must(p, json.Unmarshal([]byte(status.Info["info"]), &info))
 	if got := info.Config.Linux.SecurityContext.Options; got.String() != want.String() {
 		p.Errorf("container %s: %v, want %v", container, got, want)
 	}
@@ -270,8 +271,8 @@ containers:
 			check: func(p *pod) {
 				p.waits("main", "CreateContainerError", "profiles/"+p.name+".json")
 				dir := filepath.Join(p.node.Dir, "root", "seccomp", "profiles")
-				must(p, os.MkdirAll(dir, 0o755))
-				must(p, os.WriteFile(filepath.Join(dir, p.name+".json"), []byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]}`), 0o644))
+				env.Must(p, os.MkdirAll(dir, 0o755))
+				env.Must(p, os.WriteFile(filepath.Join(dir, p.name+".json"), []byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]}`), 0o644))
 				p.running()
 				p.says("main", mode+"; mkdir /x 2>&1 || true", "2\nmkdir: can't create directory '/x': Operation not permitted")
 			},
@@ -356,7 +357,7 @@ func hostRows() []row {
 					p.Errorf("podIP %s, hostIP %s", got.Status.PodIP, got.Status.HostIP)
 				}
 				name, err := os.Hostname()
-				must(p, err)
+				env.Must(p, err)
 				p.says("main", "hostname; echo $IP; head -1 /etc/hosts", name+"\n"+got.Status.HostIP+"\n# Kubernetes-managed hosts file (host network).")
 			},
 		},

@@ -37,7 +37,7 @@ containers: [{name: main}]
 					p.Errorf("addresses %s %v, host %s %v", s.PodIP, s.PodIPs, s.HostIP, s.HostIPs)
 				}
 				if s.StartTime.IsZero() || s.QOSClass != v1.PodQOSBestEffort || s.ObservedGeneration != got.Generation || s.Reason != "" || s.Message != "" {
-					p.Errorf("%+v", s)
+					p.Errorf("status = %+v, want a start time, BestEffort, generation %d, no reason, no message", s, got.Generation)
 				}
 				if c := containerStatus(s, "first"); !c.Ready || c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.State.Terminated.FinishedAt.IsZero() {
 					p.Errorf("init container %+v", c)
@@ -55,11 +55,11 @@ containers: [{name: main, command: ["true"]}]
 				s := &p.phase(v1.PodSucceeded).Status
 				for kind, want := range map[v1.PodConditionType]v1.ConditionStatus{v1.PodInitialized: v1.ConditionTrue, v1.ContainersReady: v1.ConditionFalse, v1.PodReady: v1.ConditionFalse} {
 					if c := condition(s, kind); c == nil || c.Status != want || c.Reason != "PodCompleted" {
-						p.Errorf("%s: %+v", kind, c)
+						p.Errorf("condition %s = %+v, want %s PodCompleted", kind, c, want)
 					}
 				}
 				if c := containerStatus(s, "main"); c.Ready || c.State.Terminated.Reason != "Completed" {
-					p.Errorf("%+v", c)
+					p.Errorf("container = %+v, want Completed and not ready", c)
 				}
 			},
 		},
@@ -72,7 +72,7 @@ containers: [{name: main, command: [sh, -c, "exit 3"]}]
 			check: func(p *pod) {
 				s := &p.phase(v1.PodFailed).Status
 				if end := containerStatus(s, "main").State.Terminated; end == nil || end.ExitCode != 3 || end.Reason != "Error" {
-					p.Errorf("%+v", end)
+					p.Errorf("container ended with %+v, want Error, exit code 3", end)
 				}
 			},
 		},

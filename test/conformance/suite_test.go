@@ -17,16 +17,17 @@ var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cl
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// TestPods runs every row on each runtime.
+// TestPods runs every row on each runtime. -run selects a runtime and rows by name: -run 'TestPods/containerd1/^(probe|sidecar)-'
+// starts one node and runs the rows of probes and of sidecars.
 func TestPods(t *testing.T) {
-	s := newSite(t)
+	f := start(t)
 	for _, name := range []string{containerd1, containerd2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var bad failures
 			t.Cleanup(func() { bad.tell(t) }) // the last that the test says
-			n := s.startNode(t, name)
-			t.Cleanup(n.nothingLeft) // when all rows have ended
+			n := f.startNode(t, name)
+			t.Cleanup(n.NothingLeft) // when all rows have ended
 			for _, r := range allRows() {
 				t.Run(r.name, func(t *testing.T) {
 					t.Parallel()

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // tableFile is the table of the fields.
@@ -32,7 +34,7 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 func readTable(t *testing.T) []*line {
 	t.Helper()
 	data, err := os.ReadFile(tableFile)
-	must(t, err)
+	env.Must(t, err)
 	var lines []*line
 	for text := range strings.Lines(string(data)) {
 		cells := strings.Split(strings.TrimSpace(text), "|")
@@ -165,7 +167,7 @@ func tests(t *testing.T) map[string]bool {
 	cmd := exec.CommandContext(t.Context(), "grep", "-rHoE", "--include=*_test.go", `^func (Test|Fuzz)[A-Za-z0-9_]+`, "edged", "test", "metamanager", "cloud")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
-	must(t, err)
+	env.Must(t, err)
 	for l := range strings.Lines(string(bytes.TrimSpace(out))) {
 		file, function, _ := strings.Cut(strings.TrimSpace(l), ":func ")
 		dir, _, _ := strings.Cut(file, "/"+file[strings.LastIndex(file, "/")+1:])

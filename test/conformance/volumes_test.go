@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
 // testAuthority is a certificate of an authority of nothing.
@@ -101,7 +103,7 @@ volumes:
 `,
 			check: func(p *pod) {
 				dir := "/tmp/edgecore-" + p.node.name + "-hostpath"
-				p.Cleanup(func() { must(p, os.RemoveAll(dir)) })
+				p.Cleanup(func() { env.Must(p, os.RemoveAll(dir)) })
 				p.running()
 				p.says("main", "echo x >/file; cat /same /dir/file; stat -c '%a %F' /dir /dir/file; stat -c %F /null /loop; test -f /unset/passwd && echo there",
 					"x\nx\n755 directory\n644 regular file\ncharacter special file\nblock special file\nthere")
@@ -325,18 +327,18 @@ volumes: [{name: v, hostPath: {path: /tmp/edgecore-@NODE@-@NAME@/in, type: Direc
 				// Bidirectional mounts need a folder whose mount is shared; the pod waits for it.
 				dir := "/tmp/edgecore-" + p.node.name + "-mount-propagation"
 				p.event("FailedMount", "is not a directory")
-				must(p, os.MkdirAll(dir, 0o755))
-				must(p, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+				env.Must(p, os.MkdirAll(dir, 0o755))
+				env.Must(p, unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
 				p.Cleanup(func() {
 					for _, d := range []string{dir + "/in/in", dir} {
 						if err := unix.Unmount(d, unix.MNT_DETACH); err != nil && d == dir {
 							p.Error(err)
 						}
 					}
-					must(p, os.Remove(dir))
+					env.Must(p, os.Remove(dir))
 				})
-				must(p, unix.Mount("", dir, "", unix.MS_SHARED, ""))
-				must(p, os.MkdirAll(filepath.Join(dir, "in/in"), 0o755))
+				env.Must(p, unix.Mount("", dir, "", unix.MS_SHARED, ""))
+				env.Must(p, os.MkdirAll(filepath.Join(dir, "in/in"), 0o755))
 				p.running()
 				p.exec("privileged", "mount -t tmpfs none /v/in && touch /v/in/seen")
 				p.says("listens", "ls /v/in", "seen")

@@ -104,7 +104,7 @@ func (d *device) nothingLeft(before string) {
 func TestARM64(t *testing.T) {
 	d := newDevice(t, vm.ARM64)
 	if got := d.sh("uname -m; dpkg --print-architecture"); got != "aarch64\narm64" {
-		t.Errorf("the machine is %q", got)
+		t.Errorf("the machine is %q, want aarch64 and arm64", got)
 	}
 	first := d.running("first start", 0, func(string) bool { return true })
 	d.SetNetwork(false)

@@ -34,7 +34,7 @@ func TestNextVersion(t *testing.T) {
 
 func TestBoards(t *testing.T) {
 	if _, err := boardOf("vax"); err == nil || !strings.Contains(err.Error(), "amd64 and arm64") {
-		t.Errorf("vax: %v", err)
+		t.Errorf("boardOf(\"vax\"): %v, want an error that names amd64 and arm64", err)
 	}
 	b, err := boardOf(ARM64)
 	if err != nil {
@@ -43,7 +43,7 @@ func TestBoards(t *testing.T) {
 	line := b.registration("qemu-aarch64")
 	if f := strings.Split(line, ":"); len(f) != 8 || f[1] != "qemu-aarch64" || f[2] != "M" || f[6] != "/usr/bin/qemu-aarch64-static" || f[7] != "F" ||
 		strings.Count(f[4], `\x`)+3 != 20 || strings.Count(f[5], `\x`) != 20 { // 20 bytes of an ELF header, of which three are letters
-		t.Errorf("registration %s", line)
+		t.Errorf("registration = %s, want magic and mask of 20 bytes for /usr/bin/qemu-aarch64-static", line)
 	}
 	if recipe(AMD64) == recipe(ARM64) {
 		t.Error("two architectures have one image")
@@ -145,7 +145,7 @@ func TestExtraImages(t *testing.T) {
 		layers[digest.String()] = true
 	}
 	if len(layers) != 2 {
-		t.Errorf("layers %v", layers)
+		t.Errorf("layers = %v, want 2", layers)
 	}
 	var buf bytes.Buffer
 	if err := packLayer(&buf, withBusybox([]byte("busybox"))); err != nil {
