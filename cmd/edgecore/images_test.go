@@ -61,7 +61,7 @@ sha256:ab         ab              512 B     pinned
 
 func TestAuthOf(t *testing.T) {
 	if secrets, err := authOf(""); err != nil || secrets != nil {
-		t.Error(secrets, err)
+		t.Errorf("authOf returned %v, %v; want none", secrets, err)
 	}
 	file := filepath.Join(t.TempDir(), "config.json")
 	if _, err := authOf(file); err == nil {
@@ -71,7 +71,7 @@ func TestAuthOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	if secrets, err := authOf(file); err != nil || len(secrets) != 1 {
-		t.Error(secrets, err)
+		t.Errorf("authOf returned %v, %v; want one", secrets, err)
 	}
 }
 

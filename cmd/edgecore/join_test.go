@@ -136,7 +136,7 @@ func TestJoinANewDevice(t *testing.T) {
 		"-p", "/run/crio/crio.sock", "--set", "modules.edged.nodeIP=192.0.2.7")
 	cfg, warnings, err := v1alpha2.Load(d.config())
 	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
 	}
 	want := v1alpha2.Default()
 	f := d.files()

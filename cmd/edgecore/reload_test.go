@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/edgehub"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // aReloader has a file with a text, and remembers what it hands on.
@@ -103,14 +103,10 @@ func TestReloadNoticesTheFile(t *testing.T) {
 	defer keepConfigured(t.Context(), told, r)()
 	expect := func(what string, qps int32) {
 		t.Helper()
-		for deadline := time.After(time.Minute); ; {
-			select {
-			case cfg := <-taken:
-				if *cfg.Modules.Edged.TailoredKubeletConfig.EventRecordQPS == qps {
-					return
-				}
-			case <-deadline:
-				t.Fatalf("%s: not noticed", what)
+		for {
+			cfg := wait.Receive(t, what+" to be noticed", taken)
+			if *cfg.Modules.Edged.TailoredKubeletConfig.EventRecordQPS == qps {
+				return
 			}
 		}
 	}
@@ -142,14 +138,13 @@ func TestReloadOnSIGHUP(t *testing.T) {
 	defer keepConfigured(t.Context(), told, r)()
 	waits := func(what, detail string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if list := conditions.Snapshot(); len(list) == 1 && list[0].Code == health.RestartNeeded && strings.Contains(list[0].Detail, detail) {
-				return
+		wait.Until(t, what+" to be read", func() error {
+			list := conditions.Snapshot()
+			if len(list) == 1 && list[0].Code == health.RestartNeeded && strings.Contains(list[0].Detail, detail) {
+				return nil
 			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: not read: %+v", what, conditions.Snapshot())
-			}
-		}
+			return fmt.Errorf("conditions %+v, want %s with %q", list, health.RestartNeeded, detail)
+		})
 	}
 	rewrite(t, r.file, fmt.Sprintf(inKubelet, "maxPods: 22"))
 	waits("changed", "21 -> 22")

@@ -78,7 +78,7 @@ func handshake(t *testing.T, server, client *tls.Config) tls.ConnectionState {
 	err := s.HandshakeContext(t.Context())
 	b.Close()
 	if clientErr := <-errs; err != nil || clientErr != nil {
-		t.Fatal(err, clientErr)
+		t.Fatalf("errors %v and %v, want none", err, clientErr)
 	}
 	a.Close()
 	return s.ConnectionState()
