@@ -53,10 +53,10 @@ func (n *node) testTerminal(t *testing.T) {
 	after, err := unix.IoctlGetTermios(int(theirs.Fd()), unix.TCGETS)
 	env.Must(t, err)
 	if *after != *before {
-		t.Errorf("the terminal was not set back: %+v, before %+v", *after, *before)
+		t.Errorf("settings of the terminal = %+v, want %+v as before", *after, *before)
 	}
 	if out, err := n.execCommand(t, []string{"-t", "-c", "main", "web"}, "ls").CombinedOutput(); err == nil || !strings.Contains(string(out), "not a terminal") {
-		t.Errorf("-t without a terminal: %v: %s", err, out)
+		t.Errorf("exec -t without a terminal: %v, %q, want an error with %q", err, out, "not a terminal")
 	}
 }
 

@@ -85,7 +85,7 @@ func (n *node) testLogs(t *testing.T) {
 	c := n.kubectl(t, "logs", "talker", "--timestamps", "--tail=1")
 	env.Must(t, c.Run())
 	if stamped := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}\S+ three\n$`); !stamped.MatchString(c.out.String()) {
-		t.Errorf("with its time: %q", c.out.String())
+		t.Errorf("logs --timestamps --tail=1 = %q, want a time and three", c.out.String())
 	}
 	n.kubectl(t, "logs", "talker", "--previous").fails(t, 1, `previous terminated container "main" in pod "talker" not found`)
 	n.until(t, "stuck", func(p *v1.Pod) bool {
@@ -108,15 +108,15 @@ func (n *node) testFollow(t *testing.T) {
 	env.Must(t, c.Start())
 	r := bufio.NewReader(out)
 	if line, err := r.ReadString('\n'); line != "start\n" {
-		t.Fatalf("%q, %v: %s", line, err, c.errOut.String())
+		t.Fatalf("logs -f = %q, %v, want start: %s", line, err, c.errOut.String())
 	}
 	n.kubectl(t, "exec", "ender", "--", "touch", "/tmp/go").want(t, "")
 	rest, err := io.ReadAll(r)
 	if string(rest) != "bye\n" || err != nil {
-		t.Errorf("%q, %v", rest, err)
+		t.Errorf("the rest of logs -f = %q, %v, want bye", rest, err)
 	}
 	if err := c.Wait(); err != nil {
-		t.Errorf("%v: %s", err, c.errOut.String())
+		t.Errorf("logs -f ended with %v, want no error: %s", err, c.errOut.String())
 	}
 }
 
@@ -143,7 +143,7 @@ spec:
 	wait.Until(t, "the mirror pod runs", func() error {
 		p, err := n.api.CoreV1().Pods(n.NodeName).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && !running(p) {
-			err = fmt.Errorf("it is %s", p.Status.Phase)
+			err = fmt.Errorf("it is %s, want Running", p.Status.Phase)
 		}
 		return err
 	})
@@ -205,7 +205,7 @@ func (c *call) talk(t *testing.T) io.Writer {
 	stop := insist(func() error { _, err := io.WriteString(typed, "hello\n"); return err })
 	defer stop()
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "got hello\n" {
-		t.Errorf("%s: %q, %v: %s", strings.Join(c.Args[7:], " "), line, err, c.errOut.String())
+		t.Errorf("%s = %q, %v, want got hello: %s", strings.Join(c.Args[7:], " "), line, err, c.errOut.String())
 	}
 	return typed
 }
@@ -239,7 +239,7 @@ func (n *node) testPortForward(t *testing.T) {
 			line, err := bufio.NewReader(out).ReadString('\n')
 			address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
 			if address == "" {
-				t.Fatalf("%q, %v: %s", line, err, c.errOut.String())
+				t.Fatalf("port-forward = %q, %v, want an address: %s", line, err, c.errOut.String())
 			}
 			for range 3 { // each is a stream of its own on one connection
 				client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Max()}
@@ -248,7 +248,7 @@ func (n *node) testPortForward(t *testing.T) {
 				body, err := io.ReadAll(resp.Body)
 				resp.Body.Close()
 				if err != nil || string(body) != "edgecore demo\n" {
-					t.Errorf("%q, %v", body, err)
+					t.Errorf("GET /index.html = %q, %v, want %q", body, err, "edgecore demo\n")
 				}
 			}
 		})
@@ -312,15 +312,15 @@ func (n *node) testNodeProxy(t *testing.T) {
 func (n *node) testAgentDies(t *testing.T) {
 	env.Must(t, n.Kill9(t.Context()))
 	if out, err := n.exec(t, "echo", "without the agent"); err != nil || out != "without the agent\n" {
-		t.Errorf("edgecore exec: %v: %q", err, out)
+		t.Errorf("edgecore exec = %q, %v, want what echo prints", out, err)
 	}
 	if out, err := n.Run(t.Context(), "logs", "talker", "--tail=1"); err != nil || out != "three\n" {
-		t.Errorf("edgecore logs: %v: %q", err, out)
+		t.Errorf("edgecore logs = %q, %v, want three", out, err)
 	}
 	wait.Until(t, "kubectl to be refused", func() error { // a connection of before may break first
 		c := n.kubectl(t, "logs", "talker")
 		if err := c.Run(); err == nil || !strings.Contains(c.errOut.String(), "refused") {
-			return fmt.Errorf("without the agent: %v: %s", err, c.errOut.String())
+			return fmt.Errorf("logs without the agent: %v: %s, want refused", err, c.errOut.String())
 		}
 		return nil
 	})
@@ -340,10 +340,10 @@ func (n *node) testOffline(t *testing.T) {
 	env.Must(t, n.stopCloud(t.Context()))
 	n.reached(t)
 	if out, err := n.exec(t, "sh", "-c", "echo here; exit 5"); err == nil || err.Error() != "exit status 5" || out != "here\n" {
-		t.Errorf("edgecore exec: %v: %q", err, out)
+		t.Errorf("edgecore exec = %q, %v, want here and exit status 5", out, err)
 	}
 	if out, err := n.Run(t.Context(), "logs", "talker", "--tail=1"); err != nil || out != "three\n" {
-		t.Errorf("edgecore logs: %v: %q", err, out)
+		t.Errorf("edgecore logs = %q, %v, want three", out, err)
 	}
 	stranger := n.NodeName + "-late"
 	_, err := n.kube.AddUser(stranger, "system:masters")
@@ -351,7 +351,7 @@ func (n *node) testOffline(t *testing.T) {
 	wait.Until(t, "an answer to a stranger", func() error {
 		got, err := n.ask(t, n.user(t, stranger), "/containerLogs/"+n.NodeName+"/talker/main")
 		if err == nil && strings.HasPrefix(got, "200") {
-			t.Fatalf("somebody of whom nothing was known: %q", got)
+			t.Fatalf("a user who was never let in got %q, want no logs", got)
 		}
 		return err
 	})

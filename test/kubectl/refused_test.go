@@ -81,7 +81,7 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: default, name
 	other, err := strangersCertificate()
 	env.Must(t, err)
 	if got, err := n.ask(t, &rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: other.cert, KeyData: other.key}}, logs); err == nil && !strings.HasPrefix(got, "401") {
-		t.Errorf("a certificate of another authority: %s", got)
+		t.Errorf("answer to a certificate of another authority = %s, want 401", got)
 	}
 }
 

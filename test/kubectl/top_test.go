@@ -23,10 +23,10 @@ func (n *node) testTop(t *testing.T) {
 		}
 		line := regexp.MustCompile(`^eater +main +\d+m +(\d+)Mi *\n$`).FindStringSubmatch(c.out.String())
 		if line == nil {
-			return fmt.Errorf("printed %q", c.out.String())
+			return fmt.Errorf("printed %q, want a line of numbers", c.out.String())
 		}
 		if mib, err := strconv.Atoi(line[1]); err != nil || mib < 28 || mib > 48 {
-			return fmt.Errorf("%s MiB for a pod that keeps 30", line[1])
+			return fmt.Errorf("%s MiB, want 28 to 48 for a pod that keeps 30", line[1])
 		}
 		return nil
 	})
@@ -36,13 +36,13 @@ func (n *node) testTop(t *testing.T) {
 			return fmt.Errorf("%w: %s", err, c.errOut.String())
 		}
 		if !regexp.MustCompile(`^` + regexp.QuoteMeta(n.NodeName) + ` +[1-9]\d*m +\d+% +[1-9]\d*Mi +\d+% *\n$`).MatchString(c.out.String()) {
-			return fmt.Errorf("printed %q", c.out.String())
+			return fmt.Errorf("printed %q, want a line of numbers", c.out.String())
 		}
 		return nil
 	})
 	stats := n.kubectl(t, "get", "--raw", "/api/v1/nodes/"+n.NodeName+"/proxy/stats/summary")
 	env.Must(t, stats.Run())
 	if !strings.Contains(stats.out.String(), `"name":"eater","namespace":"`+n.NodeName+`"`) {
-		t.Errorf("summary %.300s", stats.out.String())
+		t.Errorf("summary = %.300s, want pod eater of %s", stats.out.String(), n.NodeName)
 	}
 }

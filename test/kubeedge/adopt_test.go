@@ -36,7 +36,7 @@ func TestAdopt(t *testing.T) {
 		wait.Until(f.t, "the pod is ready", f.is("web", true))
 		wait.Until(f.t, "all pods run", func() error {
 			if run := f.containers(); len(run) != want {
-				return fmt.Errorf("containers %v", run)
+				return fmt.Errorf("containers %v run, want %d", run, want)
 			}
 			return nil
 		})
@@ -49,7 +49,7 @@ func TestAdopt(t *testing.T) {
 			f.goesOn("given back", run, "third")
 		} // 1.23 empties the volumes of running pods whenever it is started
 		if now := f.containers(); !maps.Equal(run, now) {
-			t.Errorf("given back: containers %v, before %v", now, run)
+			t.Errorf("given back: containers = %v, want %v as before", now, run)
 		}
 		env.Must(f.t, f.api.CoreV1().Pods("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		f.gone("web")
@@ -85,7 +85,7 @@ func (f *fixture) adopt(e *kubeedge.Edge, more ...string) {
 	cmd.Env = append(os.Environ(), "PATH="+e.Path("bin")+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		f.t.Fatalf("%v\n%s", err, out)
+		f.t.Fatalf("edgecore adopt: %v\n%s", err, out)
 	}
 	f.t.Logf("it said:\n%s", out)
 }
@@ -101,6 +101,6 @@ func (f *fixture) goesOn(what string, run map[string]string, value string) {
 	wait.Until(f.t, what+": a change arrives", f.sees("web", "cat /conf/key", value))
 	wait.Until(f.t, what+": the node is Ready", f.nodeReady)
 	if now := f.containers(); !maps.Equal(run, now) {
-		f.t.Errorf("%s: containers %v, before %v", what, now, run)
+		f.t.Errorf("%s: containers = %v, want %v as before", what, now, run)
 	}
 }

@@ -84,7 +84,7 @@ func TestCloudFirst(t *testing.T) {
 		f.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: second}}`)
 		wait.Until(f.t, "a change arrives", f.sees("web", "cat /conf/key", "second"))
 		if now := f.containers(); !maps.Equal(run, now) {
-			t.Errorf("containers %v, before %v", now, run)
+			t.Errorf("containers = %v, want %v as before", now, run)
 		}
 		f.end()
 	})
@@ -126,7 +126,7 @@ func (f *fixture) life() {
 			}
 			reasons = append(reasons, e.Reason)
 		}
-		return fmt.Errorf("there are [%s]", strings.Join(reasons, " "))
+		return fmt.Errorf("there are [%s], want Started", strings.Join(reasons, " "))
 	})
 }
 
@@ -141,7 +141,7 @@ func (f *fixture) restarts(cloud, edge func() error) {
 	env.Must(f.t, f.sees("web", "touch /scratch/unready", "")())
 	wait.Until(f.t, "after edgecore ended, a status arrives", f.is("web", false))
 	if after := f.containers(); !maps.Equal(before, after) {
-		f.t.Errorf("containers %v, before %v", after, before)
+		f.t.Errorf("containers = %v, want %v as before", after, before)
 	}
 }
 
@@ -152,7 +152,7 @@ func (f *fixture) end() {
 	f.gone("web")
 	wait.Until(f.t, "its container is gone", func() error {
 		if left := f.containers(); len(left) != 0 {
-			return fmt.Errorf("containers %v", left)
+			return fmt.Errorf("containers %v are left, want none", left)
 		}
 		return nil
 	})

@@ -119,7 +119,7 @@ func (f *fixture) testCertificate(t *testing.T) {
 		t.Errorf("the request is by %s, want system:node:%s", csr.Spec.Username, nodeName)
 	}
 	if out, err := f.cluster.Kube.Kubectl(t.Context(), "certificate", "approve", csr.Name); err != nil {
-		t.Fatal(out, err)
+		t.Fatalf("approve the certificate: %v\n%s", err, out)
 	}
 	wait.Until(t, "the certificate is served", func() error { return f.handshake(roots, nodeName) })
 	node, err := f.cluster.API.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
@@ -148,7 +148,7 @@ func (f *fixture) testConnections(t *testing.T) {
 		defer c.Close()
 	}
 	if out, err := f.Run(t.Context(), "get", "pods"); err != nil || !strings.Contains(out, "web-"+nodeName) {
-		t.Errorf("the device itself: %v %s", err, out)
+		t.Errorf("edgecore get pods = %s, %v, want pod web-%s", out, err, nodeName)
 	}
 	f.answers(t, kube.AdminUser, "GET", "/healthz", "200", "ok")
 }
