@@ -29,7 +29,7 @@ func TestCheck(t *testing.T) {
 			got = err.Error()
 		}
 		if (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", what, got, c.want)
+			t.Errorf("%s: check(%q) = %q, want %q", what, c.args, got, c.want)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestFullPod(t *testing.T) {
 	}
 	for _, m := range pod.Spec.Containers[0].VolumeMounts {
 		if !volumes[m.Name] {
-			t.Errorf("%s is mounted, and no volume", m.Name)
+			t.Errorf("%s is mounted, want it among the volumes", m.Name)
 		}
 		delete(volumes, m.Name)
 	}

@@ -1,27 +1,42 @@
 package main
 
 import (
+	"flag"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
 )
 
-// TestSoak is the short form: 60 pods, compared with 20. It is for what breaks; what grows slowly needs the long one.
+var (
+	built = programs.Flags()
+	long  = flag.Bool("long", false, "start 60 pods, compared with 20, instead of 20 compared with 10")
+	seed  = flag.Uint64("seed", killsSeed, "the seed of what TestSoak kills, and when")
+)
+
+// killsSeed is a seed with which the short form kills processes of pods, and the agent.
+const killsSeed = 3
+
+func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
+
+// TestSoak is the short form: it is for what breaks; what grows slowly needs the command.
 func TestSoak(t *testing.T) {
-	binary, err := agent.Build(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
+	o := options{binary: built.Edge, pods: 20, first: 10, wave: 5, seed: *seed, settle: time.Second, say: t.Logf}
+	if *long {
+		o.pods, o.first, o.wave, o.settle = 60, 20, 10, 6*time.Second
 	}
-	o := options{binary: binary, pods: 60, first: 20, wave: 10, seed: uint64(time.Now().UnixNano()), settle: 6 * time.Second, say: t.Logf}
 	r, err := soak(t.Context(), o)
 	if err != nil {
 		t.Fatalf("seed %d: %v", o.seed, err)
 	}
 	t.Log(r.table(o))
 	if err := r.verdict(); err != nil {
-		t.Error(err)
+		t.Errorf("seed %d: %v, want nothing to have grown", o.seed, err)
+	}
+	if o.seed == killsSeed && !*long && (r.kills == 0 || r.agentKills == 0) {
+		t.Errorf("seed %d: killed %d processes of pods, and the agent %d times, want both", o.seed, r.kills, r.agentKills)
 	}
 }
 
@@ -32,7 +47,7 @@ func TestPlan(t *testing.T) {
 		for _, w := range plan {
 			pods += w.pods
 			if w.until != pods {
-				t.Errorf("seed %d: %+v after %d pods", seed, w, pods)
+				t.Errorf("seed %d: until = %d, want %d: %+v", seed, w.until, pods, w)
 			}
 			if w.figures {
 				figures = append(figures, pods)
@@ -40,12 +55,13 @@ func TestPlan(t *testing.T) {
 			if w.agent != never {
 				kills++
 				if pods > 1000 || w.figures {
-					t.Errorf("seed %d: the agent is killed after %d pods", seed, pods)
+					t.Errorf("seed %d: the agent is killed after %d pods, want it within 1000, and not before figures: %+v", seed, pods, w)
 				}
 			}
 		}
 		if pods != 2000 || len(figures) != 11 || figures[0] != 190 || figures[1] != 380 || figures[10] != 2000 || kills == 0 {
-			t.Errorf("seed %d: %d pods, figures after %v, %d kills of the agent", seed, pods, figures, kills)
+			t.Errorf("seed %d: %d pods, figures after %v, %d kills of the agent, want 2000, figures after 190, 380, ..., 2000, and kills",
+				seed, pods, figures, kills)
 		}
 	}
 }
