@@ -19,8 +19,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -59,7 +59,7 @@ func TestWrong(t *testing.T) {
 		}
 	}
 	if got := (Journal{}).Wrong(map[string]Stored{name: {Version: 1}}); !cmp.Equal(got, []string{name + " is stored, and was never sent"}) {
-		t.Errorf("%q", got)
+		t.Errorf("Wrong() of what was never sent = %q, want that", got)
 	}
 }
 
@@ -82,7 +82,7 @@ func dial(t *testing.T, ca *wiretest.CA, c *Cloud) *edge {
 	}
 	e := &edge{t: t, conn: conn, came: make(chan *model.Message, 100)}
 	if got := conn.Features(); got != (wire.Features{}) {
-		t.Errorf("features %v", got)
+		t.Errorf("Features() = %v, want none", got)
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -109,13 +109,7 @@ func (e *edge) next() *model.Message {
 		e.others = e.others[1:]
 		return m
 	}
-	select {
-	case m := <-e.came:
-		return m
-	case <-time.After(20 * time.Second):
-		e.t.Fatal("nothing comes")
-		return nil
-	}
+	return wait.Receive(e.t, "a message", e.came)
 }
 
 func (e *edge) say(m *model.Message) {
@@ -159,7 +153,7 @@ func listen(t *testing.T) (*wiretest.CA, *Cloud) {
 
 func entry(t *testing.T, c *Cloud, name string, want Entry) {
 	t.Helper()
-	testenv.Poll(t, 20*time.Second, func() error {
+	wait.Until(t, "the journal of "+name, func() error {
 		if diff := cmp.Diff(want, c.Journal()[name]); diff != "" {
 			return fmt.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -178,14 +172,14 @@ func TestPushes(t *testing.T) {
 	e := dial(t, ca, c)
 	first, second := e.next(), e.next()
 	if first.Route.Resource != settings || first.Route.Operation != model.OpInsert || second.Route.Resource != pod {
-		t.Fatalf("%+v, %+v", first.Route, second.Route)
+		t.Fatalf("messages of %+v and %+v, want an insert of %s, and %s", first.Route, second.Route, settings, pod)
 	}
 	e.say(first.Respond(model.OK))
 	e.say(second.RespondError(model.ModuleMetaManager, fmt.Errorf("disk full")))
 	entry(t, c, settings, Entry{Sent: 101, Acked: 101})
-	testenv.Poll(t, 20*time.Second, func() error {
+	wait.Until(t, "a refusal", func() error {
 		if got := c.Refused(); len(got) != 1 || !strings.Contains(got[0], "disk full") {
-			return fmt.Errorf("refused %q", got)
+			return fmt.Errorf("Refused() = %q, want one of a full disk", got)
 		}
 		return nil
 	})
@@ -194,7 +188,7 @@ func TestPushes(t *testing.T) {
 	again := dial(t, ca, c)
 	third := again.next()
 	if third.Route.Resource != pod || third.Header.ResourceVersion != "102" {
-		t.Fatalf("%+v", third)
+		t.Fatalf("message %+v, want version 102 of %s", third, pod)
 	}
 	again.say(third.Respond(model.OK))
 	entry(t, c, pod, Entry{Sent: 102, Acked: 102})
@@ -203,7 +197,7 @@ func TestPushes(t *testing.T) {
 	}
 	gone := again.next()
 	if gone.Route.Operation != model.OpDelete || gone.Route.Resource != settings {
-		t.Fatalf("%+v", gone.Route)
+		t.Fatalf("message %+v, want the deletion of %s", gone.Route, settings)
 	}
 	again.say(gone.Respond(model.OK))
 	entry(t, c, settings, Entry{Sent: 101, Acked: 101, Deleted: true, DeleteSent: true, DeleteAcked: true})
@@ -235,10 +229,10 @@ func TestPodsEnd(t *testing.T) {
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":"Failed","conditions":[{"type":"Ready","status":"False"}]}}`, pod.UID)
 	text, _ := json.Marshal(patch)
 	if got := e.ask(model.OpPatch, "default/podpatch/web-1", string(text)); !strings.Contains(string(got.Content), `"Err":null`) || got.Header.ResourceVersion != "102" {
-		t.Errorf("answer %s", got.Content)
+		t.Errorf("answer %s of version %s, want no error and version 102", got.Content, got.Header.ResourceVersion)
 	}
 	if got := c.Status(name); got.Phase != v1.PodFailed || len(got.Conditions) != 1 {
-		t.Errorf("status %+v", got)
+		t.Errorf("Status(%q) = %+v, want Failed with one condition", name, got)
 	}
 	entry(t, c, name, Entry{Sent: 102, Acked: 102, Finished: true})
 	if err := c.Delete(name); err != nil {
@@ -246,17 +240,17 @@ func TestPodsEnd(t *testing.T) {
 	}
 	told := e.next()
 	if err := json.Unmarshal(told.Content, &pod); err != nil || told.Route.Operation != model.OpUpdate || pod.DeletionTimestamp == nil {
-		t.Fatalf("%+v %s", told.Route, told.Content)
+		t.Fatalf("message %+v %s, %v, want an update with a deletionTimestamp", told.Route, told.Content, err)
 	}
 	e.say(told.Respond(model.OK))
 	if got := e.ask(model.OpDelete, name, fmt.Sprintf(`{"preconditions":{"uid":%q}}`, "another")); string(got.Content) != `"OK"` {
-		t.Errorf("answer %s", got.Content)
+		t.Errorf("answer %s, want \"OK\"", got.Content)
 	}
 	entry(t, c, name, Entry{Sent: 103, Acked: 103, Ending: 103, Finished: true})
 	e.ask(model.OpDelete, name, fmt.Sprintf(`{"preconditions":{"uid":%q}}`, pod.UID))
 	gone := e.next()
 	if gone.Route.Operation != model.OpDelete || gone.Route.Resource != name {
-		t.Fatalf("%+v", gone.Route)
+		t.Fatalf("message %+v, want the deletion of %s", gone.Route, name)
 	}
 	e.say(gone.Respond(model.OK)) // for the second time, where it came before the answer
 	entry(t, c, name, Entry{Sent: 103, Acked: 103, Ending: 103, Finished: true, Deleted: true, DeleteSent: true, DeleteAcked: true})
@@ -278,7 +272,7 @@ func TestAnswers(t *testing.T) {
 		{model.OpQuery, "nonsense", "null", `want`},
 	} {
 		if got := e.ask(r.operation, r.name, r.content); !strings.Contains(string(got.Content), r.want) {
-			t.Errorf("%s %s: %s", r.operation, r.name, got.Content)
+			t.Errorf("%s %s: answer %s, want %s", r.operation, r.name, got.Content, r.want)
 		}
 	}
 	stranger := ca.ClientTLS(t, "another")
@@ -300,15 +294,21 @@ func TestTokens(t *testing.T) {
 		return e.ask(model.OpQuery, "default/serviceaccounttoken/default",
 			fmt.Sprintf(`{"spec":{"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"web","uid":%q}}}`, uid))
 	}
+	const lifetime = 3607 * time.Second
+	before := time.Now().Truncate(time.Second) // a timestamp has whole seconds
 	var got authenticationv1.TokenRequest
 	if err := json.Unmarshal(request(pod.UID).Content, &got); err != nil {
 		t.Fatal(err)
 	}
-	if left := time.Until(got.Status.ExpirationTimestamp.Time); len(got.Status.Token) != tokenLength || left < 3500*time.Second || left > 3607*time.Second {
-		t.Errorf("a token of %d bytes for %v", len(got.Status.Token), left)
+	if len(got.Status.Token) != tokenLength {
+		t.Errorf("a token of %d bytes, want %d", len(got.Status.Token), tokenLength)
+	}
+	expires, after := got.Status.ExpirationTimestamp.Time, time.Now()
+	if expires.Before(before.Add(lifetime)) || expires.After(after.Add(lifetime)) {
+		t.Errorf("it expires at %v, want %v after it was issued, between %v and %v", expires, lifetime, before, after)
 	}
 	if got := request("another"); !strings.Contains(string(got.Content), `"reason":"NotFound"`) {
-		t.Errorf("%s", got.Content)
+		t.Errorf("answer to another pod %s, want NotFound", got.Content)
 	}
 }
 
@@ -333,13 +333,8 @@ func TestTold(t *testing.T) {
 		}
 	}()
 	e.ask(model.OpPatch, "default/podpatch/web", fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":"Running"}}`, pod.UID))
-	select {
-	case got := <-done:
-		if got != v1.PodRunning {
-			t.Error(got)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("nobody was told")
+	if got := wait.Receive(t, "a report", done); got != v1.PodRunning {
+		t.Errorf("phase = %s, want %s", got, v1.PodRunning)
 	}
 }
 
@@ -360,7 +355,7 @@ func TestLoadIsSeeded(t *testing.T) {
 				t.Fatal(err)
 			}
 			if live := l.named(resource.TypePod, "web"); len(live) != 3 {
-				t.Fatalf("pods %v", live)
+				t.Fatalf("pods = %v, want 3", live)
 			}
 		}
 		var all []string
@@ -372,7 +367,7 @@ func TestLoadIsSeeded(t *testing.T) {
 	}
 	one := work(1)
 	if diff := cmp.Diff(one, work(1)); diff != "" {
-		t.Errorf("the same seed makes other work:\n%s", diff)
+		t.Errorf("work of the same seed mismatch (-want +got):\n%s", diff)
 	}
 	if cmp.Equal(one, work(2)) {
 		t.Error("another seed makes the same work")
