@@ -52,6 +52,8 @@ type FramesOptions struct {
 	Seed uint64
 	// HeldTime bounds how long a message is held back; 0: 400 ms.
 	HeldTime time.Duration
+	// Sleep delays a message; nil is time.Sleep.
+	Sleep func(time.Duration)
 }
 
 // Frames is a man in the middle of WebSockets under TLS: it knows where their messages begin and end, and does to single
@@ -78,6 +80,9 @@ func StartFrames(o FramesOptions) (*Frames, error) {
 	}
 	if o.HeldTime <= 0 {
 		o.HeldTime = 400 * time.Millisecond
+	}
+	if o.Sleep == nil {
+		o.Sleep = time.Sleep
 	}
 	f := &Frames{opts: o, l: l, random: rand.New(rand.NewPCG(o.Seed, 3)), armed: map[Direction][]Mischief{}, done: map[Mischief]int{}, conns: map[net.Conn]struct{}{}}
 	f.wg.Go(f.accept)

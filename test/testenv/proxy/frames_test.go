@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -38,14 +39,12 @@ func TestFrames(t *testing.T) {
 	} {
 		for _, dir := range []Direction{ToCloud, ToEdge} {
 			t.Run(fmt.Sprint(tc.do, dir), func(t *testing.T) {
-				ends, f := link(t)
+				ends, f, delays := link(t)
 				from, to := ends[dir], ends[1-dir]
 				var got []string
-				var armed time.Time
 				for i, text := range []string{"0", "1", long, "3", "4", "5", "6", "7"} {
 					if i == 2 && tc.do != "" {
-						got = readAll(to, 2) // so that it is done to the third
-						armed = time.Now()
+						got = readAll(t, to, 2) // so that it is done to the third
 						f.Arm(dir, tc.do)
 					}
 					from.EnableWriteCompression(i%2 == 0)
@@ -53,31 +52,44 @@ func TestFrames(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				got = append(got, readAll(to, len(tc.want)-len(got))...)
-				if took := time.Since(armed); tc.do == Delay && took < 20*time.Millisecond {
-					t.Errorf("all was there after %v", took)
+				got = append(got, readAll(t, to, len(tc.want)-len(got))...)
+				delayed := 0
+				for len(delays) > 0 {
+					if d := <-delays; d < 0 || d > time.Minute {
+						t.Errorf("a message was delayed by %v, want at most a minute", d)
+					}
+					delayed++
 				}
-				wait := 50 * time.Millisecond
+				if want := map[bool]int{true: 1}[tc.do == Delay]; delayed != want {
+					t.Errorf("%d messages were delayed, want %d", delayed, want)
+				}
 				if tc.ends {
-					wait = time.Minute
-				}
-				_ = to.SetReadDeadline(time.Now().Add(wait))
-				_, more, err := to.ReadMessage()
-				if ended := err != nil && !strings.Contains(err.Error(), "timeout"); ended != tc.ends || err == nil {
-					t.Errorf("%.20s %v", more, err)
+					_ = to.SetReadDeadline(time.Now().Add(wait.Max()))
+					if _, more, err := to.ReadMessage(); err == nil {
+						t.Errorf("after the cut came %.20q, want the end", more)
+					} else if strings.Contains(err.Error(), "timeout") {
+						t.Error("the connection did not end after the cut")
+					}
+				} else { // nothing else came before a last message
+					if err := from.WriteMessage(websocket.TextMessage, []byte("last")); err != nil {
+						t.Fatal(err)
+					}
+					if diff := cmp.Diff([]string{"last"}, readAll(t, to, 1)); diff != "" {
+						t.Errorf("messages after those that were sent (-want +got):\n%.500s", diff)
+					}
 				}
 				if n := f.Done()[tc.do]; tc.do != "" && n != 1 {
-					t.Errorf("done %d times", n)
+					t.Errorf("%s was done %d times, want once", tc.do, n)
 				}
 				if tc.do == Reorder || tc.do == Echo { // after how many is left to chance
 					at := len(got) - 1 - slices.Index(reversed(got), long)
 					if at < 3 || at > 7 {
-						t.Errorf("it came at place %d", at)
+						t.Errorf("%s: it came at place %d, want 3 to 7", tc.do, at)
 					}
 					got = append(slices.Delete(got, at, at+1), long)
 				}
 				if diff := cmp.Diff(tc.want, got); diff != "" {
-					t.Errorf("(-want +got):\n%.500s", diff)
+					t.Errorf("messages mismatch (-want +got):\n%.500s", diff)
 				}
 			})
 		}
@@ -91,8 +103,11 @@ func reversed(in []string) []string {
 }
 
 // readAll reads so many messages, or those until the link ends.
-func readAll(c *websocket.Conn, n int) (got []string) {
-	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+func readAll(t *testing.T, c *websocket.Conn, n int) (got []string) {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(wait.Max())); err != nil {
+		t.Fatal(err)
+	}
 	for len(got) < n {
 		_, data, err := c.ReadMessage()
 		if err != nil {
@@ -103,9 +118,11 @@ func readAll(c *websocket.Conn, n int) (got []string) {
 	return got
 }
 
-// link makes a WebSocket through a man in the middle; its ends are those of the edge and the cloud.
-func link(t *testing.T) ([2]*websocket.Conn, *Frames) {
+// link makes a WebSocket through a man in the middle; its ends are those of the edge and the cloud. The man in the middle
+// sends by how long it would delay a message, and does not.
+func link(t *testing.T) ([2]*websocket.Conn, *Frames, <-chan time.Duration) {
 	t.Helper()
+	delays := make(chan time.Duration, 10)
 	ca := wiretest.NewCA(t)
 	accepted := make(chan *websocket.Conn, 1)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -121,8 +138,15 @@ func link(t *testing.T) ([2]*websocket.Conn, *Frames) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	client := ca.ClientTLS(t, "edge-1").Certificates[0]
-	f, err := StartFrames(FramesOptions{Target: server.Listener.Addr().String(), Server: ca.Server(t), Roots: ca.Pool(), Seed: 1, HeldTime: time.Minute,
-		Client: func() (tls.Certificate, error) { return client, nil }})
+	f, err := StartFrames(FramesOptions{
+		Target:   server.Listener.Addr().String(),
+		Server:   ca.Server(t),
+		Roots:    ca.Pool(),
+		Client:   func() (tls.Certificate, error) { return client, nil },
+		Seed:     1,
+		HeldTime: time.Hour,
+		Sleep:    func(d time.Duration) { delays <- d },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,5 +162,5 @@ func link(t *testing.T) ([2]*websocket.Conn, *Frames) {
 	}
 	cloud := <-accepted
 	t.Cleanup(func() { _, _ = edge.Close(), cloud.Close() })
-	return [2]*websocket.Conn{ToCloud: edge, ToEdge: cloud}, f
+	return [2]*websocket.Conn{ToCloud: edge, ToEdge: cloud}, f, delays
 }

@@ -62,7 +62,7 @@ func (w *way) message(raw []byte) error {
 	case Duplicate:
 		raw = append(slices.Clone(raw), raw...)
 	case Delay:
-		time.Sleep(time.Duration(n) * time.Microsecond % w.f.opts.HeldTime)
+		w.f.opts.Sleep(time.Duration(n) * time.Microsecond % w.f.opts.HeldTime)
 	case Echo:
 		err := w.write(raw, true)
 		w.hold(raw, n)
