@@ -3,6 +3,7 @@ package leak
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -16,22 +17,24 @@ type tests func() int
 func (t tests) Run() int { return t() }
 
 // TestRun: what ends in time is no leak, what does not is one, and tests that failed stay failed.
-func TestRun(t *testing.T) {
+func TestRun(t *testing.T) { synctest.Test(t, testRun) }
+
+func testRun(t *testing.T) {
 	mine := goleak.IgnoreCurrent()
 	late := func() int {
-		go time.Sleep(2 * time.Second) // longer than goleak waits by itself
+		go time.Sleep(5 * time.Second) // longer than goleak waits by itself
 		return 0
 	}
-	if code := Run(tests(late), mine); code != 0 {
-		t.Errorf("code %d although all ended", code)
+	if got := Run(tests(late), mine); got != 0 {
+		t.Errorf("Run of tests whose goroutines end = %d, want 0", got)
+	}
+	if got := Run(tests(func() int { return 2 }), mine); got != 2 {
+		t.Errorf("Run of tests that failed = %d, want their 2", got)
 	}
 	forever := make(chan struct{})
 	defer close(forever)
 	go func() { <-forever }()
-	if code := Run(tests(func() int { return 2 }), mine); code != 2 {
-		t.Errorf("code %d, want that of the tests", code)
-	}
-	if err := find(time.Millisecond, mine); err == nil || !strings.Contains(err.Error(), "TestRun") {
-		t.Errorf("%v, want the goroutine that does not end", err)
+	if err := find(time.Millisecond, mine); err == nil || !strings.Contains(err.Error(), "testRun") {
+		t.Errorf("find() = %v, want the goroutine that does not end", err)
 	}
 }
