@@ -22,10 +22,10 @@ func TestIdentity(t *testing.T) {
 		t.Fatalf("Identify(self) = %+v, %v: want a live process", self, err)
 	}
 	if reused := (Identity{PID: self.PID, Start: self.Start + 1}); reused.Alive() {
-		t.Error("a process with another start time counts as the same")
+		t.Errorf("%+v.Alive() = true, want false for another start time", reused)
 	}
 	if (Identity{}).Alive() {
-		t.Error("the zero Identity is alive")
+		t.Error("Identity{}.Alive() = true, want false")
 	}
 }
 
