@@ -49,6 +49,7 @@ var weights = []struct {
 // TestFaults: random faults of the link and of both ends while pods and configmaps change. Afterwards the API server,
 // the device's store and its runtime agree, and the pods that nobody touched were never restarted.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	e := startEdge(t, startCluster(t, kube.Options{}), map[string]any{"heartbeat": 1})
 	frames := e.meddle()
 	e.apply(confAndKey, e.full("steady"))

@@ -101,6 +101,7 @@ func containerID(p *v1.Pod) string {
 
 // TestReconnectsRestartNothing: 5 cuts, a killed cloudcore, a restarted API server; no container notices.
 func TestReconnectsRestartNothing(t *testing.T) {
+	t.Parallel()
 	e := startEdge(t, startCluster(t, kube.Options{}), nil)
 	e.apply(confAndKey, e.full("one"), e.full("two"))
 	e.running("one", "two")
@@ -125,7 +126,8 @@ func TestReconnectsRestartNothing(t *testing.T) {
 	env.Must(t, e.cluster.Cloud.Start(t.Context()))
 	env.Must(t, e.cluster.Kube.APIServer.Restart(t.Context()))
 	wait.Until(t, "the API server to take a new pod", func() error {
-		return e.cluster.Kube.Apply(t.Context(), strings.ReplaceAll(e.full("three"), "{name: three}", "{name: three, namespace: "+e.NodeName+"}"))
+		manifest := strings.Replace(e.full("three"), "{name: three}", "{name: three, namespace: "+e.NodeName+"}", 1)
+		return e.cluster.Kube.Apply(t.Context(), manifest)
 	})
 	e.running("three")
 	e.unchanged(before, "the restart of the API server")
@@ -192,7 +194,8 @@ func testLongOutage(t *testing.T, c *env.Cluster) {
 		return nil
 	})
 	if away.UID != p.UID || away.DeletionTimestamp != nil {
-		t.Errorf("the pod of an edge that is away has UID %s, deleted at %v; want %s, not deleted", away.UID, away.DeletionTimestamp, p.UID)
+		t.Errorf("the pod of an edge that is away has UID %s, deleted at %v; want %s, not deleted",
+			away.UID, away.DeletionTimestamp, p.UID)
 	}
 	e.cable.Set(proxy.Passing)
 	c.NodeUntil(e.NodeName, "to be Ready again", env.Ready)

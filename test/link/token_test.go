@@ -19,8 +19,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// tokenFile holds a token that Kubernetes makes for an hour. That of the default volume lasts a year, so the edge may leave its
-// renewal for later than other things that a new link is needed for.
+// tokenFile holds a token that Kubernetes makes for an hour. That of the default volume lasts a year, so the edge renews it
+// only a minute after the link is back.
 const tokenFile = "/token/own"
 
 // testToken: a token is renewed when it grows old, and kept, expired or not, while there is no link: also for a pod
@@ -106,7 +106,7 @@ func testQUIC(t *testing.T, shared *env.Cluster) {
 			}
 			e := startEdge(t, c, map[string]any{
 				"quic":      map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(port)},
-				"websocket": map[string]any{"enable": false, "server": net.JoinHostPort("127.0.0.1", strconv.Itoa(c.Cloud.Link))},
+				"websocket": map[string]any{"enable": false, "server": "127.0.0.1:" + strconv.Itoa(c.Cloud.Link)},
 			})
 			e.apply(confAndKey, e.full("one"))
 			e.running("one")
