@@ -27,7 +27,7 @@ func filled(t testing.TB, path string) []byte {
 		write(t, path, filledFile)
 		return bytes.Clone(filledFile)
 	}
-	s, _, err := Open(t.Context(), path, Options{})
+	s, _, err := Open(t.Context(), path, Options{MaxGap: testGap()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestDamagedFiles(t *testing.T) {
 			if !c.clean {
 				leaveUnclean(t, path)
 			}
-			s, recovery, err := Open(t.Context(), path, Options{})
+			s, recovery, err := Open(t.Context(), path, Options{MaxGap: testGap()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +161,7 @@ func TestFileRemovedWhileOpen(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	s, recovery, err := Open(t.Context(), path, Options{})
+	s, recovery, err := Open(t.Context(), path, Options{MaxGap: testGap()})
 	if err != nil || recovery == nil || !strings.Contains(recovery.String(), "removed") {
 		t.Fatalf("Open: recovery %v, err %v; want a recovery that says that the file was removed", recovery, err)
 	}
@@ -196,7 +196,7 @@ func TestInterruptedRepair(t *testing.T) {
 			}
 			leaveUnclean(t, path)
 			c.setUp(t, path, whole)
-			s, recovery, err := Open(t.Context(), path, Options{})
+			s, recovery, err := Open(t.Context(), path, Options{MaxGap: testGap()})
 			if err != nil || (recovery != nil) != c.noted {
 				t.Fatalf("Open: recovery %v, err %v; want a recovery: %v", recovery, err, c.noted)
 			}
@@ -222,7 +222,7 @@ func TestDamageWhileOpen(t *testing.T) {
 	data := everyPage(filled(t, path), 2, 0xaa)
 	write(t, path, data)
 	var told atomic.Int32
-	s, recovery, err := Open(t.Context(), path, Options{OnDamage: func(error) { told.Add(1) }})
+	s, recovery, err := Open(t.Context(), path, Options{MaxGap: testGap(), OnDamage: func(error) { told.Add(1) }})
 	if err != nil || recovery != nil {
 		t.Fatalf("Open: recovery %v, err %v; want neither", recovery, err)
 	}
@@ -237,7 +237,7 @@ func TestDamageWhileOpen(t *testing.T) {
 	if err := s.Close(); err != nil && !errors.Is(err, ErrCorrupt) {
 		t.Fatal(err)
 	}
-	s, recovery, err = Open(t.Context(), path, Options{})
+	s, recovery, err = Open(t.Context(), path, Options{MaxGap: testGap()})
 	if err != nil || recovery == nil {
 		t.Fatalf("Open: recovery %v, err %v; want a recovery", recovery, err)
 	}
@@ -251,7 +251,7 @@ func TestOldDamagedFilesGo(t *testing.T) {
 	last := ""
 	for i := range keepAside + 3 {
 		write(t, path, fmt.Appendf(nil, "garbage %d", i))
-		s, recovery, err := Open(t.Context(), path, Options{})
+		s, recovery, err := Open(t.Context(), path, Options{MaxGap: testGap()})
 		if err != nil || recovery == nil || recovery.SetAside == last {
 			t.Fatalf("Open: recovery %v, err %v; want one whose file is not %q", recovery, err, last)
 		}
@@ -287,7 +287,7 @@ func FuzzOpen(f *testing.F) {
 		path := filepath.Join(t.TempDir(), "edgecore.db")
 		write(t, path, data)
 		leaveUnclean(t, path)
-		s, recovery, err := Open(wait.Context(t), path, Options{}) // pods wait for it: it must end
+		s, recovery, err := Open(wait.Context(t), path, Options{MaxGap: testGap()}) // pods wait for it: it must end
 		if errors.Is(err, ErrNewer) {
 			return
 		}

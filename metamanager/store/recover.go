@@ -59,7 +59,7 @@ func (r *Recovery) String() string {
 
 // checkAndRepair makes sure that there is a sound file. Where it is damaged, it is set aside and a new one made
 // of what can be read.
-func checkAndRepair(ctx context.Context, path string, unclean bool) (*Recovery, error) {
+func checkAndRepair(ctx context.Context, path string, unclean bool, maxGap int64) (*Recovery, error) {
 	rebuilt, err := exists(path + ".rebuild")
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func checkAndRepair(ctx context.Context, path string, unclean bool) (*Recovery, 
 	if err != nil || damage == "" {
 		return nil, err
 	}
-	return repair(ctx, path, damage)
+	return repair(ctx, path, damage, maxGap)
 }
 
 // makeNew makes an empty file, and tells if there should have been one.
@@ -165,7 +165,7 @@ func isDamage(err error) bool {
 }
 
 // repair sets a file aside and puts in its place one made of what can be read of it.
-func repair(ctx context.Context, path, damage string) (*Recovery, error) {
+func repair(ctx context.Context, path, damage string, maxGap int64) (*Recovery, error) {
 	r := &Recovery{Damage: shorten(damage)}
 	fresh := path + ".rebuild"
 	if err := errors.Join(removeStore(fresh), createFile(fresh)); err != nil {
@@ -173,7 +173,7 @@ func repair(ctx context.Context, path, damage string) (*Recovery, error) {
 	}
 	// SQLite reads nothing at all of a file that is shorter than its head tells. If this fails, so be it.
 	_ = restoreLength(path)
-	if err := salvage(ctx, path, fresh, r); err != nil {
+	if err := salvage(ctx, path, fresh, maxGap, r); err != nil {
 		return nil, errors.Join(fmt.Errorf("take over what can be read of a damaged file (%s): %w", r.Damage, err), removeStore(fresh))
 	}
 	r.SetAside = path + ".corrupt-" + timeName()

@@ -16,11 +16,9 @@ import (
 const (
 	// maxRestored bounds what a damaged head may ask for, in bytes; the file stays sparse.
 	maxRestored = 1 << 30
+	// defaultMaxGap is how many rows in a row may be unreadable before the rest of a table is given up.
+	defaultMaxGap = 20_000
 )
-
-// maxGap is how many rows in a row may be unreadable before the rest of a table is given up. Tests with small files
-// lower it.
-var maxGap int64 = 20_000
 
 // salvageTable is how a table is read and filled when its file is damaged. The first column is the key, the
 // last the value.
@@ -42,7 +40,7 @@ var salvageTables = []salvageTable{
 
 // salvage copies the rows that can be read into a fresh file, and fills in what became of them. Its errors are
 // those of the fresh file.
-func salvage(ctx context.Context, from, fresh string, r *Recovery) error {
+func salvage(ctx context.Context, from, fresh string, maxGap int64, r *Recovery) error {
 	to := connect(fresh, readWrite, 1)
 	defer to.Close()
 	if err := migrate(ctx, to, fresh); err != nil {
@@ -53,7 +51,7 @@ func salvage(ctx context.Context, from, fresh string, r *Recovery) error {
 	tables, known := tablesOf(ctx, old)
 	r.Complete = known
 	for _, t := range tables {
-		saved, sound, err := t.copyRows(ctx, old, to)
+		saved, sound, err := t.copyRows(ctx, old, to, maxGap)
 		if err != nil {
 			return err
 		}
@@ -103,12 +101,12 @@ func tablesOf(ctx context.Context, db *sql.DB) (list []salvageTable, all bool) {
 
 // copyRows copies a table by rowid. Where it cannot be read it tries the rows behind one by one, so that one bad
 // page costs the rows on it and no others. sound is false if there was such a place.
-func (t *salvageTable) copyRows(ctx context.Context, from, to *sql.DB) (saved int, sound bool, err error) {
+func (t *salvageTable) copyRows(ctx context.Context, from, to *sql.DB, maxGap int64) (saved int, sound bool, err error) {
 	tx, err := to.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, false, err
 	}
-	c := &rowCopy{table: t, from: from, tx: tx, next: 1, sound: true}
+	c := &rowCopy{table: t, from: from, tx: tx, maxGap: maxGap, next: 1, sound: true}
 	if err := c.all(ctx); err != nil {
 		return 0, false, errors.Join(err, tx.Rollback())
 	}
@@ -117,12 +115,13 @@ func (t *salvageTable) copyRows(ctx context.Context, from, to *sql.DB) (saved in
 
 // rowCopy is the copy of one table.
 type rowCopy struct {
-	table *salvageTable
-	from  *sql.DB
-	tx    *sql.Tx
-	next  int64 // rowid to go on at
-	saved int
-	sound bool
+	table  *salvageTable
+	from   *sql.DB
+	tx     *sql.Tx
+	maxGap int64
+	next   int64 // rowid to go on at
+	saved  int
+	sound  bool
 }
 
 // all goes through the table, over the places that cannot be read.
@@ -134,7 +133,7 @@ func (c *rowCopy) all(ctx context.Context) error {
 		}
 		c.sound = false
 		found := false
-		for rowid, end := c.next, c.next+maxGap; rowid < end && !found && ctx.Err() == nil; rowid++ {
+		for rowid, end := c.next, c.next+c.maxGap; rowid < end && !found && ctx.Err() == nil; rowid++ {
 			before := c.next
 			if _, err := c.scan(ctx, "rowid = ?", rowid); err != nil {
 				return err

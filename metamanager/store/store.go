@@ -44,6 +44,8 @@ type Options struct {
 	MaxBatch int
 	// Reserve is the space kept for deletes on a full disk, in bytes: 512 KiB. Less than 0 is none.
 	Reserve int64
+	// MaxGap is how many rows in a row may be unreadable before the rest of a damaged table is given up: 20,000.
+	MaxGap int64
 	// Scratch is a folder in memory. Where the disk takes no writes, a copy of the file is read there, and each
 	// Apply fails with ErrReadOnly. Without one, Open fails.
 	Scratch string
@@ -91,6 +93,9 @@ func Open(ctx context.Context, path string, opts Options) (*Store, *Recovery, er
 	}
 	if opts.Reserve == 0 {
 		opts.Reserve = defaultReserve
+	}
+	if opts.MaxGap <= 0 {
+		opts.MaxGap = defaultMaxGap
 	}
 	s, recovery, err := openLocked(ctx, path, opts, nil)
 	if opts.Scratch != "" && errors.Is(classify(err), ErrReadOnly) {
@@ -163,7 +168,7 @@ func (s *Store) Frozen() bool { return s.frozen }
 
 // openChecked opens a file that may be damaged. Damage that only shows when the file is used is repaired too.
 func openChecked(ctx context.Context, path string, opts Options, unclean bool) (*Store, *Recovery, error) {
-	recovery, err := checkAndRepair(ctx, path, unclean)
+	recovery, err := checkAndRepair(ctx, path, unclean, opts.MaxGap)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -171,7 +176,7 @@ func openChecked(ctx context.Context, path string, opts Options, unclean bool) (
 	if err == nil || recovery != nil || !isDamage(err) {
 		return s, recovery, err
 	}
-	if recovery, err = repair(ctx, path, err.Error()); err != nil {
+	if recovery, err = repair(ctx, path, err.Error(), opts.MaxGap); err != nil {
 		return nil, nil, err
 	}
 	s, err = openFile(ctx, path, opts)
