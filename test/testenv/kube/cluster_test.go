@@ -19,10 +19,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -73,6 +73,7 @@ func (s *timing) step(what string) {
 // A Deployment becomes a pod on a node that only the API knows, and all of it is there after
 // kube-apiserver has ended in its own way, has been killed, and has hung.
 func TestClusterRunsADeployment(t *testing.T) {
+	t.Parallel()
 	steps := &timing{t: t, last: time.Now()}
 	c := kube.Start(t, kube.Options{ControllerManager: true, Scheduler: true,
 		NodeMonitorGracePeriod: 30 * time.Minute}) // the node is silent
@@ -112,7 +113,7 @@ func TestClusterRunsADeployment(t *testing.T) {
 	}
 	// The controller manager and the scheduler have found the new apiserver.
 	kubectl("-n", "plant", "delete", "pod", pod.Name, "--grace-period=0", "--force")
-	testenv.Poll(t, time.Minute, func() error {
+	wait.Until(t, "another pod", func() error {
 		if next := boundPod(t, c); next.UID == pod.UID {
 			return errors.New("the deleted pod is there")
 		}
@@ -141,8 +142,8 @@ func pause(t *testing.T, c *kube.Cluster) error {
 func boundPod(t *testing.T, c *kube.Cluster) *v1.Pod {
 	t.Helper()
 	var found *v1.Pod
-	testenv.Poll(t, time.Minute, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	wait.Until(t, "a pod with a node", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // a call that hangs is made again
 		defer cancel()
 		pods, err := c.Client().CoreV1().Pods("plant").List(ctx, metav1.ListOptions{LabelSelector: "app=pump"})
 		if err != nil {
@@ -159,6 +160,7 @@ func boundPod(t *testing.T, c *kube.Cluster) *v1.Pod {
 
 // Two clusters know nothing of each other, and the end of one leaves the other as it was.
 func TestClustersDoNotMeet(t *testing.T) {
+	t.Parallel()
 	first, err := kube.Launch(t.Context(), kube.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -213,6 +215,7 @@ func useCertificateOf(t *testing.T, other, asked *kube.Cluster) error {
 
 // The users are who they say, with the rights that RBAC and the node authorizer give them.
 func TestUsers(t *testing.T) {
+	t.Parallel()
 	c := kube.Start(t, kube.Options{})
 	kubectl := kubectlOf(t, c)
 	apply(t, c, node)
@@ -222,7 +225,7 @@ func TestUsers(t *testing.T) {
 	}
 	kubectl("create", "clusterrole", "reader", "--verb=list", "--resource=pods")
 	kubectl("create", "clusterrolebinding", "cloudcore", "--clusterrole=reader", "--user="+kube.CloudCoreUser)
-	testenv.Poll(t, time.Minute, func() error {
+	wait.Until(t, "cloudcore's role", func() error {
 		_, err := cloudcore.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 		return err
 	})
@@ -235,7 +238,7 @@ func TestUsers(t *testing.T) {
 		_, err := edge.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 		return err
 	}
-	testenv.Poll(t, time.Minute, func() error { return label("edge-1") })
+	wait.Until(t, "the node's right to update itself", func() error { return label("edge-1") })
 	apply(t, c, strings.ReplaceAll(node, "edge-1", "edge-2"))
 	if err := label("edge-2"); !apierrors.IsForbidden(err) {
 		t.Errorf("edge-1 updates edge-2: %v, want that it is forbidden", err)
@@ -247,7 +250,7 @@ func TestUsers(t *testing.T) {
 	}
 	kubectl("create", "clusterrolebinding", "account", "--clusterrole=reader", "--serviceaccount=kube-system:cloudcore")
 	account := clientOf(t, c, "kube-system:cloudcore")
-	testenv.Poll(t, time.Minute, func() error {
+	wait.Until(t, "the role of the service account", func() error {
 		_, err := account.CoreV1().Pods("").List(t.Context(), metav1.ListOptions{})
 		return err
 	})

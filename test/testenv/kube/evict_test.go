@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const pinned = `
@@ -26,74 +27,74 @@ spec:
   containers: [{name: pump, image: example.com/pump:1}]
 `
 
-// With short times, the real controller manager evicts the pod of a silent node soon, and leaves the pod of
-// the one that renews its lease.
+// With short times, the real controller manager evicts the pod of a silent node soon, and keeps the node that renews its
+// lease free of the taint that evicts.
 func TestShortTimesEvictFast(t *testing.T) {
-	const grace = 20 * time.Second
+	t.Parallel()
 	steps := &timing{t: t, last: time.Now()}
 	c := kube.Start(t, kube.Options{
 		ControllerManager:      true,
-		NodeMonitorGracePeriod: grace, NodeMonitorPeriod: time.Second, TolerationTime: 2 * time.Second,
+		NodeMonitorGracePeriod: 5 * time.Second, NodeMonitorPeriod: time.Second, TolerationTime: 2 * time.Second,
 	})
 	kubectl := kubectlOf(t, c)
-	for _, name := range []string{"edge-1", "edge-2"} {
+	const silent, renewing = "edge-1", "edge-2"
+	// The silent node is the younger one: who ignores leases taints the other one first.
+	for _, name := range []string{renewing, silent} {
 		apply(t, c, strings.ReplaceAll(node, "edge-1", name))
 		kubectl("patch", "node", name, "--subresource=status", "-p", fmt.Sprintf(nodeStatus, time.Now().UTC().Format(time.RFC3339)))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var gap time.Duration
 	renewed := make(chan error, 1)
-	go func() {
-		var err error
-		gap, err = renewLease(ctx, c.Client(), "edge-2")
-		renewed <- err
-	}()
-	apply(t, c, fmt.Sprintf(pinned, "edge-1")+"---"+fmt.Sprintf(pinned, "edge-2"))
-	steps.step("a cluster, two nodes with a pod each")
-	testenv.Poll(t, 2*time.Minute, func() error {
-		pod, err := podOf(t, c, "edge-1")
+	go func() { renewed <- renewLease(ctx, c.Client(), renewing) }()
+	apply(t, c, fmt.Sprintf(pinned, silent))
+	steps.step("a cluster, two nodes, a pod on the silent one")
+	wait.Until(t, "the silent node's pod to be evicted", func() error {
+		pod, err := c.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), silent, metav1.GetOptions{})
 		if err == nil && pod.DeletionTimestamp == nil {
-			err = fmt.Errorf("pod edge-1 is not evicted; its conditions are %v", pod.Status.Conditions)
+			err = fmt.Errorf("its conditions are %v, want it deleted", pod.Status.Conditions)
 		}
 		return err
 	})
 	steps.step("the silent node's pod evicted")
-	pod, err := podOf(t, c, "edge-2")
+	// A busy machine may have been silent for the renewing node, too. Its next renewal ends that.
+	wait.Until(t, "the renewing node to be reachable", func() error {
+		n, err := c.Client().CoreV1().Nodes().Get(t.Context(), renewing, metav1.GetOptions{})
+		if err == nil && slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeUnreachable }) {
+			err = fmt.Errorf("its taints are %+v, want it reachable", n.Spec.Taints)
+		}
+		return err
+	})
 	cancel()
 	if err := <-renewed; !errors.Is(err, context.Canceled) {
-		t.Errorf("renew the lease of edge-2: %v", err)
-	}
-	if gap > grace/2 {
-		t.Logf("edge-2 was silent for %v, too: it may have been evicted", gap)
-	} else if err != nil || pod.DeletionTimestamp != nil {
-		t.Errorf("the pod of the node that renews its lease: deleted %v, %v; want that it stays", pod.DeletionTimestamp, err)
+		t.Errorf("renewing the lease of %s ended with %v, want %v", renewing, err, context.Canceled)
 	}
 }
 
-func podOf(t *testing.T, c *kube.Cluster, name string) (*v1.Pod, error) {
-	return c.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
-}
-
-// renewLease does every second what a node does, until the context ends. It returns the longest time for which it did not.
-func renewLease(ctx context.Context, client kubernetes.Interface, name string) (gap time.Duration, err error) {
+// renewLease renews a lease every second, as a node does, until the context ends.
+func renewLease(ctx context.Context, client kubernetes.Interface, name string) error {
 	leases := client.CoordinationV1().Leases(v1.NamespaceNodeLease)
 	lease, err := leases.Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: time.Now()}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity:       &name,
+			LeaseDurationSeconds: new(int32(40)),
+			RenewTime:            &metav1.MicroTime{Time: time.Now()},
+		},
 	}, metav1.CreateOptions{})
-	last := time.Now()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for err == nil {
 		select {
 		case <-ctx.Done():
-			return max(gap, time.Since(last)), ctx.Err()
+			return ctx.Err()
 		case <-ticker.C:
 			lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
 			lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-			gap, last = max(gap, time.Since(last)), time.Now()
 		}
 	}
-	return gap, err
+	if ctx.Err() != nil { // a call was cut off
+		return ctx.Err()
+	}
+	return err
 }
