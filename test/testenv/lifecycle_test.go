@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -47,7 +48,7 @@ func create(t *testing.T, c *floor.Client, name string, ports ...floor.Port) *fl
 // containerState asks until the runtime has an answer: one that has just been started may not yet.
 func containerState(t *testing.T, client *cri.Client, id string) (state runtimeapi.ContainerState) {
 	t.Helper()
-	testenv.Poll(t, time.Minute, func() error {
+	wait.Until(t, "the state of container "+id, func() error {
 		status, err := client.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		state = status.GetStatus().GetState()
 		return err
@@ -67,6 +68,7 @@ func freePort(t *testing.T) int32 {
 // Two instances run pods on one machine; the removal of the first, whatever the state it is in,
 // leaves the second as it was. That nothing is left of either is checked when the test ends.
 func TestInstancesDoNotMeet(t *testing.T) {
+	t.Parallel()
 	first := testenv.StartContainerd(t, testenv.Options{})
 	second := testenv.StartContainerd(t, testenv.Options{})
 	if first.Subnet.Overlaps(second.Subnet) {
@@ -87,10 +89,10 @@ func TestInstancesDoNotMeet(t *testing.T) {
 	testenv.CheckNoLeaks(t, first)
 
 	if got := containerState(t, survivor.CRI, pod.Container); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("container of the second instance is %v after the removal of the first", got)
+		t.Errorf("container of the second instance is %v after the removal of the first, want it running", got)
 	}
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	testenv.Poll(t, time.Minute, func() error {
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // then it asks again
+	wait.Until(t, "the page of the second instance", func() error {
 		answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
 		if err != nil {
 			return err
@@ -104,6 +106,7 @@ func TestInstancesDoNotMeet(t *testing.T) {
 }
 
 func TestRestartsKeepPods(t *testing.T) {
+	t.Parallel()
 	instance := testenv.StartContainerd(t, testenv.Options{})
 	c := pods(t, instance)
 	pod := create(t, c, "web")
@@ -112,7 +115,7 @@ func TestRestartsKeepPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := containerState(t, c.CRI, pod.Container); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("after Restart the container is %v", got)
+		t.Errorf("after Restart the container is %v, want it running", got)
 	}
 	if err := instance.Kill9(t.Context()); err != nil {
 		t.Fatal(err)
@@ -124,13 +127,13 @@ func TestRestartsKeepPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := containerState(t, c.CRI, pod.Container); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("after Kill9 and Run the container is %v", got)
+		t.Errorf("after Kill9 and Run the container is %v, want it running", got)
 	}
 
 	if err := instance.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	hung, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	hung, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // however long: all its threads are stopped
 	defer cancel()
 	if _, err := c.CRI.Version(hung, &runtimeapi.VersionRequest{}); err == nil {
 		t.Error("a paused daemon answers")
@@ -139,11 +142,12 @@ func TestRestartsKeepPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := containerState(t, c.CRI, pod.Container); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("after Pause and Resume the container is %v", got)
+		t.Errorf("after Pause and Resume the container is %v, want it running", got)
 	}
 }
 
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	instance := testenv.StartContainerd(t, testenv.Options{})
 	c := pods(t, instance)
 	pod := create(t, c, "web")
@@ -217,17 +221,16 @@ func TestSweep(t *testing.T) {
 	if err != nil || !left.Running() {
 		t.Fatalf("Attach(%s) = %v: want the orphan, running", name, err)
 	}
-	swept := make(chan error, 1)
-	go func() { swept <- containerd.Sweep(t.Context()) }()
-	select {
-	case err := <-swept:
-		t.Errorf("Sweep = %v while another process removes the orphan", err)
-	case <-time.After(200 * time.Millisecond):
+	// While another process removes the orphan, Sweep waits.
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := containerd.Sweep(ctx); err == nil || !left.Running() {
+		t.Errorf("Sweep of an orphan that is locked = %v, and it runs: %v, want an error and that it runs", err, left.Running())
 	}
 	if err := record.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-swept; err != nil {
+	if err := containerd.Sweep(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	testenv.CheckNoLeaks(t, left)
@@ -269,6 +272,7 @@ func orphan(t *testing.T, name string) {
 // containerd 2.x runs pods here too, and has what the machine's containerd lacks: events, and its
 // cgroup driver on request.
 func TestContainerd2(t *testing.T) {
+	t.Parallel()
 	instance := testenv.StartContainerd(t, testenv.Options{Containerd2: true})
 	c := pods(t, instance)
 	config, err := c.CRI.RuntimeConfig(t.Context(), &runtimeapi.RuntimeConfigRequest{})
@@ -279,23 +283,27 @@ func TestContainerd2(t *testing.T) {
 		t.Errorf("cgroup driver = %v, want cgroupfs", got)
 	}
 	told := starts(t, c.CRI)
-	for n, seen := 0, false; !seen; n++ { // the first may start before the runtime knows that it is listened to
-		if n == 5 {
-			t.Fatal("no event tells of the start of a container")
-		}
+	// The first may start before the runtime knows of the listener: pods start until an event comes.
+	started := map[string]bool{}
+	n := 0
+	wait.Until(t, "an event of the start of a container", func() error {
 		pod := create(t, c, fmt.Sprintf("web-%d", n), floor.Port{Container: 80, Host: freePort(t)})
-		for late := time.After(20 * time.Second); !seen && late != nil; {
+		n++
+		started[pod.Container] = true
+		if err := c.Delete(t.Context(), pod, 0); err != nil {
+			return daemon.Fatal(err)
+		}
+		for {
 			select {
 			case id := <-told:
-				seen = id == pod.Container
-			case <-late:
-				late = nil
+				if started[id] {
+					return nil
+				}
+			default:
+				return fmt.Errorf("none came of %d containers", n)
 			}
 		}
-		if err := c.Delete(t.Context(), pod, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 }
 
 // starts tells of the containers that start, until the test ends.
