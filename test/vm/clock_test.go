@@ -22,7 +22,7 @@ func TestClock(t *testing.T) {
 	d.sh("systemctl stop systemd-timesyncd 2>/dev/null || true; sync; systemctl stop edgecore; date -s @86400; systemctl start edgecore")
 	d.running("the clock is in 1970", 0, same)
 	if out := d.sh(status); !strings.Contains(out, "ClockNotSet") || !strings.Contains(out, "it says 1970-01-02T") {
-		t.Errorf("status in 1970:\n%s", out)
+		t.Errorf("status in 1970 = %s\nwant ClockNotSet and the date", out)
 	}
 
 	told := 0
@@ -44,6 +44,6 @@ func TestClock(t *testing.T) {
 	d.sh("systemctl restart edgecore")
 	d.running("an agent of another time", 0, same)
 	if out := d.sh("edgecore preflight || true"); !strings.Contains(out, "[ok]      container runtime: containerd") || strings.Contains(out, "[error]") {
-		t.Errorf("preflight:\n%s", out)
+		t.Errorf("preflight = %s\nwant containerd as ok, and no error", out)
 	}
 }

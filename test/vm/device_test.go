@@ -114,7 +114,7 @@ func install(t *testing.T, opts vm.Options, files map[string]string) *device {
 	d.sh("systemctl daemon-reload; systemctl enable --now containerd; ctr -n k8s.io images import /payload/images.tar")
 	d.sh("DEBIAN_FRONTEND=noninteractive dpkg -i /payload/edgecore.deb")
 	if got := d.sh("systemctl is-enabled edgecore; systemctl is-active edgecore"); got != "enabled\nactive" {
-		t.Errorf("after dpkg -i the service is %q", got)
+		t.Errorf("the service after dpkg -i is %q, want enabled and active", got)
 	}
 	d.write(files)
 	d.sh("systemctl restart edgecore; sync") // which returns when the agent says that it is there
@@ -337,6 +337,6 @@ func TestDevice(t *testing.T) {
 		return nil
 	})
 	if out := d.sh("systemctl list-units --all --plain --no-legend 'kubepods*' | grep -c failed || true"); out != "0" {
-		t.Errorf("%s units of pods have failed", out)
+		t.Errorf("%s units of pods have failed, want 0", out)
 	}
 }

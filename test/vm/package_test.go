@@ -55,7 +55,7 @@ func TestPackage(t *testing.T) {
 
 	t.Logf("remove says:\n%s", d.sh("dpkg -r edgecore 2>&1"))
 	if got := d.sh("pgrep -x edgecore || true; ls /etc/edgecore/edgecore.yaml"); got != configFile {
-		t.Errorf("after the package was removed: %q", got)
+		t.Errorf("processes and files after the package was removed = %q, want %q", got, configFile)
 	}
 	d.sh("dpkg -i /payload/newer.deb 2>&1")
 	d.all("installed again", 2, nil)

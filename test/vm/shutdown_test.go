@@ -23,7 +23,7 @@ func TestShutdown(t *testing.T) {
 	})
 	d.sh("systemctl daemon-reload; systemctl restart edgecore") // which returns when the agent says that it is there
 	if state := d.sh("systemctl show -P SubState edgecore; systemctl show -P StatusText edgecore"); !strings.HasPrefix(state, "running") {
-		t.Errorf("state %q", state)
+		t.Errorf("state of the service = %q, want running", state)
 	}
 	d.running("with a grace period", 0, same)
 	wait.Until(t, "edgecore to hold a lock on the shutdown", func() error {

@@ -150,7 +150,7 @@ func (c *cloudEnd) connect(ours bool) {
 				return
 			}
 			if kind != websocket.TextMessage {
-				c.t.Errorf("a frame of type %d", kind)
+				c.t.Errorf("type of a frame = %d, want %d", kind, websocket.TextMessage)
 			}
 			c.came <- string(data)
 		}

@@ -141,7 +141,7 @@ func (e *edgeEnd) cloud(ca *wiretest.CA, ours bool) (addr string, accepted chan 
 				return
 			}
 			if kind != websocket.TextMessage {
-				e.t.Errorf("a frame of type %d", kind)
+				e.t.Errorf("type of a frame = %d, want %d", kind, websocket.TextMessage)
 			}
 			e.came <- string(data)
 		}
@@ -157,8 +157,8 @@ func (e *edgeEnd) cloud(ca *wiretest.CA, ours bool) (addr string, accepted chan 
 
 // handshake checks the request with which the edge connects.
 func (e *edgeEnd) handshake(r *http.Request) {
-	if r.URL.Path != "/e632aba927ea4ac2b575ec1603d56f10/"+node+"/events" || r.ProtoMajor != 1 {
-		e.t.Errorf("%s %s", r.Proto, r.URL.Path)
+	if want := "/e632aba927ea4ac2b575ec1603d56f10/" + node + "/events"; r.URL.Path != want || r.ProtoMajor != 1 {
+		e.t.Errorf("request = %s %s, want HTTP/1 %s", r.Proto, r.URL.Path, want)
 	}
 	for name, want := range map[string]string{"Node_id": node, "Project_id": "e632aba927ea4ac2b575ec1603d56f10", "Connectionuse": "msg",
 		"Origin": "", "Sec-Websocket-Protocol": "", "Sec-Websocket-Extensions": "", "Sec-Websocket-Version": "13", wire.HeaderFeatures: "inventory"} {
@@ -167,7 +167,7 @@ func (e *edgeEnd) handshake(r *http.Request) {
 		}
 	}
 	if cert := r.TLS.PeerCertificates[0]; cert.Subject.CommonName != "system:node:"+node || cert.Subject.Organization[0] != "system:nodes" {
-		e.t.Errorf("the certificate is %s", cert.Subject)
+		e.t.Errorf("subject of the certificate = %s, want system:node:%s of system:nodes", cert.Subject, node)
 	}
 }
 

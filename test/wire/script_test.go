@@ -211,12 +211,12 @@ func (c *conversation) ours(e end, frame string) string {
 		c.know(fmt.Sprintf("@%d", c.numbered), m.Header.ID)
 	}
 	if !strings.HasSuffix(frame, "}\n") || strings.Count(frame, "\n") != 1 {
-		c.t.Errorf("not one line with its end: %q", frame)
+		c.t.Errorf("frame = %q, want one line with its end", frame)
 	}
 	now := time.Now()
 	text := stamp.ReplaceAllStringFunc(strings.TrimSpace(frame), func(head string) string {
 		if at := time.UnixMilli(m.Header.Timestamp); now.Sub(at).Abs() > time.Hour {
-			c.t.Errorf("timestamp %d is not the time in milliseconds", m.Header.Timestamp)
+			c.t.Errorf("timestamp = %d, want the time in milliseconds, about %d", m.Header.Timestamp, now.UnixMilli())
 		}
 		return stamp.ReplaceAllString(head, "${1}0")
 	})
@@ -231,7 +231,7 @@ func files(t *testing.T, folder string) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join("testdata", folder, "*.txt"))
 	if err != nil || len(list) == 0 {
-		t.Fatalf("no files in testdata/%s: %v", folder, err)
+		t.Fatalf("files in testdata/%s: %v, %v, want some", folder, list, err)
 	}
 	return list
 }
