@@ -21,14 +21,16 @@ import (
 
 var (
 	long = flag.Bool("long", false, "kill the command at random moments, too, for some rounds")
-	seed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "the seed of the random moments at which the command is killed")
+	seed = flag.Uint64("seed", uint64(time.Now().UnixNano()),
+		"the seed of the random moments at which the command is killed")
 )
 
 // rounds is how often the command is killed at random moments in each direction, with -long.
 const rounds = 4
 
-// TestKilled kills the command in each phase of its journal, in both directions, and at random moments with -long. The same
-// command finishes what was begun; the containers run on all the while, and at the end KubeEdge's files are the same bytes.
+// TestKilled kills the command in each phase of its journal, in both directions, and at random moments with -long.
+// The same command finishes what was begun; the containers run on all the while, and at the end KubeEdge's files are
+// the same bytes.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	d := newDevice(t, testenv.Options{})
@@ -120,7 +122,8 @@ func (d *device) killed(when func(ended <-chan struct{}), args ...string) {
 
 // command is one of the program that takes over.
 func (d *device) command(args ...string) *exec.Cmd {
-	args = append(args, "--from", d.path("etc/kubeedge/config/edgecore.yaml"), "--config", d.path("etc/edgecore/edgecore.yaml"),
+	args = append(args,
+		"--from", d.path("etc/kubeedge/config/edgecore.yaml"), "--config", d.path("etc/edgecore/edgecore.yaml"),
 		"--store", d.path("var/lib/edgecore/edgecore.db"), "--root", d.root)
 	cmd := exec.CommandContext(d.t.Context(), built.Edge, args...)
 	cmd.Env = append(os.Environ(), "PATH="+d.path("bin")+":"+os.Getenv("PATH"))

@@ -27,7 +27,8 @@ func conditioned(reasons map[v1.NodeConditionType]string) func(*v1.Node) error {
 			c := n.Status.Conditions[i]
 			reason, want := reasons[kind]
 			if (c.Status == v1.ConditionTrue) != (want || kind == v1.NodeReady) || want && c.Reason != reason {
-				return fmt.Errorf("%s is %s: %s %s, want %v %s", kind, c.Status, c.Reason, c.Message, want || kind == v1.NodeReady, reason)
+				return fmt.Errorf("%s is %s: %s %s, want %v %s", kind, c.Status, c.Reason, c.Message,
+					want || kind == v1.NodeReady, reason)
 			}
 		}
 		tainted := slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool {
@@ -54,9 +55,9 @@ spec:
 `, name, nodeName))
 }
 
-// TestTheClusterLearns: while the disk of a node is full, by a pod that may not be evicted, its Node has the condition and the
-// taint; pods that may be evicted are, with the reason, and new ones are rejected. When there is room again, all of it is
-// over.
+// TestTheClusterLearns: while the disk of a node is full, by a pod that may not be evicted, its Node has the
+// condition and the taint; pods that may be evicted are, with the reason, and new ones are rejected. When there is
+// room again, all of it is over.
 func TestTheClusterLearns(t *testing.T) {
 	t.Parallel()
 	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true}})

@@ -29,9 +29,9 @@ spec:
     volumeMounts: [{name: m, mountPath: /m}]
 `
 
-// TestShortOfEverything runs a node out of memory, disk, inodes and the processes of a pod, one after another. Each time the
-// pod that takes them is evicted, and the node has enough again. Pods within their requests, those of higher priority and
-// the static one run on, and so does the node.
+// TestShortOfEverything runs a node out of memory, disk, inodes and the processes of a pod, one after another. Each
+// time the pod that takes them is evicted, and the node has enough again. Pods within their requests, those of higher
+// priority and the static one run on, and so does the node.
 func TestShortOfEverything(t *testing.T) {
 	t.Parallel()
 	const mi = 1 << 20
@@ -56,7 +56,8 @@ func TestShortOfEverything(t *testing.T) {
 		pod(signals, "forks", "while true; do sleep 1000 & done"),
 	)
 	n.Manifest("static", holdsMemory)
-	n.Until("all to start", unharmed("quiet", "asked", "important", "greedy", "keeps", "filler", "tiny", "forks", "static"))
+	n.Until("all to start", unharmed("quiet", "asked", "important", "greedy", "keeps", "filler", "tiny", "forks",
+		"static"))
 	for _, code := range []health.Code{health.MemoryPressure, health.DiskPressure, health.PIDPressure} {
 		n.Condition(code, false)
 	}
@@ -86,12 +87,15 @@ func memory(n *node) {
 		n.written(name)
 	}
 	n.tell("greedy")
-	n.Until("memory", evicted("greedy", "The node was low on resource: memory. Threshold quantity: 100Mi, available: ", survivors...))
+	n.Until("memory", evicted("greedy", "The node was low on resource: memory. Threshold quantity: 100Mi, available: ",
+		survivors...))
 	n.evictions("allocatableMemory.available", "1")
-	if got := n.Events("Evicted"); len(got) != 1 || !strings.Contains(got[0], "greedy: The node was low on resource: memory") {
+	const ofGreedy = "greedy: The node was low on resource: memory"
+	if got := n.Events("Evicted"); len(got) != 1 || !strings.Contains(got[0], ofGreedy) {
 		n.T.Errorf("events Evicted = %q, want one of greedy for memory", got)
 	}
-	if got := n.Events("EvictionThresholdMet"); len(got) == 0 || !strings.HasSuffix(got[0], "Attempting to reclaim memory") {
+	const reclaim = "Attempting to reclaim memory"
+	if got := n.Events("EvictionThresholdMet"); len(got) == 0 || !strings.HasSuffix(got[0], reclaim) {
 		n.T.Errorf("events EvictionThresholdMet = %q, want the first to say that memory is reclaimed", got)
 	}
 	n.Condition(health.MemoryPressure, false) // there is enough again

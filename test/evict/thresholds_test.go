@@ -11,13 +11,14 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
-// TestSoftThreshold: a disk that is a little short costs a pod only when that has lasted for the threshold's grace period,
-// and the pod gets less time to end than its own hour.
+// TestSoftThreshold: a disk that is a little short costs a pod only when that has lasted for the threshold's grace
+// period, and the pod gets less time to end than its own hour.
 func TestSoftThreshold(t *testing.T) {
 	t.Parallel()
 	signals := t.TempDir()
 	n := newNode(t, env.NodeOptions{Agent: agent.Options{Dir: small(t, "size=96m,nr_inodes=6000"), Kubelet: map[string]any{
-		"evictionHard":              map[string]any{"memory.available": "10Mi", "nodefs.available": "10Mi", "nodefs.inodesFree": "25%"},
+		"evictionHard": map[string]any{"memory.available": "10Mi", "nodefs.available": "10Mi",
+			"nodefs.inodesFree": "25%"},
 		"evictionSoft":              map[string]any{"nodefs.available": "45Mi"},
 		"evictionSoftGracePeriod":   map[string]any{"nodefs.available": "1h"},
 		"evictionMaxPodGracePeriod": 2, "evictionPressureTransitionPeriod": "1s",
@@ -52,8 +53,8 @@ func TestSoftThreshold(t *testing.T) {
 	n.works()
 }
 
-// TestDiskOfImages: where the runtime has a disk of its own, what fills it is what counts: unused images are removed first,
-// then the pod that writes into its container is evicted, and not the one with as much in a volume.
+// TestDiskOfImages: where the runtime has a disk of its own, what fills it is what counts: unused images are removed
+// first, then the pod that writes into its container is evicted, and not the one with as much in a volume.
 func TestDiskOfImages(t *testing.T) {
 	t.Parallel()
 	signals := t.TempDir()
@@ -74,7 +75,8 @@ func TestDiskOfImages(t *testing.T) {
 	n.written("volume")
 	n.tell("layer")
 	n.Until("the disk of the images",
-		evicted("layer", "The node was low on resource: ephemeral-storage. Threshold quantity: 60Mi, available: ", "quiet", "volume"))
+		evicted("layer", "The node was low on resource: ephemeral-storage. Threshold quantity: 60Mi, available: ",
+			"quiet", "volume"))
 	n.Condition(health.DiskPressure, false)
 	n.evictions("imagefs.available", "1")
 	n.works()

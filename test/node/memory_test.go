@@ -48,7 +48,8 @@ func TestWithoutMemoryCgroup(t *testing.T) {
 	st, err := n.CRI.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: ids[0], Verbose: true})
 	env.Must(t, err)
 	if strings.Contains(st.GetInfo()["info"], `"memory_limit_in_bytes":33554432`) {
-		t.Errorf("the runtime was asked for a memory limit, want none, which it could not set on such a device: %s", st.GetInfo()["info"])
+		t.Errorf("the runtime was asked for a memory limit, want none, which it could not set on such a device: %s",
+			st.GetInfo()["info"])
 	}
 	for command, want := range map[string][]string{
 		"status": {"CgroupControllersMissing", "the kernel offers no memory cgroup", "cgroup_enable=memory"},

@@ -48,7 +48,8 @@ type fixture struct {
 // start starts all of it, with a runtime that has no network.
 func start(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{Cluster: env.StartCluster(t, built, env.ClusterOptions{}), t: t, ctrd: testenv.StartContainerd(t, testenv.Options{})}
+	cluster := env.StartCluster(t, built, env.ClusterOptions{})
+	f := &fixture{Cluster: cluster, t: t, ctrd: testenv.StartContainerd(t, testenv.Options{})}
 	f.cri = testenv.Dial(t, f.ctrd)
 	f.disconnect()
 	f.node = env.StartNodeOn(t, built, f.ctrd, agent.Options{
@@ -287,7 +288,8 @@ func reboot(f *fixture) {
 		return err
 	})
 	patch := `{"status":{"nodeInfo":{"bootID":"another"},"conditions":[{"type":"ClockNotSet","status":"True","reason":"ClockNotSet"}]}}`
-	_, err := f.API.CoreV1().Nodes().Patch(f.t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	_, err := f.API.CoreV1().Nodes().Patch(f.t.Context(), name, types.StrategicMergePatchType, []byte(patch),
+		metav1.PatchOptions{}, "status")
 	env.Must(f.t, err)
 	env.Must(f.t, f.node.Start(f.t.Context()))
 	f.event("Node", "Starting", "Starting kubelet.")

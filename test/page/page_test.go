@@ -37,7 +37,8 @@ func TestDevice(t *testing.T) {
 func (d device) page(t *testing.T) {
 	const injected = `<img src=x onerror=alert(1)>`
 	d.Manifest("good", env.Pod("good", forever))
-	d.Manifest("crash", env.Pod("crash", "printf '%s' '"+injected+"' > /dev/termination-log; exit 3", "  restartPolicy: Never"))
+	d.Manifest("crash", env.Pod("crash", "printf '%s' '"+injected+"' > /dev/termination-log; exit 3",
+		"  restartPolicy: Never"))
 	d.Manifest("absent", strings.Replace(env.Pod("absent", forever), "demo:1", "none:1", 1))
 	d.Manifest("bad", "kind: Pod\nspec: {containers: 7}\n")
 	d.Running("good")

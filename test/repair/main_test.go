@@ -114,7 +114,8 @@ func (n *node) pull(image string) {
 // id is what the runtime calls an image; "" when it does not have it.
 func (n *node) id(image string) string {
 	n.T.Helper()
-	resp, err := n.CRI.Images.ImageStatus(n.T.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	resp, err := n.CRI.Images.ImageStatus(n.T.Context(),
+		&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
 	env.Must(n.T, err)
 	return resp.GetImage().GetId()
 }
@@ -128,7 +129,8 @@ type sandbox struct {
 
 func (n *node) sandbox(uid string) (newest sandbox) {
 	n.T.Helper()
-	list, err := n.CRI.ListPodSandbox(n.T.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
+	list, err := n.CRI.ListPodSandbox(n.T.Context(),
+		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
 	env.Must(n.T, err)
 	var attempt uint32
 	for _, box := range list.Items {
@@ -139,7 +141,8 @@ func (n *node) sandbox(uid string) (newest sandbox) {
 	if newest.id == "" {
 		n.T.Fatalf("pod %s has no sandbox", uid)
 	}
-	st, err := n.CRI.PodSandboxStatus(n.T.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: newest.id, Verbose: true})
+	st, err := n.CRI.PodSandboxStatus(n.T.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: newest.id,
+		Verbose: true})
 	if err != nil {
 		return newest
 	}
@@ -166,7 +169,8 @@ func (n *node) layers(path string) string {
 
 // blob is the place of a blob.
 func (n *node) blob(digest string) string {
-	return filepath.Join(n.Containerd.Root, "containerd/io.containerd.content.v1.content/blobs", strings.ReplaceAll(digest, ":", "/"))
+	return filepath.Join(n.Containerd.Root, "containerd/io.containerd.content.v1.content/blobs",
+		strings.ReplaceAll(digest, ":", "/"))
 }
 
 // store is a registry on loopback that can be away.

@@ -28,7 +28,8 @@ const nodeName = "edge1"
 
 var built = programs.Flags()
 
-var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cloudcore"), "the folder of cloudcore's manifests")
+var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cloudcore"),
+	"the folder of cloudcore's manifests")
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
@@ -53,7 +54,8 @@ func startDevice(t *testing.T) *device {
 			"containerLogMaxSize":       "1Mi", "containerLogMaxFiles": 3, "containerLogMonitorInterval": "3s",
 			"shutdownGracePeriod": "60s", "shutdownGracePeriodCriticalPods": "30s",
 		},
-		Env: []string{"DBUS_SYSTEM_BUS_ADDRESS=" + d.logind.Address, "NOTIFY_SOCKET=" + d.told.socket, "WATCHDOG_USEC=3000000"},
+		Env: []string{"DBUS_SYSTEM_BUS_ADDRESS=" + d.logind.Address, "NOTIFY_SOCKET=" + d.told.socket,
+			"WATCHDOG_USEC=3000000"},
 	}})
 	t.Cleanup(func() {
 		data, err := os.ReadFile(d.Log())

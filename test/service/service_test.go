@@ -117,7 +117,8 @@ func (d *device) shownAnew(name string, before *v1.Pod) *v1.Pod {
 	d.T.Helper()
 	var pod *v1.Pod
 	wait.Until(d.T, "the static pod to be shown again", func() (err error) {
-		if pod, err = d.shown(name); err == nil && (pod.UID == before.UID || !env.IsReady(pod) || pod.DeletionTimestamp != nil) {
+		if pod, err = d.shown(name); err == nil && (pod.UID == before.UID || !env.IsReady(pod) ||
+			pod.DeletionTimestamp != nil) {
 			err = fmt.Errorf("pod %s before, now %s: %+v", before.UID, pod.UID, pod.Status)
 		}
 		return err

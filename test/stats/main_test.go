@@ -50,7 +50,8 @@ func newNode(t *testing.T) *node {
 	// What unmounts all below the agent's folder leaves the file system there, with the agent's log.
 	dir := filepath.Join(small, "agent")
 	env.Must(t, os.Mkdir(dir, 0o755))
-	return &node{env.StartNode(t, built, env.NodeOptions{Runtime: testenv.Options{Root: disk}, Agent: agent.Options{Dir: dir}})}
+	return &node{env.StartNode(t, built, env.NodeOptions{Runtime: testenv.Options{Root: disk},
+		Agent: agent.Options{Dir: dir}})}
 }
 
 func mount(t *testing.T, dir string, bytes int) {

@@ -76,7 +76,8 @@ func (n *node) testCheap() {
 		return nil
 	})
 	if pods["disk"].EphemeralStorage != nil || summary.Node.Fs != nil {
-		n.T.Errorf("figures of the disk = %+v, %+v, want none without a question", pods["disk"].EphemeralStorage, summary.Node.Fs)
+		n.T.Errorf("figures of the disk = %+v, %+v, want none without a question", pods["disk"].EphemeralStorage,
+			summary.Node.Fs)
 	}
 }
 
@@ -84,9 +85,10 @@ func (n *node) testCheap() {
 // what the node has measured itself holds for a while.
 func (n *node) measured() {
 	wait.Until(n.T, "containerd to measure all that was written", func() error {
-		list, err := n.CRI.ListContainerStats(n.T.Context(), &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{
-			LabelSelector: map[string]string{"io.kubernetes.pod.name": "disk-" + n.NodeName},
-		}})
+		list, err := n.CRI.ListContainerStats(n.T.Context(),
+			&runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{
+				LabelSelector: map[string]string{"io.kubernetes.pod.name": "disk-" + n.NodeName},
+			}})
 		if err != nil {
 			return err
 		}
@@ -163,7 +165,8 @@ func (n *node) testSummary() {
 		system[c.Name] = c.Memory != nil && c.Memory.WorkingSetBytes != nil && *c.Memory.WorkingSetBytes > mib
 	}
 	if !system[statsapi.SystemContainerPods] || !system[statsapi.SystemContainerKubelet] {
-		n.T.Errorf("system containers with memory = %v, want %s and %s", system, statsapi.SystemContainerPods, statsapi.SystemContainerKubelet)
+		n.T.Errorf("system containers with memory = %v, want %s and %s", system, statsapi.SystemContainerPods,
+			statsapi.SystemContainerKubelet)
 	}
 	if r := summary.Node.Rlimit; r == nil || *r.NumOfRunningProcesses < 10 || *r.MaxPID <= *r.NumOfRunningProcesses {
 		n.T.Errorf("processes of the node = %+v, want 10 or more, and fewer than maxpid", r)
@@ -203,9 +206,10 @@ func (n *node) testSmallDisks() {
 func (n *node) testLikeTheRuntime() {
 	// ofRuntime returns the runtime's statistics of the container of a pod.
 	ofRuntime := func(name string) *runtimeapi.ContainerStats {
-		list, err := n.CRI.ListContainerStats(n.T.Context(), &runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{
-			LabelSelector: map[string]string{"io.kubernetes.pod.name": name + "-" + n.NodeName},
-		}})
+		list, err := n.CRI.ListContainerStats(n.T.Context(),
+			&runtimeapi.ListContainerStatsRequest{Filter: &runtimeapi.ContainerStatsFilter{
+				LabelSelector: map[string]string{"io.kubernetes.pod.name": name + "-" + n.NodeName},
+			}})
 		env.Must(n.T, err)
 		if len(list.Stats) != 1 {
 			n.T.Fatalf("the runtime has statistics of %d containers of pod %s, want 1", len(list.Stats), name)
@@ -231,7 +235,8 @@ func (n *node) testLikeTheRuntime() {
 		}
 		return nil
 	})
-	within(n.T, "CPU time beside that of the runtime", ours, least, ofRuntime("cpu").GetCpu().GetUsageCoreNanoSeconds().GetValue())
+	within(n.T, "CPU time beside that of the runtime", ours, least,
+		ofRuntime("cpu").GetCpu().GetUsageCoreNanoSeconds().GetValue())
 }
 
 // testResource: what metrics-server reads.

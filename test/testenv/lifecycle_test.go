@@ -225,7 +225,8 @@ func TestSweep(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if err := containerd.Sweep(ctx); err == nil || !left.Running() {
-		t.Errorf("Sweep of an orphan that is locked = %v, and it runs: %v, want an error and that it runs", err, left.Running())
+		t.Errorf("Sweep of an orphan that is locked = %v, and it runs: %v, want an error and that it runs", err,
+			left.Running())
 	}
 	if err := record.Close(); err != nil {
 		t.Fatal(err)

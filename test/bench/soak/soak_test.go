@@ -55,7 +55,8 @@ func TestPlan(t *testing.T) {
 			if w.agent != never {
 				kills++
 				if pods > 1000 || w.figures {
-					t.Errorf("seed %d: the agent is killed after %d pods, want it within 1000, and not before figures: %+v", seed, pods, w)
+					t.Errorf("seed %d: the agent is killed after %d pods, want it within 1000, and not before figures: %+v", seed,
+						pods, w)
 				}
 			}
 		}

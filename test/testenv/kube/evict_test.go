@@ -27,8 +27,8 @@ spec:
   containers: [{name: pump, image: example.com/pump:1}]
 `
 
-// With short times, the real controller manager evicts the pod of a silent node soon, and keeps the node that renews its
-// lease free of the taint that evicts.
+// With short times, the real controller manager evicts the pod of a silent node soon, and keeps the node that renews
+// its lease free of the taint that evicts.
 func TestShortTimesEvictFast(t *testing.T) {
 	t.Parallel()
 	steps := &timing{t: t, last: time.Now()}
@@ -60,7 +60,8 @@ func TestShortTimesEvictFast(t *testing.T) {
 	// A busy machine may have been silent for the renewing node, too. Its next renewal ends that.
 	wait.Until(t, "the renewing node to be reachable", func() error {
 		n, err := c.Client().CoreV1().Nodes().Get(t.Context(), renewing, metav1.GetOptions{})
-		if err == nil && slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeUnreachable }) {
+		if err == nil && slices.ContainsFunc(n.Spec.Taints,
+			func(t v1.Taint) bool { return t.Key == v1.TaintNodeUnreachable }) {
 			err = fmt.Errorf("its taints are %+v, want it reachable", n.Spec.Taints)
 		}
 		return err

@@ -118,8 +118,8 @@ func readAll(t *testing.T, c *websocket.Conn, n int) (got []string) {
 	return got
 }
 
-// link makes a WebSocket through a man in the middle; its ends are those of the edge and the cloud. The man in the middle
-// sends by how long it would delay a message, and does not.
+// link makes a WebSocket through a man in the middle; its ends are those of the edge and the cloud. The man in the
+// middle sends by how long it would delay a message, and does not.
 func link(t *testing.T) ([2]*websocket.Conn, *Frames, <-chan time.Duration) {
 	t.Helper()
 	delays := make(chan time.Duration, 10)
