@@ -315,11 +315,11 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.cgroups = cgroups.New(o.Cgroups)
 	e.dns.Store(dns.New(o.DNS))
 	e.csi = e.storage()
+	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
 	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), map[string]plugins.Handler{plugins.TypeCSI: e.csi, plugins.TypeDevice: e.devices})
 	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Tokens: &tokens{e.meta}, Fields: &fields{e}, Claims: &claims{e.meta}, Bundles: &bundles{e.meta}, Selects: e.selects,
 		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
 		Driver:            e.csi, MemoryBytes: o.Allocatable.Memory().Value()})
-	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
 	e.host = security.Look("/")
 	if e.sysctls, err = security.NewSysctls(e.host.Kernel, o.AllowedUnsafeSysctls); err != nil {
 		return err

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -97,4 +98,35 @@ func TestDevices(t *testing.T) {
 	if calls := plugin.Calls(t, "Allocate"); len(calls) != allocated+1 || calls[len(calls)-1].IDs[0] != "x" {
 		t.Errorf("Allocate was called with %v since the reboot, want x once", calls[allocated:])
 	}
+}
+
+// TestPluginsRegistry: a device plugin that puts a socket into plugins_registry is registered, by this agent and by the
+// next one, which finds the socket when it starts.
+func TestPluginsRegistry(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
+	registry := filepath.Join(n.Dir, "root", "plugins_registry")
+	wait.True(t, "the agent's folder of plugins", func() bool {
+		_, err := os.Stat(registry)
+		return err == nil
+	})
+	deviceplugin.Start(t, deviceplugin.Build(t), deviceplugin.Options{
+		Resource: "example.com/edge",
+		Root:     filepath.Join(n.Dir, "root"),
+		Dir:      filepath.Join(t.TempDir(), "plugin"),
+		Args:     []string{"-registry", registry},
+	}, "x", "y")
+	script := "echo has $DEVICES; " + env.Forever
+	one := "    resources: {limits: {example.com/edge: 1}}\n"
+	n.Manifest("a", env.Pod("a", script)+one)
+	pods := n.Running("a")
+	n.saysUntil(pods["a"], "has x")
+	before := n.RunningContainers()
+
+	n.kill()
+	n.start()
+	n.Manifest("b", env.Pod("b", script)+one)
+	pods = n.Running("a", "b")
+	n.saysUntil(pods["b"], "has y")
+	n.untouched(before)
 }

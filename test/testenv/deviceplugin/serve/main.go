@@ -1,5 +1,6 @@
 // Command serve is a device plugin of the tests: it offers the devices that a file names, each a node like /dev/null
-// that it makes, and registers again whenever the agent has removed its socket.
+// that it makes, and registers again whenever the agent has removed its socket. With -registry it does not register:
+// it puts a socket into the agent's folder of plugins, and the agent registers it.
 package main
 
 import (
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 // poll is how often files are looked at.
@@ -29,7 +31,9 @@ const poll = 50 * time.Millisecond
 
 type plugin struct {
 	api.UnimplementedDevicePluginServer
+	registration.UnimplementedRegistrationServer
 	resource, sockets, dir string
+	registry               string
 	preStart, fail, hang   bool
 
 	mu sync.Mutex
@@ -40,6 +44,7 @@ func main() {
 	flag.StringVar(&p.resource, "resource", "", "what it offers")
 	flag.StringVar(&p.sockets, "sockets", "", "the agent's folder of sockets")
 	flag.StringVar(&p.dir, "dir", "", "its own files")
+	flag.StringVar(&p.registry, "registry", "", "the agent's folder of plugins, in which it is found; its own socket is in -dir then")
 	flag.BoolVar(&p.preStart, "pre-start", false, "want PreStartContainer")
 	flag.BoolVar(&p.fail, "fail", false, "fail Allocate")
 	flag.BoolVar(&p.hang, "hang", false, "hang in Allocate")
@@ -63,19 +68,28 @@ func (p *plugin) socket() string {
 
 // serve serves and registers until its socket is removed, by the agent, or its time is over.
 func (p *plugin) serve(ctx context.Context) error {
+	server := grpc.NewServer()
+	api.RegisterDevicePluginServer(server, p)
 	path := filepath.Join(p.sockets, p.socket())
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	if p.registry != "" {
+		path = p.endpoint()
 	}
-	socket, err := net.Listen("unix", path)
+	stop, err := listen(server, path)
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer()
-	api.RegisterDevicePluginServer(server, p)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(socket) }()
-	defer func() { server.Stop(); <-ended }()
+	defer stop()
+	if p.registry != "" {
+		server := grpc.NewServer()
+		registration.RegisterRegistrationServer(server, p)
+		stop, err := listen(server, filepath.Join(p.registry, p.socket()))
+		if err != nil {
+			return err
+		}
+		defer stop()
+		<-ctx.Done()
+		return nil
+	}
 	if err := p.register(ctx); err != nil {
 		return err
 	}
@@ -90,6 +104,40 @@ func (p *plugin) serve(ctx context.Context) error {
 			return fmt.Errorf("the agent has started anew: %w", err)
 		}
 	}
+}
+
+// listen serves on a socket in the place of one that is there, until stop is called.
+func listen(server *grpc.Server, path string) (stop func(), err error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	socket, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(socket) }()
+	return func() { server.Stop(); <-ended }, nil
+}
+
+// endpoint is its socket where the agent finds it by -registry.
+func (p *plugin) endpoint() string { return filepath.Join(p.dir, p.socket()) }
+
+// GetInfo implements registration.RegistrationServer.
+func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{
+		Type:              registration.DevicePlugin,
+		Name:              p.resource,
+		Endpoint:          p.endpoint(),
+		SupportedVersions: []string{api.Version},
+	}, nil
+}
+
+// NotifyRegistrationStatus implements registration.RegistrationServer.
+func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
+	*registration.RegistrationStatusResponse, error) {
+	log.Printf("registered: %v %s", s.PluginRegistered, s.Error)
+	return &registration.RegistrationStatusResponse{}, nil
 }
 
 func (p *plugin) register(ctx context.Context) error {
