@@ -207,7 +207,7 @@ func TestTolerationQueue(t *testing.T) {
 		if n := w.tolerations.queue.Len(); n != 2 {
 			t.Errorf("%d pods wait before %v have passed, want 2", n, elsewhereDelay)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if n := w.tolerations.queue.Len(); n != 3 {
 			t.Errorf("%d pods wait after %v, want 3", n, elsewhereDelay)

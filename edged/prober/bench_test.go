@@ -48,7 +48,7 @@ func BenchmarkAttempt(b *testing.B) {
 			before := processTime(b)
 			for b.Loop() {
 				if got := a.make(b.Context(), at); got != success {
-					b.Fatal(got)
+					b.Fatalf("the probe ended with %v, want %v", got, success)
 				}
 			}
 			b.ReportMetric(float64(processTime(b)-before)/float64(b.N), "cpu-ns/op")

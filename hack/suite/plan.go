@@ -50,7 +50,8 @@ type job struct {
 type promise struct {
 	says string
 	pkg  string
-	test string // a top-level test, or one with a subtest: "TestKubectl/logs"
+	test string // a top-level test, or a subtest: "TestKubectl/containerd1"
+	rows string // -run for the subtests of test, "" for all
 }
 
 // integration are the suites that start real parts, each with the area that runs all of it. Every other package with
@@ -97,6 +98,7 @@ var longForms = map[string]string{
 	"./hack/image":           "link",
 	"./metamanager/store":    "edge",
 	"./test/adopt":           "edge",
+	"./test/bench/soak":      "soak",
 }
 
 // suites returns a job for each package of an area, in alphabetical order, so that they run beside each other.
@@ -137,6 +139,16 @@ func units(importPaths []string) []string {
 	return out
 }
 
+// withArgs adds arguments to the job of one package.
+func withArgs(jobs []job, pkg string, args ...string) []job {
+	for i, j := range jobs {
+		if slices.Equal(j.packages, []string{pkg}) {
+			jobs[i].args = append(jobs[i].args, args...)
+		}
+	}
+	return jobs
+}
+
 // short returns what `make test` runs: all unit tests with the race detector, and a test for each promise.
 func short(units []string) area {
 	a := area{
@@ -155,11 +167,11 @@ func short(units []string) area {
 // -run selects subtests of all the tests that it selects.
 func promiseJobs(promises []promise) []job {
 	var out []job
-	tests := map[string][]string{}
+	tests, rows := map[string][]string{}, map[string]string{}
 	var order []string
 	for _, p := range promises {
 		key := p.pkg
-		if strings.Contains(p.test, "/") {
+		if p.subtests() {
 			key += " " + p.test
 		}
 		if tests[key] == nil {
@@ -168,13 +180,21 @@ func promiseJobs(promises []promise) []job {
 		if !slices.Contains(tests[key], p.test) {
 			tests[key] = append(tests[key], p.test)
 		}
+		rows[key] = p.rows
 	}
 	for _, key := range order {
 		pkg, _, _ := strings.Cut(key, " ")
-		out = append(out, job{packages: []string{pkg}, run: pattern(tests[key]), timeout: 15 * time.Minute})
+		run := pattern(tests[key])
+		if rows[key] != "" {
+			run += "/" + rows[key]
+		}
+		out = append(out, job{packages: []string{pkg}, run: run, timeout: 15 * time.Minute})
 	}
 	return out
 }
+
+// subtests reports whether the promise needs some of the subtests of a test only.
+func (p promise) subtests() bool { return strings.Contains(p.test, "/") || p.rows != "" }
 
 // pattern returns the -run that selects some top-level tests, or one subtest.
 func pattern(tests []string) string {
@@ -205,14 +225,14 @@ func areas(o options) []area {
 			about:   "a node on its own: every promise of the agent on a real containerd, small disks, damaged stores and images",
 			folders: []string{"cmd/edgecore", "edged", "metamanager", "beehive", "deploy/systemd"},
 			before:  []string{"hack/setup test", "go run ./hack/kube"},
-			jobs:    suites("edge", job{race: true, timeout: long}),
+			jobs:    withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed),
 		},
 		{
 			name:    "link",
 			about:   "a node in a cluster: join, link, cloudcore, kubectl, what goes over the wire, 1,000 random faults, the demo",
 			folders: []string{"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node", "edged/server"},
 			before:  []string{"hack/setup test", "go run ./hack/kube", "make build"},
-			jobs:    suites("link", job{race: true, timeout: long}),
+			jobs:    withArgs(suites("link", job{race: true, timeout: long}), "./test/link", "-faults=1000", seed),
 		},
 		{
 			name:    "conformance",
@@ -240,7 +260,7 @@ func areas(o options) []area {
 			about:   "2,000 pods come and go on one node, killed and restarted at random: nothing may grow; benchmarks are `make bench`",
 			folders: []string{"edged/gc", "edged/podworker", "edged/pleg"},
 			before:  []string{"make build"},
-			jobs:    suites("soak", job{race: true, timeout: long}),
+			jobs:    suites("soak", job{race: true, timeout: long, args: []string{seed}}),
 			after:   []string{fmt.Sprintf("go run ./test/bench/soak --binary bin/edgecore --seed %d", o.seed)},
 		},
 	}
@@ -251,6 +271,9 @@ var machines = []string{
 	"TestMachine", "TestDevice", "TestPackage", "TestSmallDevice", "TestClock", "TestShutdown", "TestJoin", "TestSuites",
 	"TestPodsOnCgroup2", "TestCheckpoint", "TestAdopt", "TestARM64",
 }
+
+// parallel is -parallel of the suites whose subtests wait most of the time; that of the others is the number of cores.
+var parallel = map[string]int{"./test/conformance": 12}
 
 // arguments are those of the go command for a job.
 func (j job) arguments() []string {
@@ -263,6 +286,9 @@ func (j job) arguments() []string {
 	}
 	if j.skip != "" {
 		args = append(args, "-skip="+j.skip)
+	}
+	if n := parallel[j.packages[0]]; n > 0 {
+		args = append(args, fmt.Sprintf("-parallel=%d", n))
 	}
 	args = append(args, j.packages...)
 	if len(j.args) > 0 {

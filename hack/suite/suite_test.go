@@ -143,16 +143,23 @@ func TestUnits(t *testing.T) {
 
 func TestPromiseJobs(t *testing.T) {
 	got := promiseJobs([]promise{
-		{"a", "./test/edge", "TestA"},
-		{"b", "./test/kubectl", "TestKubectl/logs"},
-		{"c", "./test/edge", "TestC"},
-		{"d", "./test/edge", "TestA"},
+		{"a", "./test/edge", "TestA", ""},
+		{"b", "./test/kubectl", "TestKubectl/logs", ""},
+		{"c", "./test/edge", "TestC", ""},
+		{"d", "./test/edge", "TestA", ""},
+		{"e", "./test/kubectl", "TestKubectl/one", "^(exec|cp)$"},
+		{"f", "./test/node", "TestNode", "^x"},
 	})
 	var runs [][2]string
 	for _, j := range got {
 		runs = append(runs, [2]string{j.packages[0], j.run})
 	}
-	want := [][2]string{{"./test/edge", "^(TestA|TestC)$"}, {"./test/kubectl", "^TestKubectl$/^logs$"}}
+	want := [][2]string{
+		{"./test/edge", "^(TestA|TestC)$"},
+		{"./test/kubectl", "^TestKubectl$/^logs$"},
+		{"./test/kubectl", "^TestKubectl$/^one$/^(exec|cp)$"},
+		{"./test/node", "^(TestNode)$/^x"},
+	}
 	if diff := cmp.Diff(want, runs); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
 	}
@@ -213,9 +220,9 @@ func TestCollector(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	passed := []outcome{{pkg: module + "/test/edge", test: "TestA", action: "pass"}}
-	a := promise{"pods run", "./test/edge", "TestA"}
-	b := promise{"pods rest", "./test/edge", "TestB"}
-	other := promise{"pods run", "./test/link", "TestA"}
+	a := promise{"pods run", "./test/edge", "TestA", ""}
+	b := promise{"pods rest", "./test/edge", "TestB", ""}
+	other := promise{"pods run", "./test/link", "TestA", ""}
 	for name, c := range map[string]struct {
 		area area
 		jobs []jobResult
@@ -242,7 +249,7 @@ func TestReport(t *testing.T) {
 	got := r.report(area{
 		name:     "edge",
 		about:    "a node",
-		promises: []promise{{"pods run", "./test/edge", "TestA"}, {"pods rest", "./test/edge", "TestB"}},
+		promises: []promise{{"pods run", "./test/edge", "TestA", ""}, {"pods rest", "./test/edge", "TestB", ""}},
 	}, time.Minute)
 	want := `
 ==> edge: a node

@@ -176,9 +176,7 @@ tr -d '\n' < /var/lib/kubelet/pods/%s/volumes/kubernetes.io~configmap/%s/%s | md
 			}
 			return nil
 		})
-		if took := time.Since(began); took > time.Minute {
-			l.t.Logf("%s: %s saw its settings after %v", what, name, took.Round(time.Second))
-		}
+		l.t.Logf("%s: %s saw its settings after %v", what, name, time.Since(began).Round(time.Second))
 		return
 	}
 }

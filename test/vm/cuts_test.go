@@ -1,7 +1,6 @@
 package vm_test
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
-	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/peer"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -188,12 +186,7 @@ func (l *loaded) cut(i int) {
 		l.t.Fatal(err)
 	}
 	// What the device has said is read to its end.
-	testenv.Poll(l.t, time.Minute, func() error {
-		if l.cloud.Connected() {
-			return errors.New("the link stands on without the machine")
-		}
-		return nil
-	})
+	wait.True(l.t, "the link to end with the machine", func() bool { return !l.cloud.Connected() })
 	l.t.Logf("cut %d: after %v and %d steps: %v", i, after.Round(100*time.Millisecond), steps, l.cloud.Journal().Tally())
 }
 
