@@ -8,7 +8,6 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -17,9 +16,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-const stopTimeout = 2 * time.Minute
 
 // CgroupDriverEnv chooses the cgroup driver of containerd and edgecore; empty is cgroupfs.
 const CgroupDriverEnv = "EDGECORE_TEST_CGROUP_DRIVER"
@@ -72,7 +70,7 @@ func remove(t testing.TB, instance *containerd.Instance) {
 	if t.Failed() {
 		t.Logf("the end of containerd's log:\n%s", daemon.Tail(instance.LogFile(), 40))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
+	ctx, cancel := daemon.Within(context.Background())
 	defer cancel()
 	if err := instance.Stop(ctx); err != nil {
 		t.Errorf("stop containerd %s: %v", instance.Name, err)
@@ -83,7 +81,7 @@ func remove(t testing.TB, instance *containerd.Instance) {
 // CheckNoLeaks fails the test when anything of a stopped instance is left on the machine.
 func CheckNoLeaks(t testing.TB, instance *containerd.Instance) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
+	ctx, cancel := daemon.Within(context.Background())
 	defer cancel()
 	for _, left := range instance.Leaks(ctx) {
 		t.Errorf("containerd %s is stopped, and this is left of it: %s", instance.Name, left)
@@ -105,26 +103,6 @@ func Dial(t testing.TB, instance *containerd.Instance) *cri.Client {
 	return client
 }
 
-// Poll calls check until it returns nil, and fails the test with the last error after limit, which is
-// longer on a slow machine.
-func Poll(t testing.TB, limit time.Duration, check func() error) {
-	t.Helper()
-	limit = daemon.Scaled(limit)
-	deadline := time.Now().Add(limit)
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v: %v", limit, err)
-		}
-		<-ticker.C
-	}
-}
-
 // RemoveSandboxes takes every sandbox and container of a runtime away, also while an agent makes new ones.
 func RemoveSandboxes(t testing.TB, runtime runtimeapi.RuntimeServiceClient) {
 	t.Helper()
@@ -133,7 +111,7 @@ func RemoveSandboxes(t testing.TB, runtime runtimeapi.RuntimeServiceClient) {
 		t.Fatal(err)
 	}
 	for _, box := range boxes.GetItems() {
-		Poll(t, time.Minute, func() error {
+		wait.Until(t, "sandbox "+box.GetId()+" to go", func() error {
 			if _, err := runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.GetId()}); err != nil {
 				return err
 			}
@@ -165,7 +143,7 @@ func StartAgent(t testing.TB, instance *containerd.Instance, opts agent.Options)
 	}
 	// Runs before the containerd's own clean-up, and before the folder is removed.
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
+		ctx, cancel := daemon.Within(context.Background())
 		defer cancel()
 		if err := a.Stop(ctx); err != nil {
 			t.Errorf("stop edgecore: %v", err)

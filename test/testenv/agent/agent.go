@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -160,7 +159,7 @@ func (a *Agent) Start(ctx context.Context) error {
 		return err
 	}
 	a.proc = proc
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(30*time.Second))
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	err = daemon.Poll(ctx, func() error {
 		if !proc.Running() {
@@ -265,7 +264,7 @@ func (a *Agent) Get(ctx context.Context, path string) (string, error) {
 }
 
 func (a *Agent) get(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(30*time.Second))
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(a.Port)+path, nil)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -127,7 +126,7 @@ func (c *Cloud) Start(ctx context.Context) error {
 		return err
 	}
 	c.proc = proc
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	err = daemon.Poll(ctx, func() error {
 		if !proc.Running() {
@@ -165,7 +164,7 @@ func (c *Cloud) end(ctx context.Context, sig syscall.Signal) error {
 
 // Get asks cloudcore's monitor for a path.
 func (c *Cloud) Get(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(c.Monitor)+path, nil)
 	if err != nil {

@@ -26,12 +26,9 @@ import (
 )
 
 const (
-	namePrefix = "ec-"
-	runDir     = "/run"
-	// startTimeout bounds the wait for a containerd that was started; on a busy machine with two
-	// cores it takes a few seconds.
-	startTimeout = time.Minute
-	callTimeout  = 30 * time.Second
+	namePrefix  = "ec-"
+	runDir      = "/run"
+	callTimeout = 30 * time.Second
 )
 
 // Options say what Start starts. The zero value is right for a test.

@@ -34,7 +34,7 @@ func LoadImages(ctx context.Context, client *cri.Client, socket, ctr string) err
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("import %s: %w: %s", archive, err, out)
 	}
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(startTimeout))
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	return daemon.Poll(ctx, func() error {
 		for _, name := range images.Names() {

@@ -34,7 +34,7 @@ func (i *Instance) Run(ctx context.Context) error {
 
 // waitReady returns when the runtime and its network are ready.
 func (i *Instance) waitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(startTimeout))
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	client, err := i.Dial()
 	if err != nil {

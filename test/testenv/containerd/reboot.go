@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
@@ -87,7 +86,7 @@ func (i *Instance) sweep(ctx context.Context, path string) error {
 // processes, mounts, cgroups, links, iptables rules and folders. It waits a moment for what the
 // kernel frees late.
 func (i *Instance) Leaks(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(30*time.Second))
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	var left []string
 	_ = daemon.Poll(ctx, func() error {

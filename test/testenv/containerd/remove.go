@@ -19,11 +19,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
-const (
-	// politeTimeout bounds the wait for a runtime to remove its pods; after it they are killed.
-	politeTimeout = 20 * time.Second
-	forceTimeout  = 30 * time.Second
-)
+// politeTimeout bounds the wait for a runtime to remove its pods; after it they are killed.
+const politeTimeout = 20 * time.Second
 
 // Stop removes everything that the instance has made or run: pods, shims, mounts, network
 // namespaces, the bridge, iptables rules, cgroups, folders. It may be called in any state, also on
@@ -49,7 +46,7 @@ func (i *Instance) Stop(ctx context.Context) error {
 
 // clear takes away all that runs or is held by the kernel; the folders stay.
 func (i *Instance) clear(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(forceTimeout))
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	sockets := i.shimSockets()
 	err := i.killProcesses(ctx)

@@ -15,10 +15,16 @@ import (
 	"time"
 )
 
-const (
-	pollInterval = 5 * time.Millisecond
-	endTimeout   = time.Minute
-)
+const pollInterval = 5 * time.Millisecond
+
+// Limit is how long tests and their fixtures wait for anything before they fail, on a machine of ordinary speed. It is far
+// longer than anything takes on a busy one, so reaching it means that something does not happen.
+const Limit = 3 * time.Minute
+
+// Within returns a context that ends after Limit as it is on this machine.
+func Within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, Scaled(Limit))
+}
 
 // Identity names a process for good: pids are reused, a pid with its start time is not.
 type Identity struct {
@@ -58,7 +64,7 @@ func (id Identity) Pause(ctx context.Context) error {
 	if err := id.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, Scaled(endTimeout))
+	ctx, cancel := Within(ctx)
 	defer cancel()
 	return Poll(ctx, func() error {
 		if !id.Alive() {
@@ -201,7 +207,7 @@ func (p *Process) End(ctx context.Context, sig syscall.Signal) error {
 	if !p.Running() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, Scaled(endTimeout))
+	ctx, cancel := Within(ctx)
 	defer cancel()
 	if err := errors.Join(p.Signal(sig), p.Signal(syscall.SIGCONT)); err != nil {
 		return err
@@ -216,7 +222,7 @@ func (p *Process) End(ctx context.Context, sig syscall.Signal) error {
 
 // EndSession kills the process and all that it has started in its session, and returns when they have ended.
 func (p *Process) EndSession(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, Scaled(endTimeout))
+	ctx, cancel := Within(ctx)
 	defer cancel()
 	return Poll(ctx, func() error {
 		all, err := filepath.Glob("/proc/[0-9]*")

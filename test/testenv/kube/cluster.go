@@ -24,7 +24,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -32,12 +31,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
-const (
-	namePrefix = "edgecore-kube-"
-	// startTimeout bounds the wait for one component; on a busy machine with two cores it takes
-	// a few seconds.
-	startTimeout = 2 * time.Minute
-)
+const namePrefix = "edgecore-kube-"
 
 // Cluster is one private Kubernetes. Its methods may be called at the same time; those of its
 // components may not, see there.

@@ -57,7 +57,7 @@ func (p *Component) launch() error {
 }
 
 func (p *Component) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(startTimeout))
+	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	err := daemon.Poll(ctx, func() error {
 		if !p.Running() {

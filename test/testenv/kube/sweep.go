@@ -8,12 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
-
-const sweepTimeout = 30 * time.Second
 
 // Sweep removes the clusters whose owner has ended without stopping them.
 func Sweep() error {
@@ -39,7 +36,7 @@ func sweep(dir string) error {
 	if err := json.Unmarshal(data, &r); err != nil || r.Owner.Alive() {
 		return nil // unreadable: being written
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+	ctx, cancel := daemon.Within(context.Background())
 	defer cancel()
 	for _, id := range r.Processes {
 		if err := id.Signal(syscall.SIGKILL); err != nil {

@@ -3,12 +3,9 @@ package kube
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
-
-const stopTimeout = time.Minute
 
 // Start starts a cluster for the test alone and removes it when the test ends. When the test has
 // failed, the end of each log is in the test's output and the logs are kept.
@@ -19,7 +16,7 @@ func Start(t testing.TB, opts Options) *Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), daemon.Scaled(stopTimeout))
+		ctx, cancel := daemon.Within(context.Background())
 		defer cancel()
 		if !t.Failed() {
 			if err := c.Stop(ctx); err != nil {

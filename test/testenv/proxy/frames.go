@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // Direction is one way through a link.
@@ -167,7 +169,7 @@ func (f *Frames) keep(c net.Conn) (done func()) {
 
 func (f *Frames) join(raw net.Conn) error {
 	defer f.keep(raw)()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := daemon.Within(context.Background())
 	defer cancel()
 	own, err := f.opts.Client()
 	if err != nil {

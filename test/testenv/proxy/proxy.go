@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // State is what the cable does.
@@ -123,7 +125,7 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) join(from net.Conn) {
 	defer from.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := daemon.Within(context.Background())
 	defer cancel()
 	var dialer net.Dialer
 	p.mu.Lock()

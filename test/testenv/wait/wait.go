@@ -14,7 +14,7 @@ import (
 )
 
 // Limit is how long a test waits for a condition before it fails, on a machine of ordinary speed.
-const Limit = 3 * time.Minute
+const Limit = daemon.Limit
 
 // interval is the time between two checks of a condition.
 const interval = 10 * time.Millisecond
@@ -26,7 +26,7 @@ func Max() time.Duration { return daemon.Scaled(Limit) }
 // error is a [daemon.Fatal] one. what names the condition, for the failure's message.
 func Until(t testing.TB, what string, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Max()) // t.Context has ended in a Cleanup
+	ctx, cancel := daemon.Within(context.WithoutCancel(t.Context())) // t.Context has ended in a Cleanup
 	defer cancel()
 	if err := daemon.PollEvery(ctx, interval, check); err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
@@ -80,7 +80,7 @@ func Closed[T any](t testing.TB, what string, done <-chan T) {
 
 // Context returns a context for calls that must return: it ends with the test, or after Max.
 func Context(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Max())
+	ctx, cancel := daemon.Within(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
 	return ctx
 }
