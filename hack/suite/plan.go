@@ -311,6 +311,14 @@ func (j job) command() string {
 	return strings.Join(slices.Concat(j.environment(), []string{"go"}, j.arguments()), " ")
 }
 
+// display is the command as it is shown while tests run; -list prints all packages.
+func (j job) display() string {
+	if n := len(j.packages); n > 1 {
+		j.packages = []string{j.packages[0], fmt.Sprintf("... (%d packages)", n)}
+	}
+	return j.command()
+}
+
 // name returns what a report calls the job.
 func (j job) name() string {
 	if len(j.packages) == 1 {

@@ -43,16 +43,24 @@ func (r *result) count(action string) int {
 	return n
 }
 
-// shown reports whether a promise's test ran and passed.
-func (r *result) shown(p promise) (time.Duration, bool) {
+// shown reports whether a promise's test ran and passed, and some of its subtests where the promise selects them: -run that
+// selects none is no failure of `go test`. It returns the time of the longest, since that of a parent leaves parallel
+// subtests out.
+func (r *result) shown(p promise) (longest time.Duration, ok bool) {
+	passed, rows := false, p.rows == ""
 	for _, j := range r.jobs {
 		for _, o := range j.outcomes {
-			if o.test == p.test && o.action == "pass" && "./"+strings.TrimPrefix(o.pkg, module+"/") == p.pkg {
-				return o.elapsed, true
+			if o.action != "pass" || "./"+strings.TrimPrefix(o.pkg, module+"/") != p.pkg {
+				continue
 			}
+			row := strings.HasPrefix(o.test, p.test+"/")
+			if o.test == p.test || row {
+				longest = max(longest, o.elapsed)
+			}
+			passed, rows = passed || o.test == p.test, rows || row
 		}
 	}
-	return 0, false
+	return longest, passed && rows
 }
 
 // verdict returns why the area has failed: a test or a command that failed, a promise that nothing has shown, a test that

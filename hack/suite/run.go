@@ -124,7 +124,7 @@ func runJobs(ctx context.Context, jobs []job, env []string, slots int) *result {
 // runJob runs one `go test`.
 func runJob(ctx context.Context, j job, env []string, say func(string)) ([]outcome, error) {
 	args := j.arguments()
-	say(j.command() + "\n")
+	say(j.display() + "\n")
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args[1:]...)...)
 	cmd.Env = slices.Concat(os.Environ(), env, j.environment())
 	// An interrupted run lets its tests remove what they have started.

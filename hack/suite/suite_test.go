@@ -223,6 +223,8 @@ func TestVerdict(t *testing.T) {
 	a := promise{"pods run", "./test/edge", "TestA", ""}
 	b := promise{"pods rest", "./test/edge", "TestB", ""}
 	other := promise{"pods run", "./test/link", "TestA", ""}
+	rows := promise{"pods run", "./test/edge", "TestA", "^x"}
+	row := append(slices.Clone(passed), outcome{pkg: module + "/test/edge", test: "TestA/x", action: "pass", elapsed: time.Second})
 	for name, c := range map[string]struct {
 		area area
 		jobs []jobResult
@@ -233,6 +235,8 @@ func TestVerdict(t *testing.T) {
 		"a promise is gone":  {area{promises: []promise{a, b}}, []jobResult{{outcomes: passed}}, "pods rest: ./test/edge TestB did not pass"},
 		"of another package": {area{promises: []promise{other}}, []jobResult{{outcomes: passed}}, "./test/link TestA did not pass"},
 		"a skip in short":    {area{name: shortName}, []jobResult{{outcomes: append(passed, outcome{test: "TestC", action: "skip"})}}, "1 tests were skipped"},
+		"a row":              {area{promises: []promise{rows}}, []jobResult{{outcomes: row}}, ""},
+		"no row":             {area{promises: []promise{rows}}, []jobResult{{outcomes: passed}}, "./test/edge TestA did not pass"},
 		"nothing ran":        {area{}, nil, "no test has passed"},
 	} {
 		t.Run(name, func(t *testing.T) {
