@@ -3,7 +3,6 @@ package conformance
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,8 +43,8 @@ containers:
 				p.logged("web", "url:/named")
 				p.logged("web", "url:/fallback")
 				p.event("LifecycleHTTPFallback", "got HTTP response")
-				if slept, before := containerStatus(&s, "slept").State.Running, condition(&s, v1.PodReady); before.LastTransitionTime.Sub(slept.StartedAt.Time) < time.Second {
-					p.Errorf("ready at %v, though the last hook began at %v", before.LastTransitionTime, slept.StartedAt)
+				if slept, ready := containerStatus(&s, "slept").State.Running, condition(&s, v1.PodReady); ready.LastTransitionTime.Before(&slept.StartedAt) {
+					p.Errorf("ready at %v, want it after %v, when the container with the last hook started", ready.LastTransitionTime, slept.StartedAt)
 				}
 			},
 		},
