@@ -21,16 +21,20 @@ import (
 
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the suite at once
 	flag.Usage = usage
 	list := flag.Bool("list", false, "print the commands, and run nothing")
 	var o options
 	flag.BoolVar(&o.full, "full", false, "with vm: every machine, arm64 too, 25 power cuts (hours)")
-	flag.IntVar(&o.seed, "seed", 1, "the seed of random faults, pods and power cuts; the same seed makes the same ones")
+	flag.Int64Var(&o.seed, "seed", 1, "the seed of random faults, pods and power cuts; the same seed makes the same ones")
 	flag.Parse()
 	if err := run(ctx, flag.Args(), o, *list); err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
@@ -128,11 +132,22 @@ func runArea(ctx context.Context, a area) error {
 	}
 	defer remove()
 	r := runJobs(ctx, a.jobs, env, cmp.Or(a.slots, runtime.NumCPU()))
+	if ctx.Err() != nil {
+		return sweep(ctx)
+	}
 	for _, after := range a.after {
 		r.commands = append(r.commands, commandResult{after, command(ctx, after)})
 	}
 	fmt.Print(r.report(a, time.Since(began)))
 	return r.verdict(a)
+}
+
+// sweep removes the containerds and clusters of tests that were interrupted.
+func sweep(ctx context.Context) error {
+	fmt.Println("==> interrupted: removing what the tests have started")
+	ctx, cancel := daemon.Within(context.WithoutCancel(ctx))
+	defer cancel()
+	return errors.Join(errors.New("interrupted"), containerd.Sweep(ctx), kube.Sweep())
 }
 
 // command runs one preparation, with its output, and says what it runs.
@@ -141,6 +156,7 @@ func command(ctx context.Context, line string) error {
 	words := strings.Fields(line)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	endWithContext(cmd)
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w", line, err)
 	}

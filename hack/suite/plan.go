@@ -16,7 +16,7 @@ const (
 // options are those of the areas that take long.
 type options struct {
 	full bool
-	seed int
+	seed int64
 }
 
 // area is a set of tests that one call runs.
@@ -44,14 +44,15 @@ type job struct {
 	timeout  time.Duration
 	args     []string // of the test binary
 	env      []string // more of the environment, as NAME=VALUE
+	alone    bool     // nothing else is tested meanwhile
 }
 
 // promise is a sentence of the README with the test of `make test` that shows it on real parts.
 type promise struct {
 	says string
 	pkg  string
-	test string // a top-level test, or a subtest: "TestKubectl/containerd1"
-	rows string // -run for the subtests of test, "" for all
+	test string   // a top-level test, or a subtest: "TestKubectl/containerd1"
+	rows []string // how the names of those of its subtests begin that are run; nil for all
 }
 
 // integration are the suites that start real parts, each with the area that runs all of it. Every other package with
@@ -149,6 +150,14 @@ func withArgs(jobs []job, pkg string, args ...string) []job {
 	return jobs
 }
 
+// alone has the job of one package run with no other beside it: test/evict counts the processes of the machine.
+func alone(jobs []job, pkg string) []job {
+	for i, j := range jobs {
+		jobs[i].alone = jobs[i].alone || slices.Equal(j.packages, []string{pkg})
+	}
+	return jobs
+}
+
 // short returns what `make test` runs: all unit tests with the race detector, and a test for each promise.
 func short(units []string) area {
 	a := area{
@@ -158,7 +167,7 @@ func short(units []string) area {
 		before:   []string{"hack/setup test", "go run ./hack/kube"},
 		promises: promises,
 	}
-	a.jobs = append(a.jobs, job{packages: units, race: true, timeout: 10 * time.Minute})
+	a.jobs = append(a.jobs, job{packages: units, race: true, timeout: 30 * time.Minute})
 	a.jobs = append(a.jobs, promiseJobs(promises)...)
 	return a
 }
@@ -167,12 +176,12 @@ func short(units []string) area {
 // -run selects subtests of all the tests that it selects.
 func promiseJobs(promises []promise) []job {
 	var out []job
-	tests, rows := map[string][]string{}, map[string]string{}
+	tests, rows := map[string][]string{}, map[string][]string{}
 	var order []string
 	for _, p := range promises {
 		key := p.pkg
 		if p.subtests() {
-			key += " " + p.test
+			key += " " + p.test + " " + strings.Join(p.rows, "|")
 		}
 		if tests[key] == nil {
 			order = append(order, key)
@@ -185,8 +194,8 @@ func promiseJobs(promises []promise) []job {
 	for _, key := range order {
 		pkg, _, _ := strings.Cut(key, " ")
 		run := pattern(tests[key])
-		if rows[key] != "" {
-			run += "/" + rows[key]
+		if len(rows[key]) > 0 {
+			run += "/^(" + strings.Join(rows[key], "|") + ")"
 		}
 		out = append(out, job{packages: []string{pkg}, run: run, timeout: 15 * time.Minute})
 	}
@@ -194,7 +203,7 @@ func promiseJobs(promises []promise) []job {
 }
 
 // subtests reports whether the promise needs some of the subtests of a test only.
-func (p promise) subtests() bool { return strings.Contains(p.test, "/") || p.rows != "" }
+func (p promise) subtests() bool { return strings.Contains(p.test, "/") || len(p.rows) > 0 }
 
 // pattern returns the -run that selects some top-level tests, or one subtest.
 func pattern(tests []string) string {
@@ -225,7 +234,7 @@ func areas(o options) []area {
 			about:   "a node on its own: every promise of the agent on a real containerd, small disks, damaged stores and images",
 			folders: []string{"cmd/edgecore", "edged", "metamanager", "beehive", "deploy/systemd"},
 			before:  []string{"hack/setup test", "go run ./hack/kube"},
-			jobs:    withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed),
+			jobs:    alone(withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed), "./test/evict"),
 		},
 		{
 			name:    "link",

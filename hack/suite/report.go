@@ -30,12 +30,12 @@ func (o outcome) line() string {
 	return fmt.Sprintf("ok  \t%s\t%.1f s\n", name, o.elapsed.Seconds())
 }
 
-// count returns how many tests, subtests not included, ended in a way.
+// count returns how many tests ended in a way: subtests only if they were skipped.
 func (r *result) count(action string) int {
 	n := 0
 	for _, j := range r.jobs {
 		for _, o := range j.outcomes {
-			if o.action == action && o.test != "" && !strings.Contains(o.test, "/") {
+			if o.action == action && o.test != "" && (action == "skip" || !strings.Contains(o.test, "/")) {
 				n++
 			}
 		}
@@ -43,24 +43,24 @@ func (r *result) count(action string) int {
 	return n
 }
 
-// shown reports whether a promise's test ran and passed, and some of its subtests where the promise selects them: -run that
-// selects none is no failure of `go test`. It returns the time of the longest, since that of a parent leaves parallel
-// subtests out.
+// shown reports whether a promise's test ran and passed, and a subtest for each of the promise's rows: a -run that selects
+// none is no failure of `go test`. It returns the time of the longest, since that of a parent leaves parallel subtests out.
 func (r *result) shown(p promise) (longest time.Duration, ok bool) {
-	passed, rows := false, p.rows == ""
+	passed, missing := false, slices.Clone(p.rows)
 	for _, j := range r.jobs {
 		for _, o := range j.outcomes {
 			if o.action != "pass" || "./"+strings.TrimPrefix(o.pkg, module+"/") != p.pkg {
 				continue
 			}
-			row := strings.HasPrefix(o.test, p.test+"/")
-			if o.test == p.test || row {
+			row, isRow := strings.CutPrefix(o.test, p.test+"/")
+			if o.test == p.test || isRow {
 				longest = max(longest, o.elapsed)
 			}
-			passed, rows = passed || o.test == p.test, rows || row
+			passed = passed || o.test == p.test
+			missing = slices.DeleteFunc(missing, func(begin string) bool { return isRow && strings.HasPrefix(row, begin) })
 		}
 	}
-	return longest, passed && rows
+	return longest, passed && len(missing) == 0
 }
 
 // verdict returns why the area has failed: a test or a command that failed, a promise that nothing has shown, a test that

@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -18,12 +18,13 @@ import (
 
 // event is a line of `go test -json`; see `go doc test2json`.
 type event struct {
-	Action     string
-	Package    string
-	ImportPath string // of build-output and build-fail
-	Test       string
-	Elapsed    float64 // seconds
-	Output     string
+	Action      string
+	Package     string
+	ImportPath  string // of build-output and build-fail
+	FailedBuild string // of the fail of a package whose build failed: the ImportPath of the failure
+	Test        string
+	Elapsed     float64 // seconds
+	Output      string
 }
 
 // outcome is how a test or a package ended: "pass", "fail" or "skip".
@@ -37,33 +38,39 @@ type outcome struct {
 // collector turns the events of one `go test` into outcomes.
 type collector struct {
 	outcomes []outcome
-	output   map[string]*strings.Builder // of what has not ended, by package and test
+	// output is that of tests that have not ended, tails the last that each package printed, whatever test it is of: a
+	// panic, a time-out or a race between two tests has no test of its own. Builds are packages here.
+	output, tails map[string][]byte
 }
 
-// maxOutput bounds what is kept of one test's output, in bytes: its beginning and its end say most.
+// maxOutput bounds what is kept of one test's output, and of the end of a package's, in bytes.
 const maxOutput = 64 << 10
 
 // add takes an event, and returns the outcome that it completes.
 func (c *collector) add(e event) (outcome, bool) {
 	if c.output == nil {
-		c.output = map[string]*strings.Builder{}
+		c.output, c.tails = map[string][]byte{}, map[string][]byte{}
 	}
-	if e.Package == "" { // of the build
-		e.Package, _, _ = strings.Cut(e.ImportPath, " ")
+	if e.Package == "" {
+		e.Package = e.ImportPath
 	}
 	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "output", "build-output":
-		b := c.output[key]
-		if b == nil {
-			b = &strings.Builder{}
-			c.output[key] = b
+		c.tails[e.Package] = tail(append(c.tails[e.Package], e.Output...), maxOutput)
+		if e.Test != "" {
+			c.output[key] = tail(append(c.output[key], e.Output...), maxOutput)
 		}
-		b.WriteString(e.Output)
 	case "pass", "fail", "skip":
 		o := outcome{pkg: e.Package, test: e.Test, action: e.Action, elapsed: time.Duration(e.Elapsed * float64(time.Second))}
-		if b := c.output[key]; b != nil && e.Action != "pass" {
-			o.output = middle(b.String(), maxOutput)
+		switch {
+		case e.Action == "pass":
+		case e.Test != "":
+			o.output = string(c.output[key])
+		case e.FailedBuild != "":
+			o.output = string(c.tails[e.FailedBuild])
+		default:
+			o.output = string(c.tails[e.Package])
 		}
 		delete(c.output, key)
 		c.outcomes = append(c.outcomes, o)
@@ -72,12 +79,12 @@ func (c *collector) add(e event) (outcome, bool) {
 	return outcome{}, false
 }
 
-// middle takes out the middle of a text that is longer than limit.
-func middle(text string, limit int) string {
-	if len(text) <= limit {
+// tail returns the end of a text, of at most limit bytes, once the text is twice as long.
+func tail(text []byte, limit int) []byte {
+	if len(text) <= 2*limit {
 		return text
 	}
-	return text[:limit/2] + "\n[... cut ...]\n" + text[len(text)-limit/2:]
+	return slices.Clone(text[len(text)-limit:])
 }
 
 // result is what an area's jobs came to.
@@ -105,9 +112,26 @@ func runJobs(ctx context.Context, jobs []job, env []string, slots int) *result {
 	var group sync.WaitGroup
 	var printing sync.Mutex
 	for i, j := range jobs {
-		free <- struct{}{}
+		weight := 1
+		if j.alone {
+			weight = slots
+		}
+		for range weight {
+			select {
+			case free <- struct{}{}:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			r.jobs[i] = jobResult{job: j, err: errors.New("not run")}
+			continue
+		}
 		group.Go(func() {
-			defer func() { <-free }()
+			defer func() {
+				for range weight {
+					<-free
+				}
+			}()
 			began := time.Now()
 			outcomes, err := runJob(ctx, j, env, func(text string) {
 				printing.Lock()
@@ -127,9 +151,7 @@ func runJob(ctx context.Context, j job, env []string, say func(string)) ([]outco
 	say(j.display() + "\n")
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args[1:]...)...)
 	cmd.Env = slices.Concat(os.Environ(), env, j.environment())
-	// An interrupted run lets its tests remove what they have started.
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	cmd.WaitDelay = time.Minute
+	endWithContext(cmd)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.StdoutPipe()
@@ -153,6 +175,14 @@ func runJob(ctx context.Context, j job, env []string, say func(string)) ([]outco
 		err = fmt.Errorf("%w\n%s", err, &stderr)
 	}
 	return c.outcomes, err
+}
+
+// endWithContext has the whole process group of a command end with its context. Tests that are interrupted clean up nothing;
+// see sweep.
+func endWithContext(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 10 * time.Second
 }
 
 // read calls add for each event of a stream. Lines that are no events are of the go command itself.

@@ -143,12 +143,12 @@ func TestUnits(t *testing.T) {
 
 func TestPromiseJobs(t *testing.T) {
 	got := promiseJobs([]promise{
-		{"a", "./test/edge", "TestA", ""},
-		{"b", "./test/kubectl", "TestKubectl/logs", ""},
-		{"c", "./test/edge", "TestC", ""},
-		{"d", "./test/edge", "TestA", ""},
-		{"e", "./test/kubectl", "TestKubectl/one", "^(exec|cp)$"},
-		{"f", "./test/node", "TestNode", "^x"},
+		{"a", "./test/edge", "TestA", nil},
+		{"b", "./test/kubectl", "TestKubectl/logs", nil},
+		{"c", "./test/edge", "TestC", nil},
+		{"d", "./test/edge", "TestA", nil},
+		{"e", "./test/kubectl", "TestKubectl/one", []string{"exec", "cp"}},
+		{"f", "./test/node", "TestNode", []string{"x"}},
 	})
 	var runs [][2]string
 	for _, j := range got {
@@ -157,8 +157,8 @@ func TestPromiseJobs(t *testing.T) {
 	want := [][2]string{
 		{"./test/edge", "^(TestA|TestC)$"},
 		{"./test/kubectl", "^TestKubectl$/^logs$"},
-		{"./test/kubectl", "^TestKubectl$/^one$/^(exec|cp)$"},
-		{"./test/node", "^(TestNode)$/^x"},
+		{"./test/kubectl", "^TestKubectl$/^one$/^(exec|cp)"},
+		{"./test/node", "^(TestNode)$/^(x)"},
 	}
 	if diff := cmp.Diff(want, runs); diff != "" {
 		t.Errorf("jobs (-want +got):\n%s", diff)
@@ -191,7 +191,11 @@ const stream = `{"Action":"start","Package":"github.com/edgecore-io/edgecore/tes
 not an event
 {"Action":"fail","Package":"github.com/edgecore-io/edgecore/test/edge","Elapsed":2}
 {"ImportPath":"github.com/edgecore-io/edgecore/pkg/x [github.com/edgecore-io/edgecore/pkg/x.test]","Action":"build-output","Output":"x.go:1: syntax error\n"}
-{"Action":"fail","Package":"github.com/edgecore-io/edgecore/pkg/x","Elapsed":0}
+{"Action":"output","Package":"github.com/edgecore-io/edgecore/pkg/x","Output":"FAIL\tpkg/x [build failed]\n"}
+{"Action":"fail","Package":"github.com/edgecore-io/edgecore/pkg/x","Elapsed":0,"FailedBuild":"github.com/edgecore-io/edgecore/pkg/x [github.com/edgecore-io/edgecore/pkg/x.test]"}
+{"Action":"output","Package":"github.com/edgecore-io/edgecore/pkg/y","Test":"TestHangs","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"github.com/edgecore-io/edgecore/pkg/y","Output":"FAIL\tpkg/y\n"}
+{"Action":"fail","Package":"github.com/edgecore-io/edgecore/pkg/y","Elapsed":1}
 `
 
 func collected(t *testing.T) []outcome {
@@ -210,8 +214,14 @@ func TestCollector(t *testing.T) {
 		{pkg: edge, test: "TestB/one", action: "fail", output: "    b_test.go:7: got 1, want 2\n"},
 		{pkg: edge, test: "TestB", action: "fail"},
 		{pkg: edge, test: "TestC", action: "skip"},
-		{pkg: edge, action: "fail", elapsed: 2 * time.Second},
+		{
+			pkg:     edge,
+			action:  "fail",
+			elapsed: 2 * time.Second,
+			output:  "noise\n    b_test.go:7: got 1, want 2\n", // a race between tests, say, is of none of them
+		},
 		{pkg: module + "/pkg/x", action: "fail", output: "x.go:1: syntax error\n"},
+		{pkg: module + "/pkg/y", action: "fail", elapsed: time.Second, output: "panic: test timed out\nFAIL\tpkg/y\n"},
 	}
 	if diff := cmp.Diff(want, collected(t), cmp.AllowUnexported(outcome{})); diff != "" {
 		t.Errorf("outcomes (-want +got):\n%s", diff)
@@ -220,10 +230,10 @@ func TestCollector(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	passed := []outcome{{pkg: module + "/test/edge", test: "TestA", action: "pass"}}
-	a := promise{"pods run", "./test/edge", "TestA", ""}
-	b := promise{"pods rest", "./test/edge", "TestB", ""}
-	other := promise{"pods run", "./test/link", "TestA", ""}
-	rows := promise{"pods run", "./test/edge", "TestA", "^x"}
+	a := promise{"pods run", "./test/edge", "TestA", nil}
+	b := promise{"pods rest", "./test/edge", "TestB", nil}
+	other := promise{"pods run", "./test/link", "TestA", nil}
+	rows := promise{"pods run", "./test/edge", "TestA", []string{"x"}}
 	row := append(slices.Clone(passed), outcome{pkg: module + "/test/edge", test: "TestA/x", action: "pass", elapsed: time.Second})
 	for name, c := range map[string]struct {
 		area area
@@ -253,13 +263,14 @@ func TestReport(t *testing.T) {
 	got := r.report(area{
 		name:     "edge",
 		about:    "a node",
-		promises: []promise{{"pods run", "./test/edge", "TestA", ""}, {"pods rest", "./test/edge", "TestB", ""}},
+		promises: []promise{{"pods run", "./test/edge", "TestA", nil}, {"pods rest", "./test/edge", "TestB", nil}},
 	}, time.Minute)
 	want := `
 ==> edge: a node
 
  seconds  tests  package
      2.0      3  test/edge
+     1.0      0  pkg/y
      0.0      0  pkg/x
 
  seconds  promise
