@@ -55,7 +55,7 @@ func TestCheckpoint(t *testing.T) {
 		text, err = io.ReadAll(resp.Body)
 		return err
 	})
-	n.untouched(before)
+	n.same(before)
 	if out, err := exec.CommandContext(t.Context(), "criu", "check").CombinedOutput(); err != nil {
 		t.Logf("criu takes no checkpoints here: %v: %s", err, out)
 		want := "checkpoint of container main of pod default/a-" + n.NodeName

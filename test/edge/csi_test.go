@@ -102,7 +102,7 @@ func TestCSIOverKills(t *testing.T) {
 	n.kill()
 	n.start()
 	n.Running("api")
-	n.untouched(before)
+	n.same(before)
 
 	// The pod is deleted, and its driver dead: it is taken away when the driver is back, over one more kill.
 	n.stored(func(s *store.Store) {

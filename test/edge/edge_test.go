@@ -50,6 +50,15 @@ func (n *node) untouched(before map[string]int64) {
 	}
 }
 
+// same fails the test unless the containers of before run, and no others.
+func (n *node) same(before map[string]int64) {
+	n.T.Helper()
+	n.untouched(before)
+	if after := n.RunningContainers(); len(before) == 0 || len(after) != len(before) {
+		n.T.Errorf("%d containers run, want the %d of before, and some", len(after), len(before))
+	}
+}
+
 // saysUntil waits until the log of a pod's container contains all texts, and returns it.
 func (n *node) saysUntil(p *v1.Pod, texts ...string) (out string) {
 	n.T.Helper()

@@ -215,7 +215,10 @@ func TestGracefulEnd(t *testing.T) {
 			"while true; do sleep 1 & wait; done",
 		"  volumes: [{name: shared, hostPath: {path: "+shared+"}}]"), hour)+
 		"    volumeMounts: [{name: shared, mountPath: /shared}]\n")
-	n.Manifest("deaf", grace(env.Pod("deaf", "trap '' TERM; while true; do sleep 1; done"), "3"))
+	n.Manifest("deaf", grace(env.Pod("deaf",
+		"trap 'sleep 1; touch /shared/deaf' TERM; while true; do sleep 1 & wait; done",
+		"  volumes: [{name: shared, hostPath: {path: "+shared+"}}]"), "3")+
+		"    volumeMounts: [{name: shared, mountPath: /shared}]\n")
 	n.Running("quick", "slow", "deaf")
 	for _, name := range []string{"slow", "quick", "deaf"} {
 		n.Remove(name)
@@ -226,6 +229,9 @@ func TestGracefulEnd(t *testing.T) {
 			_, err := os.Stat(filepath.Join(shared, file))
 			return err
 		}
+	}
+	if err := exists("deaf")(); err != nil {
+		t.Errorf("pod deaf did not live for a second after SIGTERM, of 3 seconds of grace: %v", err)
 	}
 	wait.Until(t, "SIGTERM of pod slow", exists("told"))
 	// It runs on for as long as it takes.

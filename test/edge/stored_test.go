@@ -125,7 +125,7 @@ func TestStoredPods(t *testing.T) {
 		}
 		return err
 	})
-	n.untouched(before) // a changed configmap restarts nothing
+	n.same(before) // a changed configmap restarts nothing
 	reboot(t, n)
 	pods = n.Running("api")
 	if got := pods["api"].Status.ContainerStatuses[0].RestartCount; got != 1 {
@@ -205,7 +205,7 @@ func TestFullDisk(t *testing.T) {
 	n.Running(names(5)...)
 	wait.Until(t, "StoreFailing", func() error {
 		if out, err := n.Run(t.Context(), "status"); err == nil || !strings.Contains(out, "StoreFailing") {
-			return fmt.Errorf("edgecore status: %v, want an error with %q:\n%s", err, "the disk is read-only", out)
+			return fmt.Errorf("edgecore status: %v, want an error with %q:\n%s", err, "StoreFailing", out)
 		}
 		return nil
 	})

@@ -158,7 +158,7 @@ func TestRuntimeRestart(t *testing.T) {
 		return nil
 	})
 	n.Running(names(10)...)
-	n.untouched(before)
+	n.same(before)
 	// It is in charge again.
 	n.Manifest("new", env.Pod("new", env.Forever))
 	n.Running("new")
