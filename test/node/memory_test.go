@@ -2,10 +2,8 @@ package node
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -40,12 +38,20 @@ func TestWithoutMemoryCgroup(t *testing.T) {
 	}
 	n := env.StartNode(t, &programs.Set{Edge: program}, env.NodeOptions{})
 	n.Manifest("limited", env.Pod("limited", env.Forever)+limited)
-	n.Running("limited")
-	ids := slices.Collect(maps.Keys(n.RunningContainers()))
-	if len(ids) != 1 {
-		t.Fatalf("running containers = %v, want 1", ids)
+	pod := n.Running("limited")["limited"]
+	if got := pod.Status.ContainerStatuses[0].RestartCount; got != 0 {
+		t.Errorf("restarts of pod limited = %d, want 0", got)
 	}
-	st, err := n.CRI.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: ids[0], Verbose: true})
+	// Those that have ended are listed, too: no attempt before this one failed.
+	list, err := n.CRI.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
+	env.Must(t, err)
+	if len(list.Containers) != 1 {
+		t.Fatalf("containers = %v, want 1", list.Containers)
+	}
+	st, err := n.CRI.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{
+		ContainerId: list.Containers[0].Id,
+		Verbose:     true,
+	})
 	env.Must(t, err)
 	if strings.Contains(st.GetInfo()["info"], `"memory_limit_in_bytes":33554432`) {
 		t.Errorf("the runtime was asked for a memory limit, want none, which it could not set on such a device: %s",
