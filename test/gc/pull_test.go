@@ -1,9 +1,12 @@
 package gc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,7 +44,7 @@ func pulls(t *testing.T, opts testenv.Options) {
 	// The deadline is longer than any wait of the test. Each look at a pull is reported.
 	patient := images.New(client.Images, images.Options{Meter: meter, ProgressTimeout: 2 * wait.Max(), ReportEvery: 1})
 
-	// More comes only after the agent can see what has come. containerd counts what comes in pieces of 1 MiB.
+	// More comes only after the agent has reported what has come. containerd counts what comes in pieces of 1 MiB.
 	const size = 5 * mib
 	slow := m.push(t, "slow", size)
 	m.serve(3 * mib / 2)
@@ -49,32 +52,56 @@ func pulls(t *testing.T, opts testenv.Options) {
 		progress images.Progress
 		err      error
 	}
-	reports, ended := make(chan images.Progress, 1000), make(chan result, 1)
+	var mu sync.Mutex
+	var reports []images.Progress
+	ended := make(chan result, 1)
 	go func() {
-		_, done, err := patient.Pull(t.Context(), slow, nil, func(p images.Progress) { reports <- p })
+		_, done, err := patient.Pull(t.Context(), slow, nil, func(p images.Progress) {
+			mu.Lock()
+			defer mu.Unlock()
+			reports = append(reports, p)
+		})
 		ended <- result{done, err}
 	}()
-	for seen := int64(1); seen < 4; seen++ {
-		wait.Until(t, fmt.Sprintf("%d MiB of the slow pull", seen), func() error {
+	reported := func() []images.Progress {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(reports)
+	}
+	received := int64(0)
+	for _, step := range []struct{ seen, next int64 }{{1, 5 * mib / 2}, {2, 9 * mib / 2}, {4, 0}} {
+		wait.Until(t, fmt.Sprintf("%d MiB of the slow pull", step.seen), func() error {
 			fetches, err := meter.Fetches(t.Context())
 			for _, f := range fetches {
-				if f.Total >= size && f.Offset >= seen*mib {
+				if f.Total >= size && f.Offset >= step.seen*mib {
 					return err
 				}
 			}
 			return fmt.Errorf("the runtime fetches %+v (%v), want a blob with %d bytes of at least %d",
-				fetches, err, seen*mib, size)
+				fetches, err, step.seen*mib, size)
 		})
-		m.serve(seen*mib + 3*mib/2)
+		wait.Until(t, fmt.Sprintf("a report of %d MiB", step.seen), func() error {
+			all := reported()
+			if len(all) == 0 {
+				return errors.New("there is no report")
+			}
+			last := all[len(all)-1]
+			if last.Received < step.seen*mib || last.Received <= received || last.Total < size {
+				return fmt.Errorf("the last of %d is %v of %d, want at least %d, more than %d before, of at least %d", len(all),
+					last.Received, last.Total, step.seen*mib, received, size)
+			}
+			received = last.Received
+			return nil
+		})
+		m.serve(step.next)
 	}
-	for {
-		if p := wait.Receive(t, "a report of 4 MiB", reports); p.Received >= 4*mib && p.Total >= size {
-			break
-		}
-	}
-	m.serve(0)
 	if got := wait.Receive(t, "the slow pull's end", ended); got.err != nil || got.progress.Received < 4*mib {
 		t.Errorf("slow pull: %v after %v, want no error and at least 4 MiB", got.err, got.progress)
+	}
+	all := reported()
+	byReceived := func(a, b images.Progress) int { return cmp.Compare(a.Received, b.Received) }
+	if len(all) < 3 || !slices.IsSortedFunc(all, byReceived) {
+		t.Errorf("reports of the slow pull are %+v, want at least 3, none of them with less than the one before", all)
 	}
 
 	// An impatient puller may give up before anything has come; the runtime keeps what has.
