@@ -43,7 +43,7 @@ containers:
 				p.logged("web", "url:/named")
 				p.logged("web", "url:/fallback")
 				p.event("LifecycleHTTPFallback", "got HTTP response")
-				if slept, ready := containerStatus(&s, "slept").State.Running, condition(&s, v1.PodReady); ready.LastTransitionTime.Before(&slept.StartedAt) {
+				if slept, ready := containerStatus(&s, "slept").State.Running, condition(&s, v1.PodReady); !ready.LastTransitionTime.After(slept.StartedAt.Time) {
 					p.Errorf("ready at %v, want it after %v, when the container with the last hook started", ready.LastTransitionTime, slept.StartedAt)
 				}
 			},
@@ -107,8 +107,9 @@ containers:
 				if c := containerStatus(s, "http").State.Terminated; !strings.Contains(c.Message, "url:/bye") {
 					p.Errorf("http ended with %+v, want the message url:/bye", c)
 				}
-				if c := containerStatus(s, "slept").State.Terminated; c.ExitCode != 0 {
-					p.Errorf("slept ended with %+v, want exit code 0", c)
+				http := containerStatus(s, "http").State.Terminated
+				if c := containerStatus(s, "slept").State.Terminated; c.ExitCode != 0 || !c.FinishedAt.After(http.FinishedAt.Time) {
+					p.Errorf("slept ended with %+v, want exit code 0, after http, which ended at %v", c, http.FinishedAt)
 				}
 			},
 		},
@@ -133,7 +134,7 @@ containers:
 			name: "pre-stop-too-long",
 			spec: `
 terminationGracePeriodSeconds: 2
-containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'echo cleaned >/dev/termination-log; sleep 80000' TERM; while true; do sleep 1 & wait $!; done"], lifecycle: {preStop: {exec: {command: [sleep, "80000"]}}}}]
+containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'sleep 1; echo cleaned >/dev/termination-log; sleep 80000' TERM; while true; do sleep 1 & wait $!; done"], lifecycle: {preStop: {exec: {command: [sleep, "80000"]}}}}]
 `,
 			check: func(p *pod) {
 				p.running()

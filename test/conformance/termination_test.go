@@ -28,7 +28,7 @@ func terminationRows() []row {
 			name: "termination-grace",
 			spec: `
 terminationGracePeriodSeconds: 3
-containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'echo told >/dev/termination-log' TERM; while true; do sleep 1 & wait $!; done"]}, {name: good}]
+containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'sleep 1; echo told >/dev/termination-log' TERM; while true; do sleep 1 & wait $!; done"]}, {name: good}]
 `,
 			check: func(p *pod) {
 				p.running()
@@ -36,6 +36,9 @@ containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "tra
 				d, good := containerStatus(s, "deaf").State.Terminated, containerStatus(s, "good").State.Terminated
 				if d.ExitCode != 137 || d.Reason != "Error" || d.Message != "told\n" {
 					p.Errorf("deaf ended with %+v, want 137, Error, told", d)
+				}
+				if !d.FinishedAt.After(good.FinishedAt.Time) {
+					p.Errorf("deaf ended at %v, want it after good, which ended at %v", d.FinishedAt, good.FinishedAt)
 				}
 				if good.ExitCode != 0 || good.Reason != "Completed" {
 					p.Errorf("good ended with %+v, want 0, Completed", good)
