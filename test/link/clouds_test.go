@@ -7,12 +7,15 @@ import (
 	"testing"
 
 	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
-// testTwoCloudcores: two of them serve one cluster with one CA. The edge moves from one to the other, and nothing
-// restarts, nothing is sent again, and what is new arrives.
-func testTwoCloudcores(t *testing.T, c *env.Cluster) {
-	first, second := c.WithCloud(t), c.WithCloud(t)
+// TestTwoCloudcores: two of them serve one cluster with one CA. The edge moves from one to the other, and nothing
+// restarts, nothing is sent again, and what is new arrives. No other cloudcore watches the cluster.
+func TestTwoCloudcores(t *testing.T) {
+	t.Parallel()
+	first := startCluster(t, kube.Options{})
+	second := first.WithCloud(t)
 	e := startEdge(t, first, nil)
 	e.apply(confAndKey, e.full("one"))
 	e.running("one")

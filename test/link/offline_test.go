@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -158,10 +159,18 @@ func (e *edge) metric(name string) float64 {
 // pushes is how many objects edges have acknowledged so far.
 func (e *edge) pushes() float64 { return e.metric("cloudcore_cloudhub_ack_seconds_count") }
 
+// connected checks how many nodes are connected to the edge's cloudcore.
+func (e *edge) connected(want float64) error {
+	if n := e.metric("cloudcore_cloudhub_connected_nodes"); n != want {
+		return fmt.Errorf("%v nodes are connected, want %v", n, want)
+	}
+	return nil
+}
+
 // settled checks that the edge, the only one of its cloudcore, is connected and nothing is on its way to it.
 func (e *edge) settled() error {
-	if n := e.metric("cloudcore_cloudhub_connected_nodes"); n != 1 {
-		return fmt.Errorf("%v nodes are connected, want 1", n)
+	if err := e.connected(1); err != nil {
+		return err
 	}
 	if n := e.metric("cloudcore_cloudhub_queued_objects") + e.metric("cloudcore_cloudhub_unacked_messages"); n > 0 {
 		return fmt.Errorf("%v objects are on their way, want 0", n)
@@ -169,9 +178,12 @@ func (e *edge) settled() error {
 	return nil
 }
 
-// testLongOutage: Kubernetes takes the pods of an edge that is away for not ready; they stay, run on, and are Ready
-// again when it returns. (Evictions, and pods that want them: test/cloud.)
-func testLongOutage(t *testing.T, c *env.Cluster) {
+// TestLongOutage: Kubernetes takes the pods of an edge that is away for not ready; they stay, run on, and are Ready
+// again when it returns. (Evictions, and pods that want them: test/cloud.) In this cluster a node that says nothing for
+// 20 s counts as unreachable.
+func TestLongOutage(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, kube.Options{NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: time.Second})
 	e := startEdge(t, c, nil)
 	e.apply(e.pod("stays", env.Forever))
 	e.running("stays")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,9 +20,13 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// tokenFile holds a token that Kubernetes makes for an hour. That of the default volume lasts a year, so the edge renews it
-// only a minute after the link is back.
-const tokenFile = "/token/own"
+const (
+	// tokenFile holds a token that Kubernetes makes for an hour.
+	tokenFile = "/token/own"
+	// defaultTokenFile holds that of the default volume. It lasts a year, so the edge renews it only a minute after the
+	// link is back.
+	defaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+)
 
 // testToken: a token is renewed when it grows old, and kept, expired or not, while there is no link: also for a pod
 // that starts again.
@@ -31,37 +36,57 @@ func testToken(t *testing.T, c *env.Cluster) {
   - {name: token, projected: {sources: [{serviceAccountToken: {path: own, expirationSeconds: 3600}}]}}`) +
 		"    volumeMounts: [{name: token, mountPath: /token}]\n")
 	e.running("one")
-	first, err := e.ExecIn("one", "cat", tokenFile)
-	env.Must(t, err)
+	first := map[string]string{}
+	for _, file := range []string{tokenFile, defaultTokenFile} {
+		var err error
+		first[file], err = e.ExecIn("one", "cat", file)
+		env.Must(t, err)
+		if !strings.HasPrefix(first[file], "eyJ") {
+			t.Fatalf("token %s is %.20q, want one that begins with eyJ", file, first[file])
+		}
+	}
 	e.cable.Set(proxy.Cut)
 	e.ageTokens(2 * time.Hour)
 	testenv.RemoveSandboxes(t, e.CRI)
-	wait.Until(t, "the pod to be back, without a link, with an expired token", func() error {
-		got, err := e.ExecIn("one", "cat", tokenFile)
-		if err == nil && got != first {
-			err = fmt.Errorf("its token is %.20q, want %.20q", got, first)
+	wait.Until(t, "the pod to be back, without a link, with its expired tokens", func() error {
+		for file, want := range first {
+			if got, err := e.ExecIn("one", "cat", file); err != nil || got != want {
+				return fmt.Errorf("token %s is %.20q (%v), want %.20q", file, got, err, want)
+			}
 		}
-		return err
+		return nil
 	})
 	before := e.RunningContainers()
 	e.cable.Set(proxy.Passing)
 	var renewed string
 	wait.Until(t, "the token to be renewed", func() (err error) {
 		renewed, err = e.ExecIn("one", "cat", tokenFile)
-		if err == nil && (renewed == first || !strings.HasPrefix(renewed, "eyJ")) {
+		if err == nil && (renewed == first[tokenFile] || !strings.HasPrefix(renewed, "eyJ")) {
 			err = fmt.Errorf("token %.20q, want another than the first", renewed)
 		}
 		return err
 	})
-	review, err := c.API.AuthenticationV1().TokenReviews().Create(t.Context(),
-		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: renewed}}, metav1.CreateOptions{})
+	e.checkToken("the new token", renewed)
+	other, err := e.ExecIn("one", "cat", defaultTokenFile) // it need not be another yet
+	env.Must(t, err)
+	e.checkToken("the token of the default volume", other)
+	if diff := cmp.Diff(before, e.RunningContainers()); diff != "" {
+		t.Errorf("start times of the running containers after the renewal of the token mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// checkToken checks that the API server takes a token for that of pod one.
+func (e *edge) checkToken(what, token string) {
+	t := e.T
+	t.Helper()
+	review, err := e.cluster.API.AuthenticationV1().TokenReviews().Create(t.Context(),
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	env.Must(t, err)
 	user := "system:serviceaccount:" + e.NodeName + ":default"
 	pods := review.Status.User.Extra["authentication.kubernetes.io/pod-name"]
 	if !review.Status.Authenticated || review.Status.User.Username != user || len(pods) != 1 || pods[0] != "one" {
-		t.Errorf("review of the new token = %+v, want user %s and pod one", review.Status, user)
+		t.Errorf("review of %s = %+v, want user %s and pod one", what, review.Status, user)
 	}
-	e.unchanged(before, "the renewal of its token")
 }
 
 // ageTokens makes the stored tokens seem to have been made that long ago.
