@@ -31,7 +31,7 @@ func countCommits(t testing.TB, s *Store) *atomic.Int64 {
 // one that arrives alone waits for no other.
 func TestGroupCommit(t *testing.T) {
 	const maxBatch = 16
-	for _, c := range []struct{ senders, commits int }{{1, 1}, {2, 1}, {maxBatch, 1}} {
+	for _, c := range []struct{ senders, commits int }{{1, 1}, {2, 1}, {maxBatch, 1}, {maxBatch + 1, 2}} {
 		t.Run(fmt.Sprintf("senders=%d", c.senders), func(t *testing.T) {
 			s, _, err := Open(t.Context(), filepath.Join(t.TempDir(), "edgecore.db"), Options{MaxBatch: maxBatch})
 			if err != nil {
@@ -65,7 +65,7 @@ func TestGroupCommit(t *testing.T) {
 			for i := range c.senders {
 				send(Upsert(meta(fmt.Sprintf("a/pod/p%d", i), "1")))
 			}
-			wait.True(t, "all senders to wait for the writer", func() bool { return len(s.jobs) == c.senders })
+			wait.True(t, "all senders to wait for the writer", func() bool { return len(s.jobs) == min(c.senders, maxBatch) })
 			close(release)
 			senders.Wait()
 			if got, want := commits.Load(), int64(3+1+c.commits); got != want {

@@ -299,8 +299,12 @@ func (n *Node) NothingLeft() {
 			line, _, _ := strings.Cut(string(mounts[i:]), "\n")
 			return fmt.Errorf("still mounted: %s", line)
 		}
-		if groups, err := n.Containerd.PodCgroups(); err != nil || len(groups) > 0 {
-			return fmt.Errorf("cgroups are left: %v, %w", groups, err)
+		groups, err := n.Containerd.PodCgroups()
+		if err != nil {
+			return err
+		}
+		if len(groups) > 0 {
+			return fmt.Errorf("cgroups are left: %v", groups)
 		}
 		boxes, err := n.CRI.ListPodSandbox(context.WithoutCancel(n.T.Context()), &runtimeapi.ListPodSandboxRequest{})
 		if err == nil && len(boxes.Items) > 0 {
