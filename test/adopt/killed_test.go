@@ -1,12 +1,15 @@
 package adopt
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,17 +40,17 @@ func TestKilled(t *testing.T) {
 	d.populate()
 	env.Must(t, d.systemctl("start"))
 	before, run := d.files(), d.containers()
-	// again runs a command again that was killed, and checks what follows from it.
-	again := func(when, program string, args ...string) {
+	// completes runs a command, and checks what follows from it. done is the error of a command that has nothing to
+	// do because it had ended before it was killed, "" where it must have something to do.
+	completes := func(when, program, done string, args ...string) {
 		t.Helper()
 		said, err := d.edgecore(args...)
-		// A way back that had ended before it was killed leaves nothing to undo.
-		if err != nil && !strings.Contains(said, "nothing to undo") && !strings.Contains(said, "taken over before") {
-			t.Fatalf("%v killed %s: again: %v\n%s", args, when, err, said)
+		if err != nil && (done == "" || !strings.Contains(said, done)) {
+			t.Fatalf("%v %s: %v\n%s", args, when, err, said)
 		}
 		d.runs(program)
 		if diff := cmp.Diff(run, d.containers()); diff != "" {
-			t.Fatalf("%v killed %s: containers mismatch (-want +got):\n%s", args, when, diff)
+			t.Fatalf("%v %s: containers mismatch (-want +got):\n%s", args, when, diff)
 		}
 	}
 	restored := func() {
@@ -60,11 +63,15 @@ func TestKilled(t *testing.T) {
 		}
 	}
 
-	d.killed(d.reaches("preparing"), "adopt")
-	d.killed(d.reaches("switching"), "adopt")
-	again("while preparing, and while switching", built.Edge, "adopt")
-	d.killed(d.reaches("undoing"), "adopt", "--undo")
-	again("while undoing", kubeEdgeProgram, "adopt", "--undo")
+	adopt, undo := []string{"adopt"}, []string{"adopt", "--undo"}
+	d.killedWhile("preparing", adopt, undo)
+	completes("again, killed while preparing", built.Edge, "", adopt...)
+	completes("of one killed while preparing", kubeEdgeProgram, "", undo...)
+	restored()
+	d.killedWhile("switching", adopt, undo)
+	completes("again, killed while switching", built.Edge, "", adopt...)
+	d.killedWhile("undoing", undo, adopt)
+	completes("again, killed while undoing", kubeEdgeProgram, "", undo...)
 	restored()
 	if !*long {
 		return
@@ -74,50 +81,88 @@ func TestKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(*seed, 0))
 	most := [2]time.Duration{2 * time.Second, time.Second} // about as long as the command takes
 	for range rounds {
-		for way, args := range [][]string{{"adopt"}, {"adopt", "--undo"}} {
+		for way, args := range [][]string{adopt, undo} {
 			after := time.Duration(random.Int64N(int64(most[way])))
 			d.killed(func(<-chan struct{}) { time.Sleep(after) }, args...)
-			again(fmt.Sprintf("after %v", after), []string{built.Edge, kubeEdgeProgram}[way], args...)
+			completes(fmt.Sprintf("again, killed after %v", after), []string{built.Edge, kubeEdgeProgram}[way],
+				[]string{"", "nothing to undo"}[way], args...)
 		}
 		restored()
 	}
 }
 
-// reaches returns a function that waits until the journal has a phase, or the command has ended.
-func (d *device) reaches(phase string) func(ended <-chan struct{}) {
-	return func(ended <-chan struct{}) {
-		d.t.Helper()
-		wait.Until(d.t, "the journal to say "+phase, func() error {
-			select {
-			case <-ended:
-				return nil
-			default:
-			}
-			journal, err := os.ReadFile(d.path("var/lib/edgecore/adopt/state.json"))
-			if err == nil && !strings.Contains(string(journal), `"`+phase+`"`) {
-				err = fmt.Errorf("it is %s", journal)
-			}
-			return err
-		})
+// phase returns the phase that the journal has, "" where there is no journal.
+func (d *device) phase() (string, error) {
+	text, err := os.ReadFile(d.path("var/lib/edgecore/adopt/state.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
 	}
+	if err != nil {
+		return "", err
+	}
+	var journal struct{ Phase string }
+	err = json.Unmarshal(text, &journal)
+	return journal.Phase, err
 }
 
-// killed starts a command, and kills it with what it has started when a wait returns.
-func (d *device) killed(when func(ended <-chan struct{}), args ...string) {
+// attempts is how often killedWhile starts a command at most.
+const attempts = 5
+
+// killedWhile kills a command in a phase of its journal. Where the phase is over before the command is dead, it has
+// the command back undo that, and tries again.
+func (d *device) killedWhile(phase string, args, back []string) {
 	d.t.Helper()
+	for range attempts {
+		said := d.killed(func(ended <-chan struct{}) {
+			wait.Until(d.t, "the journal to say "+phase, func() error {
+				select {
+				case <-ended:
+					return nil
+				default:
+				}
+				got, err := d.phase()
+				if err == nil && got != phase {
+					err = fmt.Errorf("it says %q", got)
+				}
+				return err
+			})
+		}, args...)
+		got, err := d.phase() // nobody writes it any more
+		env.Must(d.t, err)
+		if got == phase {
+			return
+		}
+		d.t.Logf("%v was killed while %q, want while %s: it said\n%s", args, got, phase, said)
+		if said, err := d.edgecore(back...); err != nil {
+			d.t.Fatalf("%v after %v: %v\n%s", back, args, err, said)
+		}
+	}
+	d.t.Fatalf("%v was not killed while %s in %d attempts", args, phase, attempts)
+}
+
+// killed starts a command, and kills it with what it has started when a wait returns. It returns what the command said.
+func (d *device) killed(when func(ended <-chan struct{}), args ...string) (said string) {
+	d.t.Helper()
+	out, err := os.Create(filepath.Join(d.t.TempDir(), "out")) // no pipe, which others may hold open
+	env.Must(d.t, err)
+	defer out.Close()
 	cmd := d.command(args...)
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	env.Must(d.t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // it is killed, or fails when it is run again
+		_ = cmd.Wait() // it is killed
 	}()
 	when(ended)
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		d.t.Error(err)
 	}
 	wait.Closed(d.t, "the command to end", ended)
+	text, err := os.ReadFile(out.Name())
+	env.Must(d.t, err)
+	return string(text)
 }
 
 // command is one of the program that takes over.
