@@ -3,6 +3,7 @@ package evict
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,11 +65,17 @@ func TestShortOfEverything(t *testing.T) {
 	evictions := 0
 	for _, phase := range []struct {
 		name    string
-		run     func(*node)
+		run     func(n *node, others ...string)
+		waiting []string // the pods that have not been told to begin when the phase ends
 		evicted int
-	}{{"memory", memory, 1}, {"disk", disk, 1}, {"inodes", inodes, 1}, {"processes", processes, 0}} {
+	}{
+		{"memory", memory, []string{"filler", "tiny", "forks"}, 1},
+		{"disk", disk, []string{"tiny", "forks"}, 1},
+		{"inodes", inodes, []string{"forks"}, 1},
+		{"processes", processes, nil, 0},
+	} {
 		t.Run(phase.name, func(t *testing.T) {
-			phase.run(n.with(t))
+			phase.run(n.with(t), slices.Concat(survivors, phase.waiting)...)
 			evictions += phase.evicted
 		})
 	}
@@ -81,14 +88,14 @@ func TestShortOfEverything(t *testing.T) {
 var survivors = []string{"quiet", "asked", "important", "static", "keeps"}
 
 // memory: 90 MiB that were requested, 50 of a higher priority and 70 of a static pod stay.
-func memory(n *node) {
+func memory(n *node, others ...string) {
 	for _, name := range []string{"asked", "important"} {
 		n.tell(name)
 		n.written(name)
 	}
 	n.tell("greedy")
 	n.Until("memory", evicted("greedy", "The node was low on resource: memory. Threshold quantity: 100Mi, available: ",
-		survivors...))
+		others...))
 	n.evictions("allocatableMemory.available", "1")
 	const ofGreedy = "greedy: The node was low on resource: memory"
 	if got := n.Events("Evicted"); len(got) != 1 || !strings.Contains(got[0], ofGreedy) {
@@ -103,35 +110,36 @@ func memory(n *node) {
 }
 
 // disk: what was requested stays.
-func disk(n *node) {
+func disk(n *node, others ...string) {
 	n.tell("keeps")
 	n.written("keeps")
 	n.tell("filler")
-	n.Until("the disk", evicted("filler", "The node was low on resource: ephemeral-storage. Threshold quantity: 30Mi, available: ", survivors...))
+	const message = "The node was low on resource: ephemeral-storage. Threshold quantity: 30Mi, available: "
+	n.Until("the disk", evicted("filler", message, others...))
 	n.Condition(health.DiskPressure, false)
 	n.works()
 }
 
 // inodes, to the last one: faster than the node checks.
-func inodes(n *node) {
+func inodes(n *node, others ...string) {
 	n.tell("tiny")
-	n.Until("inodes", evicted("tiny", "The node was low on resource: inodes. Threshold quantity: ", survivors...))
+	n.Until("inodes", evicted("tiny", "The node was low on resource: inodes. Threshold quantity: ", others...))
 	n.Condition(health.DiskPressure, false)
 	n.works()
 }
 
 // processes: a pod has no more than it may.
-func processes(n *node) {
+func processes(n *node, others ...string) {
 	n.tell("forks")
 	n.Until("processes", func(pods map[string]*v1.Pod) error {
 		if p := pods["forks"]; p.Status.ContainerStatuses[0].RestartCount == 0 {
 			return fmt.Errorf("%s: its shell runs on although it cannot fork: %+v", p.Name, p.Status.ContainerStatuses)
 		}
-		return unharmed(survivors...)(pods)
+		return unharmed(others...)(pods)
 	})
 	n.Condition(health.PIDPressure, false)
 	n.works()
-	n.Until("the others in the end", unharmed(survivors...))
+	n.Until("the others in the end", unharmed(others...))
 }
 
 // TestShortOfProcesses: a pod that takes the machine's processes is evicted, and the others run on.
