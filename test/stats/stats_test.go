@@ -54,6 +54,9 @@ func TestStats(t *testing.T) {
 // testCheap: a summary without the disk has what it was asked for, from the first time on.
 func (n *node) testCheap() {
 	summary, pods := n.summary("?only_cpu_and_memory=true")
+	if summary.Node.CPU.UsageNanoCores == nil {
+		n.T.Errorf("CPU of the node the first time = %+v, want it known", summary.Node.CPU)
+	}
 	within(n.T, "memory of the node that is available", summary.Node.Memory.AvailableBytes, mib, 1<<50)
 	if len(pods) != 5 {
 		n.T.Fatalf("the summary has %d pods, want 5", len(pods))
