@@ -135,6 +135,19 @@ func (n *notices) count(what string) int {
 	return times
 }
 
+// sync waits until everything that was told before the call has been read.
+func (n *notices) sync(t testing.TB) {
+	t.Helper()
+	const mark = "MARK=1"
+	before := n.count(mark)
+	conn, err := net.Dial("unixgram", n.socket)
+	env.Must(t, err)
+	defer func() { env.Must(t, conn.Close()) }()
+	_, err = conn.Write([]byte(mark))
+	env.Must(t, err)
+	n.until(t, mark, before+1) // the socket keeps the order
+}
+
 // until waits until something was told so often.
 func (n *notices) until(t testing.TB, what string, times int) {
 	t.Helper()

@@ -49,7 +49,10 @@ func (d *device) serviceManager() {
 	}
 	before := d.ContainersOf("web-" + nodeName)
 	env.Must(d.T, d.Stop(d.T.Context()))
-	d.told.until(d.T, "STOPPING=1", 1)
+	d.told.sync(d.T)
+	if got := d.told.count("STOPPING=1"); got != 1 {
+		d.T.Errorf("STOPPING=1 was told %d times, want 1", got)
+	}
 	env.Must(d.T, d.Start(d.T.Context()))
 	d.Running("web", "important")
 	if after := d.ContainersOf("web-" + nodeName); !slices.Equal(before, after) {
