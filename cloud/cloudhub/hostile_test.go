@@ -247,6 +247,24 @@ func TestDeafNode(t *testing.T) {
 	})
 }
 
+// TestDefaultLimit: a hub whose options set none has the link's own limit of a message.
+func TestDefaultLimit(t *testing.T) {
+	t.Parallel()
+	c := startCloud(t, nil)
+	ws := c.raw(t, "bad")
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := ws.ReadMessage()
+		_ = ws.Close() // the other end waits for that
+		ended <- err
+	}()
+	frame := `{"header":{"msg_id":"a"},"content":"` + strings.Repeat("x", wire.DefaultMaxMessage) + `"}`
+	_ = ws.WriteMessage(websocket.TextMessage, []byte(frame)) // which the end may cut off
+	if err := wait.Receive(t, "the end of the session", ended); err == nil || !strings.Contains(err.Error(), "close 1009") {
+		t.Errorf("the session ended with %v, want close 1009", err)
+	}
+}
+
 // TestTooLargeForTheLink: what does not go over the link holds up nothing else, and who asked for it is told.
 func TestTooLargeForTheLink(t *testing.T) {
 	t.Parallel()
