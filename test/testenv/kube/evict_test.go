@@ -59,7 +59,8 @@ func TestShortTimesEvictFast(t *testing.T) {
 	steps.step("the silent node's pod evicted")
 	// Renewals alone do not remove the taint: without it now, the node never had it, and its pod had to stay.
 	n, err := c.Client().CoreV1().Nodes().Get(t.Context(), renewing, metav1.GetOptions{})
-	if err != nil || slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeUnreachable }) {
+	unreachable := func(taint v1.Taint) bool { return taint.Key == v1.TaintNodeUnreachable }
+	if err != nil || slices.ContainsFunc(n.Spec.Taints, unreachable) {
 		t.Errorf("taints of the renewing node = %+v, %v, want none of %s", n.Spec.Taints, err, v1.TaintNodeUnreachable)
 	}
 	pod, err := c.Client().CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), renewing, metav1.GetOptions{})
