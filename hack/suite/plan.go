@@ -26,7 +26,8 @@ type area struct {
 	folders []string
 	// before are commands that prepare it, after those that belong to it and follow the tests; words are split at spaces.
 	before, after []string
-	// raced builds edgecore and cloudcore with the race detector.
+	// raced builds edgecore and cloudcore with the race detector, whose reports the fixtures look for in their logs. Not for
+	// the suites that measure memory.
 	raced bool
 	// slots is how many packages are tested at the same time; 0 is the number of cores.
 	slots int
@@ -241,6 +242,7 @@ func areas(o options) []area {
 			about:   "a node in a cluster: join, link, cloudcore, kubectl, what goes over the wire, 1,000 random faults, the demo",
 			folders: []string{"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node", "edged/server"},
 			before:  []string{"hack/setup test", "go run ./hack/kube", "make build"},
+			raced:   true,
 			jobs:    withArgs(suites("link", job{race: true, timeout: long}), "./test/link", "-faults=1000", seed),
 		},
 		{

@@ -67,6 +67,9 @@ func TestPlanFitsTheTree(t *testing.T) {
 			t.Errorf("test/vm has the tests %v, want %s", names, name)
 		}
 	}
+	if !slices.ContainsFunc(all, func(a area) bool { return a.raced }) {
+		t.Error("no area builds the programs with the race detector")
+	}
 	for _, a := range all {
 		for _, folder := range a.folders {
 			if _, err := os.Stat(filepath.Join(root, folder)); err != nil {
