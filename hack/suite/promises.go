@@ -5,6 +5,9 @@ package main
 var promises = []promise{
 	// A node on its own.
 	{"pods run as their manifests say", "./test/edge", "TestPodsRunAsTheySay", nil},
+	{"pods have the time to end that their grace period says", "./test/edge", "TestGracefulEnd", nil},
+	{"pods reach each other, and host ports reach them", "./test/edge", "TestHostPortsAndNamespaces", nil},
+	{"pods of a cluster run from the store alone", "./test/edge", "TestStoredPods", nil},
 	{"pods come back after a reboot, with no network and no cloud", "./test/edge", "TestReboot", nil},
 	{"pods run on while the agent is killed, and it adopts them", "./test/edge", "TestKill9Adopts", nil},
 	{"a damaged store is set aside, and pods run on", "./test/edge", "TestDamagedStore", nil},
@@ -14,6 +17,8 @@ var promises = []promise{
 	{"containers get the devices of device plugins", "./test/edge", "TestDevices", nil},
 	{"device plugins in plugins_registry are found", "./test/edge", "TestPluginsRegistry", nil},
 	{"pods have volumes of CSI drivers", "./test/csi", "TestFileSystem", nil},
+	{"volumes of CSI drivers survive an agent that is killed", "./test/edge", "TestCSIOverKills", nil},
+	{"the runtime has the names, logs and containers that crictl expects", "./test", "TestRuntime", nil},
 	{"a container's death is noticed at once", "./test/pleg", "TestDeathIsNoticed", nil},
 	{"dead containers and leftovers that nobody needs go", "./test/gc", "TestClear", nil},
 	{"pods are evicted before a resource runs out", "./test/evict", "TestShortOfEverything", []string{"memory"}},
@@ -27,6 +32,8 @@ var promises = []promise{
 	{"pods behave as docs/pod-support.md says", "./test/conformance", "TestPods/containerd1", []string{"probe", "sidecar", "env", "claim", "configmap", "secret", "pre-stop", "restart", "resources"}},
 	{"edgecore speaks KubeEdge's wire format", "./test/wire", "TestEdge", nil},
 	{"cloudcore speaks KubeEdge's wire format", "./test/wire", "TestCloud", nil},
+	{"a node of KubeEdge gets its certificate from cloudcore", "./test/wire", "TestHTTPSOfKubeEdgesEdge", nil},
+	{"edgecore gets its certificate from a cloudcore of KubeEdge", "./test/wire", "TestHTTPSOfKubeEdgesCloud", nil},
 	{"cloudcore works with the rights of its manifests alone", "./test/cloud", "TestManifests", nil},
 	{"kubectl works with pods on a device", "./test/kubectl", "TestKubectl/containerd1/verbs", []string{"logs", "exec", "cp", "port-forward", "attach"}},
 	{"the kubelet's API answers only who may ask", "./test/kubeletapi", "TestKubeletAPI", nil},
