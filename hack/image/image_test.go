@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -79,6 +80,9 @@ func checkImage(t *testing.T, img v1.Image, program, arch string) {
 	if got, want := config.Architecture+" "+config.Config.User+" "+config.Config.Entrypoint[0], arch+" 65532:65532 /cloudcore"; got != want {
 		t.Errorf("the image is %q, want %q", got, want)
 	}
+	if diff := cmp.Diff([]string{"PATH=/"}, config.Config.Env); diff != "" {
+		t.Errorf("environment of the image (-want +got):\n%s", diff)
+	}
 	files := tar.NewReader(mutate.Extract(img))
 	header, err := files.Next()
 	if err != nil {
@@ -132,21 +136,34 @@ func TestImage(t *testing.T) {
 		}
 		return err
 	})
-	c, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox.PodSandboxId, SandboxConfig: box, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "c"}, Image: &runtimeapi.ImageSpec{Image: tag}, Args: []string{"--version"}, LogPath: "c.log",
-		Linux: &runtimeapi.LinuxContainerConfig{SecurityContext: &runtimeapi.LinuxContainerSecurityContext{ReadonlyRootfs: true}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
-		t.Fatal(err)
-	}
-	wait.Until(t, "the version in the log of the container", func() error {
-		data, err := os.ReadFile(filepath.Join(dir, "logs", "c.log"))
-		if err == nil && !strings.Contains(string(data), "CloudCore ") {
-			err = fmt.Errorf("it says %q", data)
+	// By its entrypoint as in the Deployment, and by its name alone as with kubectl exec.
+	for name, command := range map[string][]string{"entrypoint": nil, "name": {"cloudcore"}} {
+		c, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+			PodSandboxId:  sandbox.PodSandboxId,
+			SandboxConfig: box,
+			Config: &runtimeapi.ContainerConfig{
+				Metadata: &runtimeapi.ContainerMetadata{Name: name},
+				Image:    &runtimeapi.ImageSpec{Image: tag},
+				Command:  command,
+				Args:     []string{"--version"},
+				LogPath:  name + ".log",
+				Linux: &runtimeapi.LinuxContainerConfig{
+					SecurityContext: &runtimeapi.LinuxContainerSecurityContext{ReadonlyRootfs: true},
+				},
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
-	})
+		if _, err := client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+			t.Fatalf("start by %s: %v", name, err)
+		}
+		wait.Until(t, "the version in the log of the container", func() error {
+			data, err := os.ReadFile(filepath.Join(dir, "logs", name+".log"))
+			if err == nil && !strings.Contains(string(data), "CloudCore ") {
+				err = fmt.Errorf("it says %q", data)
+			}
+			return err
+		})
+	}
 }

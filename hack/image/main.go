@@ -93,7 +93,11 @@ func build(binary, arch string) (v1.Image, error) {
 	}
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		OS: "linux", Architecture: arch, RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{Entrypoint: []string{"/cloudcore"}, User: "65532:65532"},
+		Config: v1.Config{
+			Entrypoint: []string{"/cloudcore"},
+			Env:        []string{"PATH=/"}, // for `kubectl exec deploy/cloudcore -- cloudcore gettoken`
+			User:       "65532:65532",
+		},
 	})
 	if err != nil {
 		return nil, err
