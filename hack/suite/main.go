@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -126,14 +127,14 @@ func runArea(ctx context.Context, a area) error {
 			return err
 		}
 	}
-	env, remove, err := programs(ctx, a.raced)
+	dir, env, err := programs(ctx, a.raced)
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer func() { _ = os.RemoveAll(dir) }()
 	r := runJobs(ctx, a.jobs, env, cmp.Or(a.slots, runtime.NumCPU()))
 	if ctx.Err() != nil {
-		return sweep(ctx)
+		return sweep(ctx, dir)
 	}
 	for _, after := range a.after {
 		r.commands = append(r.commands, commandResult{after, command(ctx, after)})
@@ -142,12 +143,37 @@ func runArea(ctx context.Context, a area) error {
 	return r.verdict(a)
 }
 
-// sweep removes the containerds and clusters of tests that were interrupted.
-func sweep(ctx context.Context) error {
+// sweep removes what tests that were interrupted have started: processes of the programs in dir, containerds and clusters.
+func sweep(ctx context.Context, dir string) error {
 	fmt.Println("==> interrupted: removing what the tests have started")
 	ctx, cancel := daemon.Within(context.WithoutCancel(ctx))
 	defer cancel()
-	return errors.Join(errors.New("interrupted"), containerd.Sweep(ctx), kube.Sweep())
+	return errors.Join(errors.New("interrupted"), endPrograms(ctx, dir), containerd.Sweep(ctx), kube.Sweep())
+}
+
+// endPrograms kills the processes whose program lies in a folder.
+func endPrograms(ctx context.Context, dir string) error {
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, link := range links {
+		program, err := os.Readlink(link)
+		if err != nil || filepath.Dir(program) != dir {
+			continue // it has ended, or is another's
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err != nil {
+			return err
+		}
+		id, err := daemon.Identify(pid)
+		if err != nil {
+			continue // it has ended
+		}
+		errs = append(errs, daemon.Known(id).End(ctx, syscall.SIGKILL))
+	}
+	return errors.Join(errs...)
 }
 
 // command runs one preparation, with its output, and says what it runs.
@@ -163,13 +189,12 @@ func command(ctx context.Context, line string) error {
 	return nil
 }
 
-// programs builds edgecore and cloudcore once for all jobs, and returns the environment that hands them to the tests.
-func programs(ctx context.Context, raced bool) (env []string, remove func(), err error) {
-	dir, err := os.MkdirTemp("", "edgecore-suite-")
-	if err != nil {
-		return nil, nil, err
+// programs builds edgecore and cloudcore once for all jobs, and returns their folder, which the caller removes, and the
+// environment that hands them to the tests.
+func programs(ctx context.Context, raced bool) (dir string, env []string, err error) {
+	if dir, err = os.MkdirTemp("", "edgecore-suite-"); err != nil {
+		return "", nil, err
 	}
-	remove = func() { _ = os.RemoveAll(dir) }
 	for _, p := range []struct{ name, tags, env string }{
 		{"edgecore", agent.Tags, agent.BinaryEnv},
 		{"cloudcore", "", cloud.BinaryEnv},
@@ -180,10 +205,9 @@ func programs(ctx context.Context, raced bool) (env []string, remove func(), err
 			line = strings.Replace(line, "go build", "go build -race", 1)
 		}
 		if err := command(ctx, line); err != nil {
-			remove()
-			return nil, nil, err
+			return "", nil, errors.Join(err, os.RemoveAll(dir))
 		}
 		env = append(env, p.env+"="+path)
 	}
-	return env, remove, nil
+	return dir, env, nil
 }
