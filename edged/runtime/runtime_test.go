@@ -319,7 +319,7 @@ func TestSecurityContext(t *testing.T) {
 	}
 	if sc.RunAsUser.Value != 2 || !sc.NoNewPrivs || sc.Capabilities.DropCapabilities[0] != "ALL" || sc.SupplementalGroups[0] != 9 ||
 		sc.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || len(sc.MaskedPaths) == 0 {
-		t.Errorf("security context %+v, want that of the container over that of the pod", sc)
+		t.Errorf("security context = %+v, want the container's fields to override the pod's", sc)
 	}
 	for _, bad := range []string{"", "/etc/x", "../x"} {
 		c.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &bad}

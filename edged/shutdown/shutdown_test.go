@@ -125,7 +125,7 @@ func TestShutdown(t *testing.T) {
 	released(t, l)
 	got := strings.Split(r.all(), "\n")
 	if len(got) != 4 || got[0] != "began true" || got[3] != "end of critical within 10s" {
-		t.Fatalf("the watcher did %q, want \"began true\", the ends of two pods, and last that of the critical one", got)
+		t.Fatalf("the watcher did %q, want [began true, end of a pod, end of a pod, end of critical within 10s]", got)
 	}
 	if middle := got[1] + got[2]; !strings.Contains(middle, "end of web within 20s") || !strings.Contains(middle, "end of db within 1s") {
 		t.Errorf("the watcher did %q, want web to have 20s and db 1s", got)

@@ -54,7 +54,7 @@ func (d *device) running() []string {
 func (d *device) taken() {
 	d.t.Helper()
 	if d.agent != "edgecore" || d.effective() != "edgecore" {
-		d.t.Fatalf("%q runs, and the unit is that of %q; want \"edgecore\", \"edgecore\"", d.agent, d.effective())
+		d.t.Fatalf("agent %q runs with the unit of %q, want edgecore with its own unit", d.agent, d.effective())
 	}
 	record := d.record()
 	web := d.pod("web", "u-web")

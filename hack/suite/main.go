@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -132,7 +131,7 @@ func runArea(ctx context.Context, a area) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	r := runJobs(ctx, a.jobs, env, cmp.Or(a.slots, runtime.NumCPU()))
+	r := runJobs(ctx, a.jobs, env, runtime.NumCPU())
 	if ctx.Err() != nil {
 		return sweep(ctx, dir)
 	}

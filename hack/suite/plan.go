@@ -29,8 +29,6 @@ type area struct {
 	// raced builds edgecore and cloudcore with the race detector, whose reports the fixtures look for in their logs. Not for
 	// the suites that measure memory.
 	raced bool
-	// slots is how many packages are tested at the same time; 0 is the number of cores.
-	slots int
 	jobs  []job
 	// promises must each be shown by a test that passes.
 	promises []promise
@@ -222,7 +220,12 @@ func pattern(tests []string) string {
 func areas(o options) []area {
 	seed := fmt.Sprintf("-seed=%d", o.seed)
 	long := 60 * time.Minute
-	vm := job{packages: []string{"./test/vm"}, timeout: 40 * time.Minute, skip: "^(" + strings.Join(machines, "|") + ")$", args: []string{"-cuts=3", seed}}
+	vm := job{
+		packages: []string{"./test/vm"},
+		timeout:  40 * time.Minute,
+		skip:     "^(" + strings.Join(machines, "|") + ")$",
+		args:     []string{"-cuts=3", seed},
+	}
 	vmSetup := "hack/setup vm"
 	if o.full {
 		vm.timeout, vm.skip, vm.args = 6*time.Hour, "", []string{"-cuts=25", seed, "-raw-images"}
@@ -261,14 +264,14 @@ func areas(o options) []area {
 		},
 		{
 			name:    "kubeedge",
-			about:   "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; the first time builds them for 30 minutes",
+			about:   "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; building them takes 30 minutes once",
 			folders: []string{"pkg/wire", "cloud/cloudhub", "edgehub", "metamanager"},
 			before:  []string{"go run ./hack/kube"},
 			jobs:    suites("kubeedge", job{timeout: 90 * time.Minute}),
 		},
 		{
 			name:    "soak",
-			about:   "2,000 pods come and go on one node, killed and restarted at random: nothing may grow; benchmarks are `make bench`",
+			about:   "2,000 pods come and go on one node, killed and restarted at random: nothing may grow",
 			folders: []string{"edged/gc", "edged/podworker", "edged/pleg"},
 			before:  []string{"make build"},
 			jobs:    suites("soak", job{race: true, timeout: long, args: []string{seed}}),
@@ -283,7 +286,7 @@ var machines = []string{
 	"TestPodsOnCgroup2", "TestCheckpoint", "TestAdopt", "TestARM64",
 }
 
-// parallel is -parallel of the suites whose subtests wait most of the time; that of the others is the number of cores.
+// parallel is the -parallel of suites whose subtests mostly wait. Other suites keep the default, the number of cores.
 var parallel = map[string]int{"./test/conformance": 12}
 
 // arguments are those of the go command for a job.

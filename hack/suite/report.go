@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// worthALine is how long a test takes that is reported although it passed: one sees how far a long run is.
+// worthALine is the time from which a test is reported although it passed, so that a long run shows its progress.
 const worthALine = 5 * time.Second
 
 // line returns what is printed when a test or a package has ended: nothing of a short test that passed.
@@ -43,8 +43,9 @@ func (r *result) count(action string) int {
 	return n
 }
 
-// shown reports whether a promise's test ran and passed, and a subtest for each of the promise's rows: a -run that selects
-// none is no failure of `go test`. It returns the time of the longest, since that of a parent leaves parallel subtests out.
+// shown reports whether a promise's test passed, and at least one subtest for each of the promise's rows: `go test` does not
+// fail when -run selects no subtest. longest is the longest time of the test and its subtests, because a parent's time
+// does not include parallel subtests.
 func (r *result) shown(p promise) (longest time.Duration, ok bool) {
 	passed, missing := false, slices.Clone(p.rows)
 	for _, j := range r.jobs {

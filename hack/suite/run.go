@@ -38,9 +38,11 @@ type outcome struct {
 // collector turns the events of one `go test` into outcomes.
 type collector struct {
 	outcomes []outcome
-	// output is that of tests that have not ended, tails the last that each package printed, whatever test it is of: a
-	// panic, a time-out or a race between two tests has no test of its own. Builds are packages here.
-	output, tails map[string][]byte
+	// output holds what each test that has not ended has printed.
+	output map[string][]byte
+	// tails holds the last lines of each package, from all its tests: a panic, a time-out or a race between two tests
+	// belongs to no single test. A build counts as a package.
+	tails map[string][]byte
 }
 
 // maxOutput bounds what is kept of one test's output, and of the end of a package's, in bytes.
@@ -96,7 +98,6 @@ type result struct {
 type jobResult struct {
 	job      job
 	outcomes []outcome
-	took     time.Duration
 	err      error // of the go command
 }
 
@@ -132,13 +133,12 @@ func runJobs(ctx context.Context, jobs []job, env []string, slots int) *result {
 					<-free
 				}
 			}()
-			began := time.Now()
 			outcomes, err := runJob(ctx, j, env, func(text string) {
 				printing.Lock()
 				defer printing.Unlock()
 				fmt.Print(text)
 			})
-			r.jobs[i] = jobResult{job: j, outcomes: outcomes, took: time.Since(began), err: err}
+			r.jobs[i] = jobResult{job: j, outcomes: outcomes, err: err}
 		})
 	}
 	group.Wait()

@@ -42,7 +42,8 @@ func tests(t *testing.T, pkg string) []string {
 	return names
 }
 
-// TestPlanFitsTheTree checks that every name in the plan is that of something: a renamed test would otherwise go unseen.
+// TestPlanFitsTheTree checks that every test, package and folder in the plan exists. Otherwise a renamed test would stop
+// running unnoticed.
 func TestPlanFitsTheTree(t *testing.T) {
 	all := areas(options{})
 	for pkg, name := range integration {

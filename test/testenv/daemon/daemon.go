@@ -13,17 +13,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/limit"
 )
 
 const pollInterval = 5 * time.Millisecond
 
-// Limit is how long tests and their fixtures wait for anything before they fail, on a machine of ordinary speed. It is far
-// longer than anything takes on a busy one, so reaching it means that something does not happen.
-const Limit = 3 * time.Minute
-
-// Within returns a context that ends after Limit as it is on this machine.
+// Within returns a context that ends after limit.Wait, scaled to this machine.
 func Within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, Scaled(Limit))
+	return context.WithTimeout(ctx, Scaled(limit.Wait))
 }
 
 // Identity names a process for good: pids are reused, a pid with its start time is not.

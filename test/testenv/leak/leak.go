@@ -8,10 +8,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-)
 
-// patience is how long goroutines may take to end.
-const patience = 2 * time.Minute
+	"github.com/edgecore-io/edgecore/test/testenv/limit"
+)
 
 // VerifyTestMain runs a package's tests and ends the process: as a failure also when goroutines are left after them.
 func VerifyTestMain(m goleak.TestingM, options ...goleak.Option) { os.Exit(Run(m, options...)) }
@@ -30,7 +29,7 @@ func Run(m goleak.TestingM, options ...goleak.Option) (code int) {
 }
 
 // Find says which goroutines are there and do not end.
-func Find(options ...goleak.Option) error { return find(patience, options...) }
+func Find(options ...goleak.Option) error { return find(limit.Wait, options...) }
 
 func find(patience time.Duration, options ...goleak.Option) error {
 	for end := time.Now().Add(patience); ; { // each look takes up to half a second

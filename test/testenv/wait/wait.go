@@ -1,6 +1,6 @@
 // Package wait lets tests wait for a condition instead of for time to pass.
 //
-// Every wait has the same limit, [Limit]. It is far longer than anything takes on a busy machine, so it says nothing about
+// Every wait has the same limit, [limit.Wait]. It is far longer than anything takes on a busy machine, so it says nothing about
 // speed: a test that reaches it has found something that does not happen. Speed is measured by `make bench`.
 package wait
 
@@ -11,16 +11,14 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/limit"
 )
-
-// Limit is how long a test waits for a condition before it fails, on a machine of ordinary speed.
-const Limit = daemon.Limit
 
 // interval is the time between two checks of a condition.
 const interval = 10 * time.Millisecond
 
-// Max returns Limit as it is on this machine: longer where [daemon.SlowdownEnv] says that the machine is slow.
-func Max() time.Duration { return daemon.Scaled(Limit) }
+// Max returns the limit on this machine: longer where [daemon.SlowdownEnv] says that the machine is slow.
+func Max() time.Duration { return daemon.Scaled(limit.Wait) }
 
 // Until calls check until it returns nil. It fails the test with the last error when Max has passed, and at once when the
 // error is a [daemon.Fatal] one. what names the condition, for the failure's message.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/limit"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -52,10 +53,10 @@ func TestWaits(t *testing.T) {
 		after time.Duration
 	}{
 		"until":       {func(t testing.TB) { Until(t, "tea", errorsUntil(time.Now().Add(time.Minute))) }, "", time.Minute},
-		"until never": {func(t testing.TB) { Until(t, "tea", errorsUntil(time.Now().Add(time.Hour))) }, "waiting for tea: context deadline exceeded: no tea", Limit},
+		"until never": {func(t testing.TB) { Until(t, "tea", errorsUntil(time.Now().Add(time.Hour))) }, "waiting for tea: context deadline exceeded: no tea", limit.Wait},
 		"until fatal": {func(t testing.TB) { Until(t, "tea", func() error { return daemon.Fatal(errors.New("no pot")) }) }, "waiting for tea: no pot", 0},
 		"true":        {func(t testing.TB) { True(t, "tea", func() bool { return true }) }, "", 0},
-		"true never":  {func(t testing.TB) { True(t, "tea", func() bool { return false }) }, "it has not happened", Limit},
+		"true never":  {func(t testing.TB) { True(t, "tea", func() bool { return false }) }, "it has not happened", limit.Wait},
 		"receive": {func(t testing.TB) {
 			values := make(chan int, 1)
 			values <- 7
@@ -63,10 +64,10 @@ func TestWaits(t *testing.T) {
 				t.Fatalf("received %d, want 7", got)
 			}
 		}, "", 0},
-		"receive never":  {func(t testing.TB) { Receive(t, "a number", make(chan int)) }, "waiting for a number: nothing came", Limit},
+		"receive never":  {func(t testing.TB) { Receive(t, "a number", make(chan int)) }, "waiting for a number: nothing came", limit.Wait},
 		"receive closed": {func(t testing.TB) { Receive(t, "a number", closed()) }, "the channel is closed", 0},
 		"closed":         {func(t testing.TB) { Closed(t, "the end", closed()) }, "", 0},
-		"closed never":   {func(t testing.TB) { Closed(t, "the end", make(chan int)) }, "it has not ended", Limit},
+		"closed never":   {func(t testing.TB) { Closed(t, "the end", make(chan int)) }, "it has not ended", limit.Wait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -237,7 +237,7 @@ func TestManyProblems(t *testing.T) {
 	}
 }
 
-// BenchmarkManyProblems parses a file of almost the largest size, of which every line is wrong.
+// BenchmarkManyProblems parses a file of almost the maximum size in which every line is wrong.
 func BenchmarkManyProblems(b *testing.B) {
 	text := manyProblems(20000)
 	for b.Loop() {
