@@ -20,6 +20,9 @@ type Held struct {
 	UID string `json:"u"`
 	// Version is what Version says of it.
 	Version string `json:"v"`
+	// Status is, of a pod, the StatusHash of what the node reported last, or StatusPending while a newer status waits to be
+	// sent. It is empty while the node has reported none, and from edgecore before this field existed.
+	Status string `json:"s,omitempty"`
 }
 
 // Inventory is everything that an edge holds.
@@ -30,6 +33,9 @@ type Inventory struct {
 // Synced is the content of the cloud's answer: every difference was sent, and acknowledged.
 type Synced struct {
 	Synced bool `json:"synced"`
+	// Report names the pods, as in Held.Key, whose status at the API server is not the one that the node reported last: it
+	// was lost, or somebody else has written it. The node reports them again.
+	Report []string `json:"report,omitempty"`
 }
 
 // NewInventory makes the message with which the edge tells what it holds.

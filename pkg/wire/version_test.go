@@ -132,7 +132,7 @@ func FuzzVersion(f *testing.F) {
 }
 
 func TestInventory(t *testing.T) {
-	m, err := NewInventory([]Held{{"default/pod/a", "u", "v"}})
+	m, err := NewInventory([]Held{{Key: "default/pod/a", UID: "u", Version: "v"}})
 	if err != nil || string(m.Content) != `{"objects":[{"k":"default/pod/a","u":"u","v":"v"}]}` || !IsInventory(m) {
 		t.Errorf("%+v, %v", m, err)
 	}
