@@ -91,7 +91,8 @@ func TestRecorded(t *testing.T) {
 		case line.Dir == "edge->cloud":
 			what, why := classify(m, wire.Features{})
 			if what == dropped && m.Route.Source != "twin" {
-				t.Errorf("%s %s is dropped: %s", m.Route.Operation, m.Route.Resource, why)
+				t.Errorf("%s %s is dropped: %s; want only messages of twin dropped, this one is of %s",
+					m.Route.Operation, m.Route.Resource, why, m.Route.Source)
 			}
 			arrivals[what]++
 		case !m.IsResponse():
@@ -130,7 +131,7 @@ func samePush(t *testing.T, m *model.Message) {
 	}
 	got.Header.Timestamp = m.Header.Timestamp
 	if diff := cmp.Diff(m, got); diff != "" {
-		t.Errorf("%s mismatch (-recorded +ours):\n%s", m.Route.Resource, diff)
+		t.Errorf("%s mismatch (-want +got):\n%s", m.Route.Resource, diff)
 	}
 }
 
@@ -173,7 +174,7 @@ func FuzzClassify(f *testing.F) {
 			}
 		}
 		if (what == ack || what == nack) && parent == "" {
-			t.Error("an answer to nothing")
+			t.Errorf("classify = %v without a parent, want no answer", what)
 		}
 	})
 }

@@ -48,8 +48,14 @@ func (s *session) startWithout() {
 	s.start(nil, nil)
 }
 
+// inventoryReply is the answer to an inventory while it waits for the differences to be acknowledged.
+type inventoryReply struct {
+	inventory *model.Message // without its content, which would stay in memory
+	report    []string       // pods whose status is to be reported again
+}
+
 // start begins to send: the peer holds this. told is the inventory that said so.
-func (s *session) start(held map[resource.Key]queue.State, told *model.Message) {
+func (s *session) start(held map[resource.Key]queue.State, told *inventoryReply) {
 	desired := s.hub.opts.Downstream.Desired(s.node)
 	if held == nil {
 		held = map[resource.Key]queue.State{}
@@ -92,6 +98,7 @@ func (s *session) inventoried(m *model.Message) {
 		return
 	}
 	held := make(map[resource.Key]queue.State, len(content.Objects))
+	var pods []wire.Held
 	for _, o := range content.Objects {
 		key, err := resource.Parse(o.Key)
 		if err == nil && !s.hub.kinds.pushed(key.Type) {
@@ -102,9 +109,15 @@ func (s *session) inventoried(m *model.Message) {
 			continue
 		}
 		held[key] = queue.State{UID: types.UID(o.UID), Version: o.Version}
+		if key.Type == resource.TypePod {
+			pods = append(pods, o)
+		}
 	}
-	answer := &model.Message{Header: m.Header, Route: m.Route} // without the content, which would stay in memory
-	s.start(held, answer)
+	told := &inventoryReply{inventory: &model.Message{Header: m.Header, Route: m.Route}}
+	if checker, ok := s.hub.opts.Upstream.(StatusChecker); ok {
+		told.report = checker.Inventoried(s.ctx, s.node, pods)
+	}
+	s.start(held, told)
 }
 
 // syncedNow answers the inventory when the peer has what it lacked. s.mu is held.
@@ -112,11 +125,11 @@ func (s *session) syncedNow() {
 	if s.told == nil || !s.queue.Synced() || s.ended {
 		return
 	}
-	content, err := json.Marshal(wire.Synced{Synced: true})
-	if err != nil { // a bool always encodes
+	content, err := json.Marshal(wire.Synced{Synced: true, Report: s.told.report})
+	if err != nil { // a bool and strings always encode
 		panic(err)
 	}
-	s.answers = append(s.answers, answer{m: s.told.Respond(content)})
+	s.answers = append(s.answers, answer{m: s.told.inventory.Respond(content)})
 	s.told = nil
 	s.kick()
 }

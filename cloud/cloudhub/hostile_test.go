@@ -59,7 +59,7 @@ func TestHostileFrames(t *testing.T) {
 	} {
 		ws := c.raw(t, "bad")
 		if err := ws.WriteMessage(websocket.TextMessage, []byte(frame.data)); err != nil && name != "too large" {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: WriteMessage = %v, want no error", name, err)
 		}
 		ended := make(chan error, 1)
 		go func() {
@@ -83,8 +83,8 @@ func TestHostileFrames(t *testing.T) {
 	if _, err := ours.Read(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the session ended with %v, want %q", err, want)
 	}
-	if good.ask(model.OpQuery, "default/pod/x", "null") == nil || c.hub.session("good") == nil {
-		t.Error("another session ended")
+	if answer := good.ask(model.OpQuery, "default/pod/x", "null"); answer == nil || c.hub.session("good") == nil {
+		t.Errorf("another session: answer %v, session %v; want both", answer, c.hub.session("good"))
 	}
 }
 
@@ -113,7 +113,7 @@ func TestNonsenseWithinRules(t *testing.T) {
 			}
 		}
 		if reply := e.ask(model.OpQuery, "default/pod/web", "null"); reply == nil {
-			t.Error("no answer")
+			t.Error("answer to a query = nil, want one")
 		}
 		if got := e.lines(); len(got) != 0 {
 			t.Errorf("sent %v, want nothing", got)
@@ -156,10 +156,10 @@ func TestFlood(t *testing.T) {
 			_ = json.Unmarshal(m.Content, &n)
 			mu.Lock()
 			if busy[lane] {
-				t.Errorf("two requests about %s at the same time", lane)
+				t.Errorf("%s: request %d while another is handled, want one at a time", lane, n)
 			}
 			if n <= last[lane] {
-				t.Errorf("%s: %d after %d", lane, n, last[lane])
+				t.Errorf("%s: request %d after %d, want them in order", lane, n, last[lane])
 			}
 			busy[lane], last[lane] = true, n
 			beside++
@@ -190,7 +190,7 @@ func TestFlood(t *testing.T) {
 			t.Errorf("%d requests are unanswered, want at most %d", n, lanePending)
 		}
 		if calm.ask(model.OpQuery, "default/pod/x", "null") == nil {
-			t.Error("another node was held up")
+			t.Error("answer to the query of another node = nil, want one")
 		}
 		atMost := func() int { mu.Lock(); defer mu.Unlock(); return most }
 		wait.True(t, "requests beside each other", func() bool { return atMost() >= laneParallel })
@@ -306,7 +306,7 @@ func TestTooManyMessages(t *testing.T) {
 		calmed := time.Since(began)
 		synctest.Wait()
 		if s := c.hub.session("loud"); s == nil || !s.stalled.Load() {
-			t.Error("the session of the loud node is gone, or not slowed down")
+			t.Errorf("session of the loud node = %v, want one that is stalled", s)
 		}
 		loud.ask(model.OpQuery, "default/pod/x", "null")
 		if took := time.Since(began); took < seconds*time.Second || took > (seconds+1)*time.Second {

@@ -70,10 +70,11 @@ func TestMetrics(t *testing.T) {
 		e.bye()
 		wait.True(t, "the session to end", func() bool { return gather(t, registry)["connected_nodes"] == 0 })
 		if after := gather(t, registry); after["bytes_total in"] < got["bytes_total in"] || after["messages_total out"] != 3 {
-			t.Errorf("the counters went back from %v to %v", got, after)
+			t.Errorf("after the session: %v bytes in, %v messages out; want at least %v and 3", after["bytes_total in"],
+				after["messages_total out"], got["bytes_total in"])
 		}
 		if _, err := New(Options{Downstream: c.cluster, Upstream: c.api, Registry: registry}); err == nil {
-			t.Error("two hubs share the metrics of one registry")
+			t.Error("New with the registry of another hub = nil, want an error")
 		}
 	})
 }
@@ -99,7 +100,8 @@ func TestCountersOfReplaced(t *testing.T) {
 		newEdge(t, "n1").dialOurs(c)
 		wait.True(t, "the newer session", func() bool { return c.hub.session("n1") != first })
 		if after := gather(t, registry); after["bytes_total in"] < before["bytes_total in"] || after["messages_total in"] < before["messages_total in"] {
-			t.Errorf("the counters went back from %v to %v", before, after)
+			t.Errorf("with a newer session: %v bytes and %v messages in, want at least %v and %v", after["bytes_total in"],
+				after["messages_total in"], before["bytes_total in"], before["messages_total in"])
 		}
 		close(done)
 	})
@@ -112,7 +114,7 @@ func TestHealth(t *testing.T) {
 		wait.True(t, "the server", func() bool { return c.hub.Health() == nil })
 		c.stop()
 		if err := c.hub.Health(); err == nil {
-			t.Error("healthy without a server")
+			t.Error("Health of a stopped server = nil, want an error")
 		}
 		idle, err := New(Options{Downstream: c.cluster, Upstream: c.api})
 		if err != nil {
@@ -122,7 +124,7 @@ func TestHealth(t *testing.T) {
 			t.Errorf("the health of an idle hub is %v, want it to name the missing address", err)
 		}
 		if _, err := New(Options{}); err == nil {
-			t.Error("a hub that can ask nobody")
+			t.Error("New without options = nil, want an error")
 		}
 	})
 }

@@ -44,7 +44,7 @@ func TestQUIC(t *testing.T) {
 		t.Errorf("with another node's certificate: %v, want a refusal that names n1", err)
 	}
 	if s := c.hub.session("n1"); s == nil || s.protocol() != "edgecore/quic" {
-		t.Error("the session of n1 is gone, or its protocol is not edgecore/quic")
+		t.Errorf("session of n1 = %v, want one with protocol edgecore/quic", s)
 	}
 	// The same node by WebSocket takes over, whatever the protocol.
 	again := newEdge(t, "n1")

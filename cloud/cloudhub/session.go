@@ -63,7 +63,7 @@ type session struct {
 	waited  bool // too long for the inventory
 	pumping bool
 	ended   bool
-	told    *model.Message // the inventory that is to be answered
+	told    *inventoryReply // the inventory that is to be answered
 	answers []answer
 	volumes map[string]chan<- *model.Message
 	wake    *time.Timer

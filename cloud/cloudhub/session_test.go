@@ -111,8 +111,8 @@ func TestEndBeforeBeginning(t *testing.T) {
 		first := c.hub.session("n1")
 		e.bye()
 		<-telling
-		if c.hub.session("n1") != first {
-			t.Error("a newer session would not wait for this one")
+		if got := c.hub.session("n1"); got != first {
+			t.Errorf("session while the first one leaves = %v, want %v: a newer session must wait for it", got, first)
 		}
 		newEdge(t, "n1").dialOurs(c)
 		wait.True(t, "the second session", func() bool { s := c.hub.session("n1"); return s != nil && s != first })
@@ -177,9 +177,9 @@ func TestSilence(t *testing.T) {
 			case <-upstream.gone:
 				ended = true
 			case <-asking.gone:
-				t.Fatal("the edge that sends messages was disconnected")
+				t.Fatalf("the edge that sends messages was disconnected: %v; want it to stay connected", asking.waitEnd())
 			case <-pinging.gone:
-				t.Fatal("the edge that pings was disconnected")
+				t.Fatalf("the edge that pings was disconnected: %v; want it to stay connected", pinging.waitEnd())
 			}
 		}
 		if took := time.Since(began); took < 10*time.Second || took > 11*time.Second {
@@ -270,7 +270,7 @@ func TestSweep(t *testing.T) {
 	at(90)
 	s.stalled.Store(false)
 	if s.ended {
-		t.Error("ended while its reader waited")
+		t.Error("ended = true while its reader waited, want false")
 	}
 	at(57)
 	if got, want := <-conn.closed, "no sign of life came for 30s"; got != want {
@@ -293,7 +293,7 @@ func TestNoInventory(t *testing.T) {
 		s := c.hub.session("n1")
 		s.sweepStart(s.began.Add(inventoryWait - time.Second))
 		if s.waited {
-			t.Errorf("gave up waiting for the inventory before %v", inventoryWait)
+			t.Errorf("stopped waiting for the inventory before %v, want it to wait that long", inventoryWait)
 		}
 		s.sweepStart(s.began.Add(inventoryWait + time.Second))
 		m, err := conn.Read()
@@ -335,7 +335,7 @@ func TestUnknownNow(t *testing.T) {
 		e := newEdge(t, "n1").dialOurs(c)
 		wait.True(t, "the other pod", func() bool { return e.holds()["default/pod/b"] != "" })
 		if e.isSynced() {
-			t.Error("synced without one pod")
+			t.Error("synced = true without one pod, want false")
 		}
 		c.cluster.fail("default/pod/a", nil)
 		settled(t, c, e)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // Upstream is told of nodes that come and go, and carries out what they ask for.
@@ -20,4 +21,12 @@ type Upstream interface {
 	// Handle carries out a request, whose resource is in the form that edges use, and makes the answer; nil is no
 	// answer. There is one call at a time for a node and object, many beside each other.
 	Handle(ctx context.Context, node string, m *model.Message) *model.Message
+}
+
+// StatusChecker is implemented by an Upstream that compares the statuses that a node reported with the API's.
+type StatusChecker interface {
+	// Inventoried is called for each inventory of an edge of ours, before it is answered, with its entries of pods. It
+	// returns the keys, as in wire.Held, of the pods whose status the node is to report again. It answers from memory and
+	// does not block: until it returns, nothing else of the node is read.
+	Inventoried(ctx context.Context, node string, pods []wire.Held) (report []string)
 }

@@ -123,12 +123,12 @@ func TestUpstreamEdge(t *testing.T) {
 		for _, raw := range e.raw {
 			for _, never := range []string{"parent_msg_id", `"sync"`, `"destination"`, `"type"`} {
 				if strings.Contains(raw, never) {
-					t.Errorf("a push has %s: %s", never, raw)
+					t.Errorf("a push has %s, want it without: %s", never, raw)
 				}
 			}
 			for _, always := range []string{`"source":"edgecontroller"`, `"group":"resource"`, `"resourceversion":"`, `"timestamp":`} {
 				if !strings.Contains(raw, always) {
-					t.Errorf("a push has no %s: %s", always, raw)
+					t.Errorf("a push has no %s, want it: %s", always, raw)
 				}
 			}
 		}
@@ -156,7 +156,7 @@ func TestUpstreamEdge(t *testing.T) {
 		wait.True(t, "the records to go", func() bool { return len(records.Nodes()) == 0 })
 		for _, line := range e.lines() {
 			if line == "delete null/node/n1" {
-				t.Error("the deletion of a node was told")
+				t.Errorf("the node was sent %q, want no message about its own deletion", line)
 			}
 		}
 	})
@@ -241,7 +241,7 @@ func versionOfUpstream(t *testing.T, namespace string) {
 	synctest.Wait()
 	select {
 	case <-e.gone:
-		t.Errorf("disconnected in spite of its keepalives: %v", e.waitEnd())
+		t.Errorf("disconnected with %v, want its keepalives to keep it connected", e.waitEnd())
 	default:
 	}
 }

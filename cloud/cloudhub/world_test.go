@@ -143,6 +143,8 @@ type api struct {
 	handle    func(ctx context.Context, node string, m *model.Message) *model.Message
 	join      func() // before a beginning is noted; may be nil
 	leave     func() // before an end is noted; may be nil
+	// inventoried is asked which pods are to be reported again; may be nil.
+	inventoried func(node string, pods []wire.Held) (report []string)
 }
 
 func (a *api) note(format string, args ...any) {
@@ -174,6 +176,12 @@ func (a *api) Heartbeat(context.Context, string) error {
 	defer a.mu.Unlock()
 	a.beats++
 	return a.beatFails
+}
+func (a *api) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
+	if a.inventoried == nil {
+		return nil
+	}
+	return a.inventoried(node, pods)
 }
 func (a *api) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	a.mu.Lock()
@@ -298,7 +306,7 @@ func (c *cloud) start(change func(*Options)) {
 	wg.Go(func() { _ = hub.Run(ctx) })
 	wg.Go(func() {
 		if err := hub.ServeWebSocket(ctx, l, config); ctx.Err() == nil {
-			c.t.Errorf("the server ended: %v", err)
+			c.t.Errorf("ServeWebSocket = %v, want it to serve until its context ends", err)
 		}
 	})
 	c.stop = sync.OnceFunc(func() {
@@ -396,7 +404,7 @@ func (e *edge) dialUpstream(c *cloud) *edge {
 			}
 			var m model.Message
 			if err := json.Unmarshal(data, &m); err != nil || kind != websocket.TextMessage {
-				e.t.Errorf("the cloud sent %q", data)
+				e.t.Errorf("the cloud sent %q of type %d, %v; want a text message in JSON", data, kind, err)
 				return
 			}
 			e.receive(&m, string(data))
@@ -498,10 +506,11 @@ func (e *edge) receive(m *model.Message, raw string) {
 		Spec             struct{ Is string }
 	}
 	if err := json.Unmarshal(m.Content, &o); err != nil {
-		e.t.Errorf("%s: %v in %s", m.Route.Resource, err, m.Content)
+		e.t.Errorf("%s: %v, want JSON: %s", m.Route.Resource, err, m.Content)
 	}
 	if o.APIVersion == "" || o.Kind == "" {
-		e.t.Errorf("%s %s has no apiVersion and kind: %s", m.Route.Operation, m.Route.Resource, m.Content)
+		e.t.Errorf("%s %s: apiVersion %q, kind %q; want both: %s", m.Route.Operation, m.Route.Resource, o.APIVersion, o.Kind,
+			m.Content)
 	}
 	switch m.Route.Operation {
 	case model.OpInsert, model.OpUpdate:

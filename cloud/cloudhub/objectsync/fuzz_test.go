@@ -23,10 +23,10 @@ func FuzzTrim(f *testing.F) {
 		}
 		r := got.(*record)
 		if node := r.node(); node != "" && !strings.HasPrefix(r.name, node+".") {
-			t.Errorf("%q is of node %q", r.name, node)
+			t.Errorf("node of %q = %q, want the prefix of the name or none", r.name, node)
 		}
 		if r.key().Namespace == "" {
-			t.Errorf("the key of %+v has no namespace", r)
+			t.Errorf("namespace of the key of %+v = %q, want one", r, "")
 		}
 		needs(r, &intent{rv: "1"})
 	})

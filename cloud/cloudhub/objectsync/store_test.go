@@ -352,6 +352,6 @@ func TestSmallRecords(t *testing.T) {
 		t.Errorf("trimmed again: %v, %v, want %v", again, err, got)
 	}
 	if _, err := trim("nonsense"); err == nil {
-		t.Error("anything is a sync object")
+		t.Error("trim of a string = nil, want an error")
 	}
 }

@@ -110,11 +110,11 @@ func (w *world) send() {
 		}
 		m := sent{act.ID, act.Op, key, act.State}
 		if other, ok := w.ids[act.ID]; ok && other.state != m.state {
-			w.t.Fatalf("id %s was used for %+v and %+v", act.ID, other, m)
+			w.t.Fatalf("id %s was used for %+v and %+v, want one state for each id", act.ID, other, m)
 		}
 		w.ids[act.ID] = m
 		if at, ok := w.waits[key]; ok && w.now.Sub(at) < 5*time.Second {
-			w.t.Fatalf("%+v was sent while another waits for its ack since %v", m, w.now.Sub(at))
+			w.t.Fatalf("%+v was sent %v after one that waits for its ack, want 5 s or more", m, w.now.Sub(at))
 		}
 		w.waits[key] = w.now
 		if _, ok := w.records[key]; !ok && act.Op != Delete {
@@ -219,7 +219,7 @@ func (w *world) settle() {
 			w.now = at
 		}
 	}
-	w.t.Fatal("it does not come to rest")
+	w.t.Fatalf("still work to do at %v, want the queue to come to rest", w.now)
 }
 
 // TestRandomRuns: after any sequence of changes, losses, doubles, refusals and reconnects the peer has what it is
@@ -249,10 +249,10 @@ func TestRandomRuns(t *testing.T) {
 			recorded[k] = string(s.UID) + w.desired[k].Version
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("seed %d: the peer's objects mismatch (-desired +peer):\n%s", seed, diff)
+			t.Fatalf("seed %d: the peer's objects mismatch (-want +got):\n%s", seed, diff)
 		}
 		if diff := cmp.Diff(want, recorded); diff != "" && !w.inventory {
-			t.Fatalf("seed %d: the records mismatch (-desired +records):\n%s", seed, diff)
+			t.Fatalf("seed %d: the records mismatch (-want +got):\n%s", seed, diff)
 		}
 		n := w.n
 		for k := range w.desired {
@@ -260,13 +260,13 @@ func TestRandomRuns(t *testing.T) {
 		}
 		w.send()
 		if w.n != n || !w.q.Synced() {
-			t.Fatalf("seed %d: sent again at rest, or never synced", seed)
+			t.Fatalf("seed %d: at rest: %d sent, synced %v; want %d, true", seed, w.n, w.q.Synced(), n)
 		}
 		if w.inventory {
 			w.connect()
 			w.send()
 			if w.n != n {
-				t.Fatalf("seed %d: sent again after a reconnect with nothing changed", seed)
+				t.Fatalf("seed %d: after a reconnect with nothing changed: %d sent, want %d as before", seed, w.n, n)
 			}
 		}
 	}

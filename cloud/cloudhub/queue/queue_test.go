@@ -125,7 +125,7 @@ func (s *script) line(text string) {
 		waiting, unacked := s.q.Len()
 		s.log = append(s.log, fmt.Sprintf("len %d %d synced %v", waiting, unacked, s.q.Synced()))
 	default:
-		s.t.Fatalf("what is %q", text)
+		s.t.Fatalf("step %q, want a verb that the script knows", text)
 	}
 }
 
