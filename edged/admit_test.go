@@ -12,24 +12,24 @@ func TestWantedStops(t *testing.T) {
 	w := newWanted()
 	w.setStatic([]*v1.Pod{testPod("a", "1"), testPod("b", "2")})
 	why := &status.Stopped{Reason: "Preempting"}
-	if !w.stop("1", why) || w.stop("1", &status.Stopped{Reason: "Other"}) {
-		t.Error("a pod is stopped once")
+	if first, second := w.stop("1", why), w.stop("1", &status.Stopped{Reason: "Other"}); !first || second {
+		t.Errorf("stop(1) twice = %t, %t, want true, false", first, second)
 	}
 	if got, _ := w.get("1"); got.stopped != why {
 		t.Errorf("stopped for %+v, want %+v", got.stopped, why)
 	}
 	w.leave("2")
-	if w.stop("2", why) || w.stop("3", why) {
-		t.Error("a pod is stopped that nobody wants")
+	if two, three := w.stop("2", why), w.stop("3", why); two || three {
+		t.Errorf("stop of pods that are not desired: stop(2), stop(3) = %t, %t, want false, false", two, three)
 	}
 	w.prepare("1", true)
 	w.prepare("3", true)
 	if got, _ := w.get("1"); !got.preparing {
-		t.Error("not being made ready")
+		t.Errorf("get(1) = %+v after prepare(1, true), want preparing", got)
 	}
 	w.prepare("1", false)
 	if got, _ := w.get("1"); got.preparing {
-		t.Error("still being made ready")
+		t.Errorf("get(1) = %+v after prepare(1, false), want it not preparing", got)
 	}
 	w.judge("1", nil)
 	w.prepare("1", true)
@@ -44,18 +44,18 @@ func TestEnds(t *testing.T) {
 	e.tell("1") // nobody waits
 	first, second, other := e.wait("1"), e.wait("1"), e.wait("2")
 	e.tell("1")
-	for _, done := range []<-chan struct{}{first, second} {
+	for i, done := range []<-chan struct{}{first, second} {
 		select {
 		case <-done:
 		default:
-			t.Error("not told")
+			t.Errorf("wait(1), waiter %d = open after tell(1), want closed", i)
 		}
 	}
 	select {
 	case <-other:
-		t.Error("told of another's end")
+		t.Error("wait(2) = closed after tell(1), want open")
 	case <-e.wait("1"):
-		t.Error("told of the end of before")
+		t.Error("wait(1), called after tell(1), = closed, want open")
 	default:
 	}
 }

@@ -29,7 +29,7 @@ func TestHandlerByName(t *testing.T) {
 
 func TestNodeHandlers(t *testing.T) {
 	if handlers, features := nodeHandlers(runtime.Features{}); handlers != nil || features != nil {
-		t.Error("of a runtime that has said nothing")
+		t.Errorf("nodeHandlers(no features) = %v, %v, want nil, nil", handlers, features)
 	}
 	handlers, features := nodeHandlers(runtime.Features{Name: "containerd", SupplementalGroupsPolicy: true,
 		Handlers: map[string]runtime.Handler{"runc": {UserNamespaces: true}, "": {RecursiveReadOnlyMounts: true}}})

@@ -59,7 +59,7 @@ func deadlineOverRestarts(t *testing.T) {
 	pod := testPod("p", "1")
 	now := time.Now()
 	if at := new(deadlines).of(pod, now, dir); !at.IsZero() {
-		t.Errorf("a pod without a deadline ends at %v", at)
+		t.Errorf("of(a pod without a deadline) = %v, want the zero time", at)
 	}
 	pod.Spec.ActiveDeadlineSeconds = ptr.To[int64](100)
 	var first deadlines
@@ -91,7 +91,7 @@ func deadlineOverRestarts(t *testing.T) {
 	}
 	first.forget("1")
 	if len(first.began) != 0 {
-		t.Errorf("remembered after forget: %v", first.began)
+		t.Errorf("began after forget(1) = %v, want none", first.began)
 	}
 }
 
@@ -100,7 +100,7 @@ func FuzzBegan(f *testing.F) {
 	f.Add("")
 	f.Fuzz(func(t *testing.T, text string) {
 		if c, err := parseBegan(text); err == nil && c.boot == "" {
-			t.Errorf("%q gives %+v", text, c)
+			t.Errorf("parseBegan(%q) = %+v, want a boot ID or an error", text, c)
 		}
 	})
 }

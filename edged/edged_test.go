@@ -42,16 +42,16 @@ func TestWanted(t *testing.T) {
 		t.Errorf("setStatic(a) = added %q, removed %q; want b removed", podNames(added), podNames(removed))
 	}
 	if added, _ := w.setStatic([]*v1.Pod{a, b}); podNames(added) != "b" {
-		t.Error("a pod that was leaving and is wanted again is not told")
+		t.Errorf("setStatic(a, b) while b leaves = added %q, want \"b\"", podNames(added))
 	}
 	if w.put(testPod("stolen", "1"), false) {
-		t.Error("a stored pod took the UID of a static one")
+		t.Error("put(a stored pod with the UID of a static one) = true, want false")
 	}
-	if !w.put(testPod("c", "3"), true) || !w.put(testPod("c", "3"), false) {
-		t.Error("a stored pod was not taken")
+	if restored, again := w.put(testPod("c", "3"), true), w.put(testPod("c", "3"), false); !restored || !again {
+		t.Errorf("put(c) twice = %t, %t, want true, true", restored, again)
 	}
 	if got := w.all(); got[0].pod.Name != "c" || !got[0].restored {
-		t.Errorf("restored pods do not come first: %s", got[0].pod.Name)
+		t.Errorf("all()[0] = %s, restored %t, want c, restored true", got[0].pod.Name, got[0].restored)
 	}
 	w.judge("3", &observed.Reason{Reason: "OutOfcpu"})
 	if got, ok := w.get("3"); !ok || got.admitted || got.rejected.Reason != "OutOfcpu" {
@@ -59,14 +59,14 @@ func TestWanted(t *testing.T) {
 	}
 	w.forget("3")
 	if _, ok := w.get("3"); !ok {
-		t.Error("a wanted pod was forgotten")
+		t.Errorf("get(3) after forget(3) of a desired pod = %t, want true", ok)
 	}
-	if w.leave("3") == nil || w.leave("3") != nil {
-		t.Error("a pod leaves once")
+	if first, second := w.leave("3"), w.leave("3"); first == nil || second != nil {
+		t.Errorf("leave(3) twice = %v, %v, want a pod, nil", first, second)
 	}
 	w.forget("3")
 	if _, ok := w.get("3"); ok {
-		t.Error("a pod that has left is remembered")
+		t.Errorf("get(3) after leave(3) and forget(3) = %t, want false", ok)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestReporter(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if health == nil {
-			t.Error("the failure was not told")
+			t.Error("health while the store fails = nil, want an error")
 		}
 		m.set(nil)
 		time.Sleep(time.Minute)
@@ -214,7 +214,7 @@ func TestReporterDrops(t *testing.T) {
 		t.Errorf("dropped when %d statuses were stored, want the one under way", n)
 	}
 	if r.sendAll(t.Context()); s.count() != 1 {
-		t.Error("a status of a pod that was dropped was stored")
+		t.Errorf("%d statuses were stored after their pod was dropped, want 1", s.count())
 	}
 }
 

@@ -95,7 +95,7 @@ func TestEventsOfOneObject(t *testing.T) {
 		}
 	}
 	if len(l.told) != 3 {
-		t.Errorf("%d events are told, and 3 are allowed", len(l.told))
+		t.Errorf("%d events were reported, want 3", len(l.told))
 	}
 }
 
@@ -132,6 +132,6 @@ func TestEventsWait(t *testing.T) {
 	off := newEventReporter(nil, EventOptions{})
 	off.take(eventOf("u", "e", 1), nil)
 	if len(off.waiting) != 0 {
-		t.Error("events are off, and one waits")
+		t.Errorf("%d events wait while events are off, want 0", len(off.waiting))
 	}
 }

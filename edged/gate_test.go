@@ -6,7 +6,7 @@ func TestGate(t *testing.T) {
 	var g gate
 	g.set(false)
 	if g.isShut() {
-		t.Error("it is shut from the beginning")
+		t.Error("isShut() of a new gate after set(false) = true, want false")
 	}
 	ctx, cancel := g.within(t.Context())
 	defer cancel()
@@ -17,12 +17,12 @@ func TestGate(t *testing.T) {
 	<-late.Done()
 	g.set(true)
 	if !g.isShut() || t.Context().Err() != nil {
-		t.Error("it is not shut, or more than what passes it has ended")
+		t.Errorf("isShut() = %t, error of the parent context %v, want true, nil", g.isShut(), t.Context().Err())
 	}
 	g.set(false)
 	again, done := g.within(t.Context())
 	defer done()
 	if g.isShut() || again.Err() != nil {
-		t.Error("it does not open again")
+		t.Errorf("after set(false): isShut() = %t, context error %v, want false, nil", g.isShut(), again.Err())
 	}
 }

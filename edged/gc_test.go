@@ -42,7 +42,7 @@ func TestWantedImages(t *testing.T) {
 	e.storeRead.Store(true)
 	e.storeComplete()
 	if names, ok := e.wantedImages(); ok {
-		t.Errorf("%v: the store was damaged, and pods may be missing", names)
+		t.Errorf("wantedImages() with a damaged store = %v, %t, want false: pods may be missing", names, ok)
 	}
 	e.damaged.Store(false)
 	e.storeComplete()
@@ -58,7 +58,7 @@ func TestWantedImages(t *testing.T) {
 	}
 	e.staticLoaded.Store(false)
 	if _, ok := e.wantedImages(); ok {
-		t.Error("the manifests were not read yet")
+		t.Errorf("wantedImages() before the manifests were read = %t, want false", ok)
 	}
 }
 

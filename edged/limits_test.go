@@ -31,7 +31,7 @@ func TestDiskLimitsWake(t *testing.T) {
 		l = newDiskLimits()
 		l.watched.Store(true)
 		if l.saw(tc.pod); len(l.begun) != 0 {
-			t.Errorf("%s: woken while pods are watched already", name)
+			t.Errorf("%s: woken %d times while pods are watched already, want 0", name, len(l.begun))
 		}
 	}
 }

@@ -188,7 +188,7 @@ func TestTLSOptions(t *testing.T) {
 	} {
 		got, err := TLS(c.o, nil)
 		if c.want == "" && (err != nil || got.MinVersion < tls.VersionTLS12 || len(got.CipherSuites) != len(c.o.CipherSuites)) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%+v: %v", c.o, err)
+			t.Errorf("TLS(%+v) = %+v, %v, want TLS 1.2 or later, these cipher suites, error %q", c.o, got, err, c.want)
 		}
 	}
 }
@@ -259,7 +259,7 @@ func TestServeTLS(t *testing.T) {
 		}
 		if resp, err := client.Get("http://" + address + "/healthz"); err == nil {
 			if resp.StatusCode == 200 {
-				t.Error("answers without TLS")
+				t.Errorf("GET without TLS = %s, want an error or another status than 200", resp.Status)
 			}
 			_ = resp.Body.Close()
 		}
@@ -335,7 +335,7 @@ func TestBoundedListener(t *testing.T) {
 		_ = first.Close() // which gives its place back once
 		c := <-second
 		if c == nil {
-			t.Fatal("no second connection is accepted after the end of the first")
+			t.Fatal("Accept() after the first connection was closed = nil, want the second connection")
 		}
 		go accept()
 		synctest.Wait()
@@ -343,7 +343,7 @@ func TestBoundedListener(t *testing.T) {
 			t.Error(err)
 		}
 		if got := <-second; got != nil {
-			t.Error("a connection is accepted after the end of the listener")
+			t.Errorf("Accept() after the listener was closed = %v, want nil", got)
 		}
 		_ = c.Close()
 	})

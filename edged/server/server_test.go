@@ -93,7 +93,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	}
 	defer l.Close()
 	if err := Serve(t.Context(), l.Addr().String(), http.NotFoundHandler()); err == nil {
-		t.Error("a taken port is no error")
+		t.Error("Serve on a port in use = nil, want an error")
 	}
 	port, err := daemon.FreePort()
 	if err != nil {

@@ -131,7 +131,7 @@ func issuer(t *testing.T, c *Certificate) string {
 		}
 	}
 	if !certs.Fits(leaf, got.PrivateKey.(*ecdsa.PrivateKey)) {
-		t.Fatal("the key is another's")
+		t.Fatalf("Fits(certificate of %s, its key) = false, want true", leaf.Issuer.CommonName)
 	}
 	return leaf.Issuer.CommonName
 }
@@ -155,12 +155,16 @@ func TestOwnCertificate(t *testing.T) {
 		t.Errorf("key file: %v, %v; want mode 0600", info, err)
 	}
 	again, err := New(opts).Get(nil)
-	if err != nil || !again.Leaf.Equal(first.Leaf) {
-		t.Errorf("another one after a start: %v", err)
+	if err != nil {
+		t.Errorf("Get after a restart: %v, want no error", err)
+	} else if !again.Leaf.Equal(first.Leaf) {
+		t.Errorf("serial after a restart = %v, want %v", again.Leaf.SerialNumber, first.Leaf.SerialNumber)
 	}
 	now = now.Add(selfLife)
-	if later, err := c.Get(nil); err != nil || later.Leaf.Equal(first.Leaf) {
-		t.Errorf("the same one at its end: %v", err)
+	if later, err := c.Get(nil); err != nil {
+		t.Errorf("Get at the expiry: %v, want no error", err)
+	} else if later.Leaf.Equal(first.Leaf) {
+		t.Errorf("serial at the expiry = %v, want another", later.Leaf.SerialNumber)
 	}
 	now = now.Add(-2 * selfLife) // a clock that goes back
 	if early, err := c.Get(nil); err != nil || early.Leaf.NotBefore.After(now) {
@@ -257,19 +261,21 @@ func TestClusterCertificate(t *testing.T) {
 	for range 2 {
 		_, _ = c.step(t.Context())
 	}
-	if issuer(t, c) != "cluster" {
-		t.Fatal("not the cluster's")
+	if got := issuer(t, c); got != "cluster" {
+		t.Fatalf("issuer of the approved certificate = %q, want \"cluster\"", got)
 	}
 	first := c.signed.Leaf
 	made := api.made
 	step(c, "")
 	if api.made != made {
-		t.Error("asked again for what it has")
+		t.Errorf("%d requests once the certificate is there, want %d", api.made, made)
 	}
 	c = New(opts)
 	c.readSigned()
-	if issuer(t, c) != "cluster" || !c.signed.Leaf.Equal(first) {
-		t.Error("not there after a start")
+	if got := issuer(t, c); got != "cluster" {
+		t.Errorf("issuer after a restart = %q, want \"cluster\"", got)
+	} else if !c.signed.Leaf.Equal(first) {
+		t.Errorf("serial after a restart = %v, want %v", c.signed.Leaf.SerialNumber, first.SerialNumber)
 	}
 	ip = []string{"192.0.2.8"}
 	for range 2 {
@@ -285,11 +291,11 @@ func TestClusterCertificate(t *testing.T) {
 		_, _ = c.step(t.Context())
 	}
 	if c.signed.Leaf.Equal(before) {
-		t.Error("not renewed")
+		t.Errorf("certificate shortly before its expiry still has serial %v, want another", before.SerialNumber)
 	}
 	now = time.Now().Add(100 * time.Hour)
-	if issuer(t, c) != "n1@edgecore" {
-		t.Error("serves one that has ended")
+	if got := issuer(t, c); got != "n1@edgecore" {
+		t.Errorf("issuer after the expiry = %q, want \"n1@edgecore\"", got)
 	}
 }
 
@@ -313,8 +319,8 @@ func TestPowerCut(t *testing.T) {
 	}
 	c = New(opts)
 	c.readSigned()
-	if issuer(t, c) != "cluster" {
-		t.Error("lost")
+	if got := issuer(t, c); got != "cluster" {
+		t.Errorf("issuer after a power cut = %q, want \"cluster\"", got)
 	}
 }
 
