@@ -65,6 +65,7 @@ type Controller struct {
 	clients  Clients
 	caches   *caches
 	sessions *sessions
+	statuses *statuses
 	encoded  encodings
 	metrics  *metrics
 
@@ -98,6 +99,7 @@ func New(options Options) (*Controller, error) {
 		clients:  options.Clients,
 		caches:   caches,
 		sessions: newSessions(options.NodeQPS, options.NodeBurst),
+		statuses: newStatuses(),
 		encoded:  newEncodings(),
 		metrics:  newMetrics(),
 		requests: make(places, requestPlaces),
@@ -142,7 +144,9 @@ func (c *Controller) Wait() {
 
 // Connected implements cloudhub.Upstream.
 func (c *Controller) Connected(_ context.Context, node, protocol string) {
-	if c.sessions.connected(node, protocol) && c.filled.Load() {
+	capable := c.sessions.connected(node, protocol)
+	c.statuses.connected(node, capable)
+	if capable && c.filled.Load() {
 		for _, s := range c.servicesFor(c.caches.podsOf(node)) {
 			c.hub.Changed(node, serviceKey(s))
 		}
@@ -154,7 +158,10 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 }
 
 // Disconnected implements cloudhub.Upstream.
-func (c *Controller) Disconnected(node, _ string) { c.sessions.disconnected(node) }
+func (c *Controller) Disconnected(node, _ string) {
+	c.sessions.disconnected(node)
+	c.statuses.disconnected(node)
+}
 
 // annotate writes where a node is connected, unless it does not exist yet: registration does it then. There are three
 // tries.

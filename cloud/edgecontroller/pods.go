@@ -121,6 +121,9 @@ func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
 	if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && c.isAnother(ctx, r.key.Namespace, r.key.Name, uid) {
 		err = apierrors.NewConflict(gr("pod"), r.key.Name, err)
 	}
+	if err == nil {
+		c.reported(r.node, pod)
+	}
 	return patched(r, pod, err)
 }
 

@@ -19,7 +19,9 @@ const readyDelay = 500 * time.Millisecond
 // readiness puts the condition Ready of pods back when their node has returned. Kubernetes takes it from all pods of a
 // node that it has not heard of for a while, and leaves it to the node to set it again; an edge is told of no
 // status, since those are its own, and for one that kept running nothing has changed. What the other conditions say
-// came from the edge, and says what Ready was.
+// came from the edge, and says what Ready was, unless a newer status waits on the node: while it was offline, the
+// containers may have become not ready. So nothing is done before the inventory of the node's session has said of which
+// pods the API server has the newest status, nor for the others before it has that. Nodes of KubeEdge say nothing.
 type readiness struct {
 	c *Controller
 	podQueue
@@ -101,7 +103,8 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 		return err
 	}
 	pod := r.c.caches.pod(namespace, name)
-	if pod == nil || !readyAgain(pod) || !r.returned(r.c.caches.node(pod.Spec.NodeName)) {
+	if pod == nil || !readyAgain(pod) || !r.returned(r.c.caches.node(pod.Spec.NodeName)) ||
+		!r.c.statuses.current(pod.Spec.NodeName, pod.UID) {
 		return nil
 	}
 	patch, err := readyPatch(pod, time.Now())

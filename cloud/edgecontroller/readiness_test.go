@@ -70,6 +70,9 @@ func TestReadinessSync(t *testing.T) {
 		markedPod("e1", "a"), markedPod("e2", "lost"), markedPod("e3", "elsewhere"), testPod("e1", "ns", "new"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Connected(t.Context(), "e2", "edgecore/websocket")
+	for _, node := range []string{"e1", "e2"} {
+		w.Inventoried(t.Context(), node, nil)
+	}
 	w.api.answer(func(call) (int, any) { return 200, map[string]string{"kind": "Pod", "apiVersion": "v1"} })
 	for _, key := range []string{"ns/a", "ns/lost", "ns/elsewhere", "ns/new", "ns/none"} {
 		if err := w.readiness.sync(t.Context(), key); err != nil {

@@ -1,0 +1,184 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// statuses knows of which pods the API server has an older status than their node. A node says so in the inventory of its
+// session. Until it did, and for the pods that it named, nothing is concluded from a status in the caches.
+type statuses struct {
+	mu    sync.Mutex
+	nodes map[string]*nodeStatuses
+}
+
+type nodeStatuses struct {
+	// links counts sessions, as in session: for a moment there may be two.
+	links int
+	// awaited is set until the inventory of the newest session has arrived.
+	awaited bool
+	// pending are the pods whose newest status is still to come from the node.
+	pending map[types.UID]bool
+	// reported are the pods whose status came while the inventory was awaited.
+	reported map[types.UID]bool
+}
+
+func newStatuses() *statuses { return &statuses{nodes: map[string]*nodeStatuses{}} }
+
+// connected begins a session; inventory says that the node tells what it holds.
+func (s *statuses) connected(node string, inventory bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	links := 1
+	if n := s.nodes[node]; n != nil {
+		links += n.links
+	}
+	s.nodes[node] = &nodeStatuses{links: links, awaited: inventory}
+}
+
+func (s *statuses) disconnected(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[node]; n != nil {
+		if n.links--; n.links <= 0 {
+			delete(s.nodes, node)
+		}
+	}
+}
+
+// inventoried notes what an inventory says. Statuses that arrived before it are newer than it.
+func (s *statuses) inventoried(node string, pending map[types.UID]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil {
+		return
+	}
+	for uid := range n.reported {
+		delete(pending, uid)
+	}
+	n.awaited, n.pending, n.reported = false, pending, nil
+}
+
+// reported notes that the API server took a pod's status, and reports whether that was waited for.
+func (s *statuses) reported(node string, uid types.UID) (awaited bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	switch {
+	case n == nil:
+		return false
+	case n.awaited:
+		if n.reported == nil {
+			n.reported = map[types.UID]bool{}
+		}
+		n.reported[uid] = true
+		return false
+	}
+	awaited = n.pending[uid]
+	delete(n.pending, uid)
+	return awaited
+}
+
+// current reports whether the API server has a pod's newest status, as far as the pod's node has said.
+func (s *statuses) current(node string, uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	return n != nil && !n.awaited && !n.pending[uid]
+}
+
+// Inventoried takes what a node's inventory says about its pods, and returns the keys of those whose status at the API
+// server is not the one that the node reported last: the node is to report them again. If only the cache was behind, the
+// second report changes nothing.
+//
+// It costs one encoded status for each pod that the node has in common with the cache, and asks nobody.
+func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
+	pending, compared := map[types.UID]bool{}, map[types.UID]bool{}
+	for i := range pods {
+		held := &pods[i]
+		if held.Status == "" { // edgecore before inventories had statuses, or a pod that nothing was reported of
+			continue
+		}
+		pod := c.heldPod(node, held)
+		if pod == nil || compared[pod.UID] {
+			continue
+		}
+		compared[pod.UID] = true
+		if held.Status == wire.StatusPending {
+			pending[pod.UID] = true
+			continue
+		}
+		same, err := sameStatus(pod, held.Status)
+		if err != nil {
+			klog.ErrorS(err, "Status of a pod not compared with its node's", "pod", klog.KObj(pod), "node", node)
+			continue
+		}
+		if !same {
+			pending[pod.UID] = true
+			report = append(report, held.Key)
+		}
+	}
+	c.statuses.inventoried(node, pending)
+	c.readiness.nodeChanged(c.caches.node(node))
+	return report
+}
+
+// heldPod returns the cached pod that a node says it holds; nil if the cache has another, or has it on another node.
+func (c *Controller) heldPod(node string, held *wire.Held) *v1.Pod {
+	key, err := resource.Parse(held.Key)
+	if err != nil || key.Type != resource.TypePod {
+		return nil
+	}
+	pod := c.caches.pod(key.Namespace, key.Name)
+	if pod == nil || pod.Spec.NodeName != node || string(pod.UID) != held.UID {
+		return nil
+	}
+	return pod
+}
+
+// sameStatus reports whether a pod's status is the one that its node reported last, but for what readiness is to undo: that
+// Kubernetes took the condition Ready away while the node was silent.
+func sameStatus(pod *v1.Pod, want string) (bool, error) {
+	have, err := statusHash(&pod.Status)
+	if err != nil || have == want {
+		return err == nil, err
+	}
+	if !readyAgain(pod) {
+		return false, nil
+	}
+	status := pod.Status
+	status.Conditions = append([]v1.PodCondition(nil), status.Conditions...)
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == v1.PodReady {
+			c.Status = v1.ConditionTrue
+		}
+	}
+	have, err = statusHash(&status)
+	return err == nil && have == want, err
+}
+
+func statusHash(status *v1.PodStatus) (string, error) {
+	text, err := json.Marshal(struct {
+		Status *v1.PodStatus `json:"status"`
+	}{status})
+	if err != nil {
+		return "", err
+	}
+	return wire.StatusHash(text)
+}
+
+// reported notes that the API server took a status that a node reported.
+func (c *Controller) reported(node string, pod *v1.Pod) {
+	if c.statuses.reported(node, pod.UID) {
+		c.readiness.podChanged(pod)
+	}
+}

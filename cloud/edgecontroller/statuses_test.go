@@ -1,0 +1,128 @@
+package edgecontroller
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// hashOf is the hash of the status that a node reported last.
+func hashOf(t *testing.T, pod *v1.Pod) string {
+	t.Helper()
+	hash, err := statusHash(&pod.Status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hash
+}
+
+func heldStatus(pod *v1.Pod, status string) wire.Held {
+	return wire.Held{Key: podKey(pod).String(), UID: string(pod.UID), Status: status}
+}
+
+// wasReady returns a pod as its node reported it before Kubernetes took Ready away.
+func wasReady(pod *v1.Pod) *v1.Pod {
+	out := pod.DeepCopy()
+	out.Status.Conditions[1].Status = v1.ConditionTrue
+	return out
+}
+
+func TestInventoriedReportsDifferences(t *testing.T) {
+	w := newWorld(t)
+	w.options.LocalIP = ""
+	marked := markedPod("e1", "marked")
+	same := wasReady(markedPod("e1", "same"))
+	lost := wasReady(markedPod("e1", "lost"))
+	ended := lost.DeepCopy()
+	ended.Status.Phase = v1.PodFailed
+	elsewhere, replaced := markedPod("e2", "elsewhere"), markedPod("e1", "replaced")
+	w.add(readyNode("e1", v1.ConditionTrue), marked, same, lost, elsewhere, replaced, markedPod("e1", "old"),
+		markedPod("e1", "waits"))
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	other := heldStatus(replaced, "x")
+	other.UID = "another"
+	report := w.Inventoried(t.Context(), "e1", []wire.Held{
+		heldStatus(marked, hashOf(t, wasReady(marked))),
+		heldStatus(same, hashOf(t, same)),
+		heldStatus(lost, hashOf(t, ended)),
+		heldStatus(lost, hashOf(t, ended)), // a second entry of one pod is not looked at
+		heldStatus(elsewhere, "x"),
+		other,
+		heldStatus(markedPod("e1", "old"), ""),
+		heldStatus(markedPod("e1", "waits"), wire.StatusPending),
+		heldStatus(markedPod("e1", "none"), "x"),
+		{Key: "", UID: "uid-lost", Status: "x"},
+		{Key: "ns/secret/lost", UID: "uid-lost", Status: "x"},
+	})
+	if diff := cmp.Diff([]string{"ns/pod/lost"}, report); diff != "" {
+		t.Errorf("statuses to report again: mismatch (-want +got):\n%s", diff)
+	}
+	current := map[string]bool{}
+	for _, name := range []string{"marked", "same", "lost", "replaced", "old", "waits"} {
+		current[name] = w.statuses.current("e1", w.caches.pod("ns", name).UID)
+	}
+	want := map[string]bool{"marked": true, "same": true, "lost": false, "replaced": true, "old": true, "waits": false}
+	if diff := cmp.Diff(want, current); diff != "" {
+		t.Errorf("current statuses: mismatch (-want +got):\n%s", diff)
+	}
+	if calls := w.api.seen(); calls != nil {
+		t.Errorf("the inventory made the calls %v, want none", calls)
+	}
+}
+
+// TestReadinessWaitsForStatuses: a pod whose newest status waits on its node is not made Ready, until that status came or the
+// node is connected with another word.
+func TestReadinessWaitsForStatuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.options.LocalIP = ""
+		a, b := markedPod("e1", "a"), markedPod("e1", "b")
+		w.add(readyNode("e1", v1.ConditionTrue), a, b)
+		w.api.answer(func(c call) (int, any) {
+			pod := markedPod("e1", "a")
+			pod.Kind, pod.APIVersion = "Pod", "v1"
+			return http.StatusOK, pod
+		})
+		const putA = "PATCH /api/v1/namespaces/ns/pods/a/status as system:node:e1"
+		const putB = "PATCH /api/v1/namespaces/ns/pods/b/status as system:node:e1"
+		step := func(what string, want ...string) {
+			t.Helper()
+			time.Sleep(2 * readyDelay) // of the bubble
+			synctest.Wait()
+			for w.readiness.queue.Len() > 0 {
+				w.readiness.next(t.Context())
+			}
+			if diff := cmp.Diff(want, w.api.seen()); diff != "" {
+				t.Errorf("%s: calls mismatch (-want +got):\n%s", what, diff)
+			}
+			w.api.mu.Lock()
+			w.api.calls = nil
+			w.api.mu.Unlock()
+		}
+		w.Connected(t.Context(), "e1", "edgecore/websocket")
+		step("before the inventory")
+		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, wire.StatusPending), heldStatus(b, "")})
+		step("the inventory", putB)
+		w.podEvent(a, a)
+		w.nodeEvent(readyNode("e1", v1.ConditionUnknown), readyNode("e1", v1.ConditionTrue))
+		step("while the status is pending", putB)
+		w.ask("e1", "patch", "ns/podpatch/a", `{"metadata":{"uid":"uid-a"},"status":{"phase":"Running"}}`)
+		step("the status came", putA, putA) // the report, and what the pod as it is now asks for
+		w.Connected(t.Context(), "e1", "edgecore/websocket")
+		w.Disconnected("e1", "replaced")
+		step("before the inventory of the next session")
+		w.ask("e1", "patch", "ns/podpatch/a", `{"metadata":{"uid":"uid-a"},"status":{"phase":"Running"}}`)
+		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, wire.StatusPending)})
+		step("the status came before the inventory", putA, putA, putB)
+		w.Disconnected("e1", "gone")
+		if n := len(w.statuses.nodes); n != 0 {
+			t.Errorf("%d nodes are remembered after the last session, want 0", n)
+		}
+	})
+}
