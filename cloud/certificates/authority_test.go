@@ -39,8 +39,11 @@ func TestSecretsAreKubeEdges(t *testing.T) {
 		t.Errorf("CA %v, IsCA %v; want the CA KubeEdge of the authority", ca.Subject, ca.IsCA)
 	}
 	caKey, err := x509.ParseECPrivateKey(secrets.data("casecret", "cakeydata"))
-	if err != nil || !caKey.PublicKey.Equal(ca.PublicKey) {
-		t.Errorf("the CA's key is not in SEC1 form: %v", err)
+	if err != nil {
+		t.Fatalf("the CA's key: %v, want SEC1 form", err)
+	}
+	if !caKey.PublicKey.Equal(ca.PublicKey) {
+		t.Errorf("public key of cakeydata = %v, want that of the CA, %v", caKey.PublicKey, ca.PublicKey)
 	}
 	server, err := x509.ParseCertificate(secrets.data("cloudcoresecret", "cloudcoredata"))
 	if err != nil {
@@ -83,7 +86,8 @@ func TestRestart(t *testing.T) {
 func sameAuthority(t *testing.T, a, b *Authority) {
 	t.Helper()
 	if !a.CA().Equal(b.CA()) || !a.ca.key.Equal(b.ca.key) || !bytes.Equal(a.tokenKey, b.tokenKey) {
-		t.Error("two replicas have two CAs, or two keys for tokens")
+		t.Errorf("replicas have CAs %v and %v, same CA key %v, same token key %v; want one CA and the same keys",
+			a.CA().SerialNumber, b.CA().SerialNumber, a.ca.key.Equal(b.ca.key), bytes.Equal(a.tokenKey, b.tokenKey))
 	}
 }
 
@@ -141,7 +145,7 @@ func TestSlowerReplica(t *testing.T) {
 			}
 			slower := newTestAuthority(t, secrets, c)
 			if faster == nil {
-				t.Fatal("nothing was written")
+				t.Fatalf("writes of secret %s = 0, want one before which the faster replica starts", secret)
 			}
 			sameAuthority(t, slower, faster)
 			if secrets.writes != 4 {
@@ -239,19 +243,22 @@ func TestFilesWin(t *testing.T) {
 	opts := func(o *Options) { o.CAFile, o.CAKeyFile, o.CertFile, o.KeyFile = f.Cert, f.Key, s.Cert, s.Key }
 	a := newTestAuthority(t, secrets, c, opts)
 	if !a.CA().Equal(theirs.CA()) || !a.server.Load().cert.Equal(server.cert) {
-		t.Error("the files are not used")
+		t.Errorf("CA %v, server certificate %v; want those of the files, %v and %v", a.CA().SerialNumber,
+			a.server.Load().cert.SerialNumber, theirs.CA().SerialNumber, server.cert.SerialNumber)
 	}
 	if !bytes.Equal(secrets.data("casecret", "cadata"), theirs.CA().Raw) || !bytes.Equal(secrets.data("cloudcoresecret", "cloudcoredata"), server.cert.Raw) {
-		t.Error("the files are not in the secrets")
+		t.Errorf("secrets: casecret %x, cloudcoresecret %x; want the certificates of the files, %x and %x",
+			secrets.data("casecret", "cadata"), secrets.data("cloudcoresecret", "cloudcoredata"), theirs.CA().Raw,
+			server.cert.Raw)
 	}
 	token, err := ReadToken(t.Context(), secrets, c.now())
 	if err != nil || !token.SignedBy(theirs.CA().Raw) {
-		t.Errorf("the token is for the CA before: %v", err)
+		t.Errorf("ReadToken = %v, %v; want a token signed by the CA of the files", token, err)
 	}
 	writes := secrets.writes
 	newTestAuthority(t, secrets, c, opts)
 	if secrets.writes != writes {
-		t.Error("written again")
+		t.Errorf("writes after a second start = %d, want %d as before", secrets.writes, writes)
 	}
 	if err := os.Remove(f.Key); err != nil {
 		t.Fatal(err)
@@ -321,11 +328,11 @@ func TestRun(t *testing.T) {
 		})
 		time.Sleep(11*time.Hour + time.Minute)
 		if string(secrets.data("tokensecret", "tokendata")) != token {
-			t.Error("a new token before its time")
+			t.Errorf("token after 11 h = %s, want %s as before", secrets.data("tokensecret", "tokendata"), token)
 		}
 		time.Sleep(time.Hour)
 		if string(secrets.data("tokensecret", "tokendata")) == token {
-			t.Error("no new token after 12 h")
+			t.Errorf("token after 12 h = %s, want a new one", secrets.data("tokensecret", "tokendata"))
 		}
 		if parsed, err := certs.ParseToken(token); err != nil {
 			t.Error(err)
@@ -343,7 +350,7 @@ func TestRun(t *testing.T) {
 		time.Sleep(refreshEvery)
 		synctest.Wait()
 		if a.server.Load().cert.Equal(first.cert) {
-			t.Error("the server certificate is not renewed")
+			t.Errorf("server certificate = %v as before, want a renewed one", first.cert.SerialNumber)
 		}
 		cancel()
 		wg.Wait()

@@ -39,8 +39,9 @@ func TestLimiter(t *testing.T) {
 	if got := allowed("192.0.2.1:1", 10); got != 2 {
 		t.Errorf("%d after a second, want 2", got)
 	}
-	if off := newLimiter(-1, 0, c.now); !off.allow("192.0.2.1:1") || len(off.buckets) > 0 {
-		t.Error("a switched-off limiter counts")
+	off := newLimiter(-1, 0, c.now)
+	if allowed := off.allow("192.0.2.1:1"); !allowed || len(off.buckets) > 0 {
+		t.Errorf("a switched-off limiter: allow = %v with %d buckets, want true with 0", allowed, len(off.buckets))
 	}
 }
 

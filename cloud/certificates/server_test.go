@@ -26,7 +26,7 @@ func TestCACert(t *testing.T) {
 		t.Errorf("%d, %d bytes; want the CA in DER form", got.status, len(got.body))
 	}
 	if got.header.Get("Date") == "" {
-		t.Error("no date: a device could not tell that its clock is off")
+		t.Error(`header Date = "", want a date: a device compares its clock with it`)
 	}
 }
 
@@ -289,8 +289,12 @@ func TestKubeEdgeEdge(t *testing.T) {
 			t.Fatalf("%s: status %s %s, %v; want %d", version, resp.Status, body, err, http.StatusOK)
 		}
 		checkNodeCert(t, a, string(body), "edge1")
-		if cert, err := x509.ParseCertificate(body); err != nil || !bytes.Contains(csr, cert.RawSubjectPublicKeyInfo) {
-			t.Errorf("%s: the certificate is for another key: %v", version, err)
+		cert, err := x509.ParseCertificate(body)
+		if err != nil {
+			t.Fatalf("%s: ParseCertificate = %v, want no error", version, err)
+		}
+		if !bytes.Contains(csr, cert.RawSubjectPublicKeyInfo) {
+			t.Errorf("%s: certificate for key %x, want that of the request %x", version, cert.RawSubjectPublicKeyInfo, csr)
 		}
 	}
 }
@@ -314,7 +318,7 @@ func TestWrongMethods(t *testing.T) {
 		}
 	}
 	if _, err := tls.Dial("tcp", address, &tls.Config{RootCAs: a.Pool(), Time: a.opts.Now, MaxVersion: tls.VersionTLS11}); err == nil {
-		t.Error("TLS 1.1 is spoken")
+		t.Error("Dial with TLS 1.1 = nil, want an error")
 	}
 }
 
@@ -334,7 +338,11 @@ func TestServerTLSOfTheHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, err := config.GetCertificate(nil)
-	if err != nil || before.Leaf.Equal(after.Leaf) || after.Leaf.VerifyHostname("more.example") != nil {
-		t.Errorf("the renewed certificate is not shown: %v", err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Leaf.Equal(after.Leaf) || after.Leaf.VerifyHostname("more.example") != nil {
+		t.Errorf("certificate %v for %v, before %v; want a renewed one for more.example", after.Leaf.SerialNumber,
+			after.Leaf.DNSNames, before.Leaf.SerialNumber)
 	}
 }

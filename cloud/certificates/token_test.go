@@ -129,6 +129,6 @@ func TestTokenOfOldKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := string(secrets.data("tokensecret", "tokendata")); got == old.String() {
-		t.Error("a token that nobody accepts stays in the secret")
+		t.Errorf("token = %s, which nobody accepts any more; want a new one", got)
 	}
 }

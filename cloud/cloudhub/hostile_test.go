@@ -84,7 +84,7 @@ func TestHostileFrames(t *testing.T) {
 		t.Errorf("the session ended with %v, want %q", err, want)
 	}
 	if answer := good.ask(model.OpQuery, "default/pod/x", "null"); answer == nil || c.hub.session("good") == nil {
-		t.Errorf("another session: answer %v, session %v; want both", answer, c.hub.session("good"))
+		t.Errorf("another session: answer %v, session %v; want both", answer, c.hub.session("good") != nil)
 	}
 }
 
@@ -306,7 +306,8 @@ func TestTooManyMessages(t *testing.T) {
 		calmed := time.Since(began)
 		synctest.Wait()
 		if s := c.hub.session("loud"); s == nil || !s.stalled.Load() {
-			t.Errorf("session of the loud node = %v, want one that is stalled", s)
+			t.Errorf("session of the loud node: %v, stalled %v; want true, true", s != nil,
+				s != nil && s.stalled.Load())
 		}
 		loud.ask(model.OpQuery, "default/pod/x", "null")
 		if took := time.Since(began); took < seconds*time.Second || took > (seconds+1)*time.Second {

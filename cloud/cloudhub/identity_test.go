@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,8 +134,10 @@ func TestTLS(t *testing.T) {
 func TestRefusalsAreLoggedSeldom(t *testing.T) {
 	var l refusedLog
 	now := time.Now()
-	if !l.news("n1 limit", now) || l.news("n1 limit", now.Add(time.Minute)) || !l.news("n2 limit", now) || !l.news("n1 limit", now.Add(11*time.Minute)) {
-		t.Error("a refusal is not logged once in ten minutes for each node")
+	got := []bool{l.news("n1 limit", now), l.news("n1 limit", now.Add(time.Minute)), l.news("n2 limit", now),
+		l.news("n1 limit", now.Add(11*time.Minute))}
+	if want := []bool{true, false, true, true}; !slices.Equal(got, want) {
+		t.Errorf("news = %v, want %v: a refusal is logged once in ten minutes for each node", got, want)
 	}
 	for i := range 5000 {
 		l.news(fmt.Sprint(i), now)

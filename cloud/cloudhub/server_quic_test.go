@@ -43,8 +43,10 @@ func TestQUIC(t *testing.T) {
 	if _, err := dial("n1", "n2"); !errors.As(err, &refused) || !strings.Contains(refused.Text, "not for node n1") {
 		t.Errorf("with another node's certificate: %v, want a refusal that names n1", err)
 	}
-	if s := c.hub.session("n1"); s == nil || s.protocol() != "edgecore/quic" {
-		t.Errorf("session of n1 = %v, want one with protocol edgecore/quic", s)
+	if s := c.hub.session("n1"); s == nil {
+		t.Error("session of n1 = nil, want one with protocol edgecore/quic")
+	} else if got, want := s.protocol(), "edgecore/quic"; got != want {
+		t.Errorf("protocol of the session of n1 = %q, want %q", got, want)
 	}
 	// The same node by WebSocket takes over, whatever the protocol.
 	again := newEdge(t, "n1")

@@ -112,7 +112,7 @@ func TestEndBeforeBeginning(t *testing.T) {
 		e.bye()
 		<-telling
 		if got := c.hub.session("n1"); got != first {
-			t.Errorf("session while the first one leaves = %v, want %v: a newer session must wait for it", got, first)
+			t.Errorf("session while the first one leaves = %p, want %p: a newer session must wait for it", got, first)
 		}
 		newEdge(t, "n1").dialOurs(c)
 		wait.True(t, "the second session", func() bool { s := c.hub.session("n1"); return s != nil && s != first })

@@ -114,11 +114,11 @@ func TestEventsOfNamedObjects(t *testing.T) {
 	// Forgotten with the last pod on the node.
 	w.remove(b)
 	if !w.caches.names("e2", key("ns/secret/shared")) {
-		t.Error("forgotten while a pod names it")
+		t.Error("names(e2, secret shared) = false while a pod names it, want true")
 	}
 	w.remove(testPod("e2", "ns", "b2"))
 	if w.caches.names("e2", key("ns/secret/shared")) {
-		t.Error("not forgotten with the last pod")
+		t.Error("names(e2, secret shared) = true after its last pod, want false")
 	}
 	w.secretEvent(secret("1", "1"), secret("2", "3"))
 	if diff := cmp.Diff([]string{"e1 ns/secret/shared"}, w.hub.take()); diff != "" {

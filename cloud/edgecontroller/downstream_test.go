@@ -97,7 +97,8 @@ func TestObject(t *testing.T) {
 		}
 	}
 	if pod.Kind != "" || pod.ManagedFields == nil || conf.Kind != "" {
-		t.Error("an object in the cache was written to")
+		t.Errorf("objects in the cache: kinds %q and %q, managedFields %v; want no kinds and the fields as before",
+			pod.Kind, conf.Kind, pod.ManagedFields)
 	}
 	if calls := w.api.seen(); calls != nil {
 		t.Errorf("the API server was asked %v, want nothing", calls)
@@ -211,10 +212,10 @@ func TestVersions(t *testing.T) {
 	}
 	was := version(func(*v1.Pod) {})
 	if got := version(func(p *v1.Pod) { p.ResourceVersion, p.Generation, p.Status.Phase = "9", 3, v1.PodRunning }); got != was {
-		t.Errorf("a change of status changes the version: %s, was %s", got, was)
+		t.Errorf("version after a change of status = %s, want %s as before", got, was)
 	}
 	if got := version(func(p *v1.Pod) { p.Spec.Containers[0].Image = "x" }); got == was {
-		t.Error("a change of the spec does not change the version")
+		t.Errorf("version after a change of the spec = %s as before, want another", got)
 	}
 }
 
@@ -263,7 +264,7 @@ func BenchmarkObject(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if o, err := w.Object("edge-00050", k); err != nil || o == nil {
-			b.Fatal(err)
+			b.Fatalf("Object(%s) = %v, %v; want an object", k, o, err)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func TestRecordedRequests(t *testing.T) {
 				}
 			}
 			if got == nil {
-				t.Fatal("no answer")
+				t.Fatal("answer = nil, want one")
 			}
 			if was == nil {
 				return // it was not recorded
@@ -131,7 +131,7 @@ func TestRecordedPushes(t *testing.T) {
 			t.Fatalf("Object(%s) = %v, %v; want an object", k, o, err)
 		}
 		if diff := cmp.Diff(normal(t, m.Content), normal(t, o.JSON)); diff != "" {
-			t.Errorf("%s mismatch (-recorded +ours):\n%s", k, diff)
+			t.Errorf("%s mismatch (-want +got):\n%s", k, diff)
 		}
 		if o.ResourceVersion != m.Header.ResourceVersion {
 			t.Errorf("%s: version %s, want %s", k, o.ResourceVersion, m.Header.ResourceVersion)
@@ -145,15 +145,15 @@ func TestRecordedPushes(t *testing.T) {
 func sameAnswer(t *testing.T, was, got *model.Message) {
 	t.Helper()
 	if diff := cmp.Diff(was.Route, got.Route); diff != "" {
-		t.Errorf("route mismatch (-recorded +ours):\n%s", diff)
+		t.Errorf("route mismatch (-want +got):\n%s", diff)
 	}
 	header := got.Header
 	header.ID, header.Timestamp = was.Header.ID, was.Header.Timestamp
 	if diff := cmp.Diff(was.Header, header); diff != "" {
-		t.Errorf("header mismatch (-recorded +ours):\n%s", diff)
+		t.Errorf("header mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(normal(t, was.Content), normal(t, got.Content)); diff != "" {
-		t.Errorf("content mismatch (-recorded +ours):\n%s", diff)
+		t.Errorf("content mismatch (-want +got):\n%s", diff)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("metrics mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := New(Options{Clients: w.clients, Registry: registry}); err == nil {
-		t.Error("two controllers have one registry")
+		t.Error("New with the registry of another controller = nil, want an error")
 	}
 }
 

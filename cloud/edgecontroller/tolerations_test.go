@@ -49,7 +49,7 @@ func TestUnlimited(t *testing.T) {
 				t.Errorf("changed %v (-want +got):\n%s", changed, diff)
 			}
 			if fmt.Sprint(tc.have) != before {
-				t.Error("the pod's own list was written to")
+				t.Errorf("the pod's own list = %v, want %s as before", tc.have, before)
 			}
 			if _, again := unlimited(got); again {
 				t.Errorf("%v changes again, want it left as it is", got)
@@ -95,7 +95,7 @@ func TestTolerationPatch(t *testing.T) {
 		}
 	}
 	if patch, _ := tolerationPatch(pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "false"} }), node); patch == nil {
-		t.Error(`an annotation of "false" opts out`)
+		t.Error(`patch with the annotation "false" = nil, want one: only "true" opts out`)
 	}
 }
 
@@ -127,10 +127,10 @@ func TestSentOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if fmt.Sprint(bound) != before {
-			t.Errorf("%s: the cached pod was written to", name)
+			t.Errorf("%s: cached pod = %v, want %s as before", name, bound, before)
 		}
 		if generation := `"generation":` + map[bool]string{true: "2", false: "1"}[tc.given]; !strings.Contains(string(first.JSON), generation) {
-			t.Errorf("%s: not sent with %s: %s", name, generation, first.JSON)
+			t.Errorf("%s: sent %s, want %s in it", name, first.JSON, generation)
 		}
 		patched := bound.DeepCopy()
 		patched.Spec.Tolerations, _ = unlimited(bound.Spec.Tolerations)

@@ -31,7 +31,7 @@ func failure(t testing.TB, m *model.Message) (status *metav1.Status, under bool)
 		ErrStatus *metav1.Status
 	}
 	if m == nil {
-		t.Fatal("no answer")
+		t.Fatal("answer = nil, want one")
 	}
 	if string(m.Content) == `"OK"` {
 		return nil, false
@@ -86,7 +86,7 @@ func TestRefused(t *testing.T) {
 			}
 			lease := strings.Contains(r.res, "/lease/")
 			if known := r.res != "ns/unicorn/x"; known && under != (underErr[r.op] || lease) {
-				t.Errorf("the status is in the wrong place (under Err: %v): %s", under, answer.Content)
+				t.Errorf("the status is under Err: %v, want %v: %s", under, underErr[r.op] || lease, answer.Content)
 			}
 			if calls := w.api.seen(); calls != nil {
 				t.Errorf("the API server saw %v, want nothing", calls)
@@ -162,7 +162,7 @@ func TestEventAnswered(t *testing.T) {
 					continue
 				}
 				if answer == nil {
-					t.Fatal("not answered")
+					t.Fatal("answer = nil, want one")
 				}
 				if tc.reason == "" {
 					if string(answer.Content) != `"OK"` {
@@ -282,7 +282,7 @@ func TestImpersonation(t *testing.T) {
 		}
 		for _, node := range []string{"e1", "e2"} {
 			if err := get(node); !apierrors.IsNotFound(err) {
-				t.Error(err)
+				t.Errorf("Nodes().Get of %s = %v, want not found", node, err)
 			}
 		}
 		if err := get(""); err == nil || !strings.Contains(err.Error(), "names no node") {

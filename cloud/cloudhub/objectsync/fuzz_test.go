@@ -26,7 +26,7 @@ func FuzzTrim(f *testing.F) {
 			t.Errorf("node of %q = %q, want the prefix of the name or none", r.name, node)
 		}
 		if r.key().Namespace == "" {
-			t.Errorf("namespace of the key of %+v = %q, want one", r, "")
+			t.Errorf("key of %+v = %v, want one with a namespace", r, r.key())
 		}
 		needs(r, &intent{rv: "1"})
 	})
