@@ -120,7 +120,7 @@ func TestTranslate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !test.check(c.EdgeCore) {
-				t.Errorf("the check of the configuration failed, made this of it:\n%s", c.Text)
+				t.Errorf("check(Translate(...)) = false, want true; the configuration is\n%s", c.Text)
 			}
 			for _, want := range test.notes {
 				if !slices.ContainsFunc(c.Notes, func(n Note) bool { return n.Key == want.Key && strings.HasPrefix(n.Text, want.Text) }) {

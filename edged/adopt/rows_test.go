@@ -77,7 +77,7 @@ func TestRows(t *testing.T) {
 		delete(notes, key)
 	}
 	if len(notes) > 0 {
-		t.Errorf("more notes than wanted: %v", notes)
+		t.Errorf("other notes = %v, want none", notes)
 	}
 }
 

@@ -116,13 +116,13 @@ func TestHugePages(t *testing.T) {
 	}
 	dir := t.TempDir()
 	if hugetlb(dir) {
-		t.Error("a kernel that has no hugetlb cgroup")
+		t.Error("hugetlb(an empty folder) = true, want false")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpu hugetlb\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if !hugetlb(dir) {
-		t.Error("v2 offers it")
+		t.Error("hugetlb(cgroup v2 with the controller) = false, want true")
 	}
 	if err := os.Mkdir(filepath.Join(dir, "hugetlb"), 0o755); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestHugePages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !hugetlb(dir) {
-		t.Error("v1 offers it")
+		t.Error("hugetlb(cgroup v1 with the hierarchy) = false, want true")
 	}
 }
 

@@ -64,10 +64,10 @@ func TestRemovalStaysInside(t *testing.T) {
 	}
 	for _, uid := range []types.UID{"/../../neighbour", "", "..", "a/b"} {
 		if err := m.RemovePod(uid); err == nil {
-			t.Errorf("RemovePod(%q): no error", uid)
+			t.Errorf("RemovePod(%q) = nil, want an error", uid)
 		}
 		if err := m.EnsurePod(pod(string(uid), resources("", ""))); err == nil {
-			t.Errorf("EnsurePod(%q): no error", uid)
+			t.Errorf("EnsurePod(%q) = nil, want an error", uid)
 		}
 	}
 }

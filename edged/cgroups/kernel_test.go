@@ -40,11 +40,11 @@ func onEachDriver(t *testing.T, name string, test func(t *testing.T, opts Option
 				}
 				for _, dir := range m.dirs(m.root()) {
 					if _, err := os.Stat(dir); err == nil {
-						t.Errorf("left over: %s", dir)
+						t.Errorf("%s exists after RemoveAll, want it removed", dir)
 					}
 				}
 				if units := unitsOf(t, m); driver == DriverSystemd && units != "" {
-					t.Errorf("units left over:\n%s", units)
+					t.Errorf("units after RemoveAll = %q, want none", units)
 				}
 			})
 			test(t, opts)
@@ -189,7 +189,7 @@ func TestRemovalEndsWhatRuns(t *testing.T) {
 			t.Errorf("the container's process ended with %v, want a signal", err)
 		}
 		if m.exists(m.podPath(p)) {
-			t.Error("the pod's cgroup is still there")
+			t.Errorf("exists(%v) after RemovePod = true, want false", m.podPath(p))
 		}
 	})
 }

@@ -111,7 +111,7 @@ func TestFollow(t *testing.T) {
 func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := Watch(ctx, func() { t.Error("nobody set the clock") }); err != nil {
+	if err := Watch(ctx, func() { t.Error("Watch reported that the clock was set, want no report") }); err != nil {
 		t.Error(err)
 	}
 	Synchronized() // depends on the machine; that it does not panic is all there is to test

@@ -23,7 +23,7 @@ func TestProcessAge(t *testing.T) {
 	}
 	t.Cleanup(func() { // its context has ended by now, which kills it
 		if err := cmd.Wait(); err == nil {
-			t.Error("it ended by itself")
+			t.Error("Wait of the sleeping process = nil, want the error of a killed one")
 		}
 	})
 	young, err := ProcessAge(cmd.Process.Pid)
@@ -36,8 +36,8 @@ func TestProcessAge(t *testing.T) {
 		t.Errorf("ProcessAge of this process = %v, want at least %v and %v", after, before, young)
 	}
 	for _, pid := range []int{0, -1, 1 << 30} {
-		if _, err := ProcessAge(pid); err == nil {
-			t.Errorf("process %d has an age", pid)
+		if age, err := ProcessAge(pid); err == nil {
+			t.Errorf("ProcessAge(%d) = %v, nil, want an error", pid, age)
 		}
 	}
 }

@@ -29,8 +29,8 @@ func TestDecodeIngests(t *testing.T) {
 	if got, err := decodeIngests(nil); len(got) > 0 || err != nil {
 		t.Errorf("decodeIngests(nil) = %v, %v; want none", got, err)
 	}
-	if _, err := decodeIngests(aStatus("x", 1, 2)[:5]); err == nil {
-		t.Error("half a message was taken")
+	if got, err := decodeIngests(aStatus("x", 1, 2)[:5]); err == nil {
+		t.Errorf("decodeIngests(half a message) = %v, nil, want an error", got)
 	}
 }
 

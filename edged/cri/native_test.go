@@ -33,8 +33,8 @@ func TestDecodeTarget(t *testing.T) {
 	if got, err := decodeTarget(nil); got != "" || err != nil {
 		t.Errorf("decodeTarget(nil) = %q, %v; want none", got, err)
 	}
-	if _, err := decodeTarget(field(1, image)[:9]); err == nil {
-		t.Error("half a message was taken")
+	if got, err := decodeTarget(field(1, image)[:9]); err == nil {
+		t.Errorf("decodeTarget(half a message) = %q, nil, want an error", got)
 	}
 }
 
@@ -74,7 +74,8 @@ func FuzzDecodeNative(f *testing.F) {
 		content, _ := decodeData(data)
 		target, _ := decodeTarget(data)
 		if n := len(data) + 1; len(blobs) > n || len(layers) > n || len(content) > n || len(target) > n {
-			t.Errorf("more came out of %d bytes than is in them", len(data))
+			t.Errorf("%d blobs, %d layers, %d bytes of data, %d bytes of target, want at most %d of each",
+				len(blobs), len(layers), len(content), len(target), n)
 		}
 	})
 }

@@ -215,7 +215,7 @@ func TestLocks(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-got:
-			t.Error("two at once")
+			t.Error("take(d, a) returned while another call has it, want it to wait")
 		default:
 		}
 		release()
@@ -251,7 +251,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := readRecord(dir); err == nil {
-		t.Errorf("a link was read: %+v", got)
+		t.Errorf("readRecord(a symbolic link) = %+v, nil, want an error", got)
 	}
 }
 

@@ -28,8 +28,8 @@ func TestLife(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
-	if m.Wants(wants("1", camera, "1")) || m.Serves(camera) {
-		t.Error("a resource is known that nobody has registered")
+	if needs, serves := m.Wants(wants("1", camera, "1")), m.Serves(camera); needs || serves {
+		t.Errorf("before a registration: Wants = %t, Serves = %t, want false, false", needs, serves)
 	}
 	p := plugged(t, dir, camera, "camera.sock", &fake{}, "a", "b", "c!")
 	counts(t, m, camera, 3, 2)
@@ -93,7 +93,7 @@ func TestPluginEnds(t *testing.T) {
 	m.mu.Unlock()
 	counts(t, m, camera, 0, 0)
 	if m.Serves(camera) {
-		t.Error("still served after the grace")
+		t.Errorf("Serves(%s) after the grace = true, want false", camera)
 	}
 	for len(changed) > 0 {
 		<-changed
@@ -185,19 +185,19 @@ func TestAgentRestarts(t *testing.T) {
 
 	m, stop = running(t, Options{Dir: dir, BootID: "boot-1"})
 	if _, err := os.Stat(filepath.Join(dir, "camera.sock")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the plugin's socket is still there: %v", err)
+		t.Errorf("Stat of the plugin's socket: %v, want %v", err, os.ErrNotExist)
 	}
 	counts(t, m, camera, 0, 0)
 	if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil || got.Devices[0].HostPath != "/dev/b" {
 		t.Errorf("Container = %+v, %v; want device b", got, err)
 	}
 	if err := m.Allocate(t.Context(), gone); err == nil {
-		t.Error("allocated without a plugin")
+		t.Error("Allocate without a plugin = nil, want an error")
 	}
 	back := plugged(t, dir, camera, "camera.sock", &fake{}, "a", "b", "c")
 	counts(t, m, camera, 3, 3)
 	if err := m.Allocate(t.Context(), wants("3", camera, "3")); err == nil {
-		t.Error("a device of another pod is given out")
+		t.Error("Allocate of three devices of which another pod has one = nil, want an error")
 	}
 	if asked, _ := back.calls(); len(asked) != 0 {
 		t.Errorf("asked in the same boot: %v, want nothing", asked)
@@ -328,7 +328,7 @@ func TestAnnounced(t *testing.T) {
 	(&fake{}).serve(t, elsewhere, "p.sock", "a")
 	endpoint := filepath.Join(elsewhere, "p.sock")
 	if err := m.Validate(camera, endpoint, []string{"v9"}); err == nil {
-		t.Error("a version of the API that nobody speaks")
+		t.Error("Validate(version v9) = nil, want an error")
 	}
 	if err := m.Validate(camera, endpoint, []string{"v9", api.Version}); err != nil {
 		t.Error(err)
@@ -342,7 +342,7 @@ func TestAnnounced(t *testing.T) {
 	m.Deregister(camera, endpoint)
 	counts(t, m, camera, 1, 0)
 	if err := m.Allocate(t.Context(), wants("1", camera, "1")); err == nil {
-		t.Error("allocated by a plugin that has left")
+		t.Error("Allocate after Deregister = nil, want an error")
 	}
 }
 
@@ -364,7 +364,7 @@ func TestHanging(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := m.Allocate(ctx, wants("1", radio, "1")); err == nil {
-			t.Error("allocated by a plugin that hangs")
+			t.Error("Allocate by a plugin that hangs = nil, want an error")
 		}
 	})
 	<-hangs
@@ -372,7 +372,7 @@ func TestHanging(t *testing.T) {
 		t.Error(err)
 	}
 	if err := m.Allocate(t.Context(), wants("3", radio, "1")); err == nil {
-		t.Error("a device is given out that another pod is being given")
+		t.Error("Allocate of a device that another Allocate has = nil, want an error")
 	}
 	cancel()
 	wg.Wait()
@@ -412,7 +412,7 @@ func TestRace(t *testing.T) {
 	for _, uid := range m.Pods() {
 		for _, id := range m.Held(uid, "main")[0].IDs {
 			if seen[id] {
-				t.Errorf("device %s is given out twice", id)
+				t.Errorf("device %s is held by two pods, want one", id)
 			}
 			seen[id] = true
 		}

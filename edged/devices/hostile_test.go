@@ -89,7 +89,7 @@ func TestAnswers(t *testing.T) {
 		"permissions": {Devices: []*api.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/dev/null", Permissions: "rwx"}}},
 	} {
 		if a, err := newAnswer(bad); err == nil {
-			t.Errorf("%s: taken: %+v", name, a)
+			t.Errorf("%s: newAnswer = %+v, nil, want an error", name, a)
 		}
 	}
 	if a, err := newAnswer(nil); err != nil || len(a.Devices) != 0 {
@@ -166,7 +166,7 @@ func TestFileIsDamaged(t *testing.T) {
 		}
 		m := New(Options{Dir: dir})
 		if len(m.Pods()) != 0 || m.Serves("example.com/x") {
-			t.Errorf("%s: taken", name)
+			t.Errorf("%s: Pods() = %v, Serves() = %t, want none, false", name, m.Pods(), m.Serves("example.com/x"))
 		}
 		if aside, err := os.ReadFile(filepath.Join(dir, fileName+".corrupt")); err != nil || string(aside) != text {
 			t.Errorf("%s: %q was set aside, %v; want %q", name, aside, err, text)

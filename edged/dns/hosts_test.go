@@ -157,7 +157,7 @@ func TestHostsFileIsWrittenWhenItDiffers(t *testing.T) {
 	}
 	ips = []string{"10.200.0.9"} // a new sandbox
 	if after := stat(); after.Ino != first.Ino {
-		t.Error("replaced: containers that have the file bound do not see it")
+		t.Errorf("inode %d, want %d: containers that have the file mounted do not see a new one", after.Ino, first.Ino)
 	}
 	if data, err := os.ReadFile(path); err != nil || string(data) != managed+"10.200.0.9\tweb-0\n" {
 		t.Errorf("%s, %v; want the new address", data, err)
@@ -173,7 +173,7 @@ func TestHostsFileErrors(t *testing.T) {
 		t.Errorf("EnsureHosts where a link lies: %v, want is in the way", err)
 	}
 	if _, err := New(Config{}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{Hostname: "a.b"}), nil); err == nil {
-		t.Error("a bad hostname was taken")
+		t.Error("EnsureHosts(hostname a.b) = nil, want an error")
 	}
 	if _, err := New(Config{HostsFile: dir}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{HostNetwork: true}), nil); err == nil || !strings.Contains(err.Error(), "names of the node") {
 		t.Errorf("EnsureHosts: %v, want an error with names of the node", err)

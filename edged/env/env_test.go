@@ -266,7 +266,7 @@ func TestDefaultLimits(t *testing.T) {
 	if diff := cmp.Diff([]string{"C=500", "M=1024", "H=4"}, of(pod)); diff != "" {
 		t.Errorf("limits of the pod mismatch (-want +got):\n%s", diff)
 	}
-	if f.Allocatable.Cpu().MilliValue() != 4000 {
-		t.Error("what the node has was changed")
+	if got := f.Allocatable.Cpu().MilliValue(); got != 4000 {
+		t.Errorf("the node's allocatable CPU = %dm, want 4000m as before", got)
 	}
 }

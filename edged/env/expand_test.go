@@ -50,7 +50,7 @@ func TestExpandAll(t *testing.T) {
 		t.Errorf("ExpandAll mismatch (-want +got):\n%s", diff)
 	}
 	if got := ExpandAll(nil, vars); got != nil {
-		t.Errorf("nothing became %v: the image's own command would not be used", got)
+		t.Errorf("ExpandAll(nil) = %v, want nil: the image's own command would not be used", got)
 	}
 }
 

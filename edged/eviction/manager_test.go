@@ -139,7 +139,7 @@ func TestEndsUntilThereIsEnough(t *testing.T) {
 			t.Errorf("%s are left, want c d", got)
 		}
 		if why := m.Admit(named("new", 0)); why == nil {
-			t.Error("a BestEffort pod is taken at once after")
+			t.Error("Admit(a BestEffort pod) right after an eviction = nil, want a reason")
 		}
 		time.Sleep(time.Minute)
 		expect(t, f, "[]")

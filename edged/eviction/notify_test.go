@@ -115,7 +115,7 @@ func TestHeadroomIsNoNews(t *testing.T) {
 	}
 	own := &watch{fd: control, events: unix.POLLIN}
 	defer own.close()
-	n := NewNotifier(NotifierOptions{Poke: func() { t.Error("news, though the kernel has said nothing") }})
+	n := NewNotifier(NotifierOptions{Poke: func() { t.Error("Poke was called without a report of the kernel, want no call") }})
 	n.control = control
 	for range 2 {
 		n.Headroom(map[Signal]int64{Memory: 1})
@@ -137,7 +137,7 @@ func TestKernelSaysThatMemoryGetsShort(t *testing.T) {
 	n.Headroom(map[Signal]int64{AllocatableMemory: 8 << 20})
 	armed(t, dir)
 	if len(news) > 0 {
-		t.Fatal("news before anything has happened")
+		t.Fatalf("%d notifications before anything has happened, want 0", len(news))
 	}
 	file := filepath.Join(t.TempDir(), "data")
 	inGroup(t, dir, `while true; do dd if=/dev/zero of="$1" bs=1M count=64 conv=fsync 2>/dev/null; cat "$1" > /dev/null; done`, file)
@@ -149,7 +149,7 @@ func TestSystemPressure(t *testing.T) {
 	w, err := pressure(SystemPressure)
 	if _, missing := os.Stat(SystemPressure); missing != nil {
 		if err == nil {
-			t.Error("a file that is not there was opened")
+			t.Errorf("pressure(%s), which does not exist, = nil, want an error", SystemPressure)
 		}
 		return
 	}
@@ -161,7 +161,7 @@ func TestSystemPressure(t *testing.T) {
 
 // TestNotifierEnds: it ends with its context though nothing ever happens, and is told of headroom before and after its life.
 func TestNotifierEnds(t *testing.T) {
-	n := NewNotifier(NotifierOptions{Pressure: []string{"/nowhere"}, Memcg: map[Signal]string{Memory: "/nowhere"}, Poke: func() { t.Error("news of nothing") }})
+	n := NewNotifier(NotifierOptions{Pressure: []string{"/nowhere"}, Memcg: map[Signal]string{Memory: "/nowhere"}, Poke: func() { t.Error("Poke was called with nothing to watch, want no call") }})
 	n.Headroom(map[Signal]int64{Memory: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -204,7 +204,7 @@ func TestRemoveDeadLinks(t *testing.T) {
 		t.Errorf("a link whose log is not there yet is dead: at once %v, later %v; want false, true", got, later)
 	}
 	if deadLink(filepath.Join(links, "rotating"), logs, time.Now().Add(2*linkMinAge)) {
-		t.Error("a link to a log that is being rotated is dead")
+		t.Error("deadLink(a link to a log that is being rotated) = true, want false")
 	}
 	entries, err := os.ReadDir(links)
 	if err != nil {

@@ -106,13 +106,13 @@ func TestRecords(t *testing.T) {
 		t.Error(err)
 	}
 	if after, err := os.Stat(a.path("sha256:1")); err != nil || !os.SameFile(before, after) || !after.ModTime().Equal(before.ModTime()) {
-		t.Error("what is known was written again", err)
+		t.Errorf("record after a second pull = %+v, %v, want %+v unchanged", after, err, before)
 	}
 	if err := a.prune([]string{"sha256:2", "sha256:3"}); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(a.path("sha256:1")); !os.IsNotExist(err) {
-		t.Error("the record of an image that is gone is there")
+		t.Errorf("Stat of the record of an image that is gone: %v, want %v", err, os.ErrNotExist)
 	}
 	// A record that a power cut left empty is as none, said once, and replaced at the next pull.
 	if err := os.WriteFile(a.path("sha256:2"), nil, 0o600); err != nil {

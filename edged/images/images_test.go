@@ -168,7 +168,7 @@ func TestSharedPull(t *testing.T) {
 		cancelTwo()
 		wg.Wait()
 		if !ended {
-			t.Error("nobody waits, and the pull goes on")
+			t.Error("the pull goes on once nobody waits, want it cancelled")
 		}
 	})
 }

@@ -25,7 +25,7 @@ func TestSetPace(t *testing.T) {
 	}
 	<-first // the pull ends in the slots that it began in
 	p.SetPace(Pace{})
-	if p.slotsNow() != nil {
-		t.Error("pulls without a bound have one")
+	if slots := p.slotsNow(); slots != nil {
+		t.Errorf("%d slots without a limit, want none", cap(slots))
 	}
 }

@@ -177,11 +177,11 @@ func TestHTTPGet(t *testing.T) {
 		}
 	}
 	if err := New(nil, "").Run(t.Context(), Target{}, &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(1)}}); !strings.Contains(text(err), "no address") {
-		t.Error(err)
+		t.Errorf("Run for a pod without an address: %v, want \"no address\"", err)
 	}
 	silent := &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt(deaf(t))}}
 	if err := New(nil, "").Run(t.Context(), target, silent); err == nil {
-		t.Error("nobody listens, and the hook succeeded")
+		t.Error("Run of a hook that is not answered = nil, want an error")
 	}
 }
 

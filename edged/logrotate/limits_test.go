@@ -33,18 +33,18 @@ func TestAwaitLimits(t *testing.T) {
 		go func() { got <- r.awaitLimits(t.Context()) }()
 		synctest.Wait()
 		if len(got) > 0 {
-			t.Error("no limit is one")
+			t.Error("awaitLimits() returned without a limit, want it to wait")
 		}
 		r.SetLimits(100, 5)
 		if !<-got {
-			t.Error("a limit is none")
+			t.Error("awaitLimits() after SetLimits(100, 5) = false, want true")
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		r.SetLimits(0, 5)
 		<-r.changed // what the call above has poked
 		if r.awaitLimits(ended) {
-			t.Error("the end is a limit")
+			t.Error("awaitLimits() of a cancelled context = true, want false")
 		}
 	})
 }

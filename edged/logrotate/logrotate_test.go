@@ -96,8 +96,8 @@ func TestStampsRise(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"0.log", "0.log.gz", "0.log.20260504-030201.gz.tmp", "0.log.20260504", "10.log.20260504-030201", "0.log.20269999-000000"} {
-		if _, ok := parsePart("0.log", name); ok {
-			t.Errorf("%s is taken for a part", name)
+		if p, ok := parsePart("0.log", name); ok {
+			t.Errorf("parsePart(0.log, %s) = %+v, true, want false", name, p)
 		}
 	}
 }
@@ -397,11 +397,11 @@ func TestLeftOvers(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "1.log")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sizeOf(filepath.Join(dir, "1.log")); err == nil {
-		t.Error("a link was followed")
+	if size, err := sizeOf(filepath.Join(dir, "1.log")); err == nil {
+		t.Errorf("sizeOf(a symbolic link) = %d, nil, want an error", size)
 	}
 	if err := r.compress(t.Context(), filepath.Join(dir, "1.log")); err == nil {
-		t.Error("a link was compressed")
+		t.Error("compress(a symbolic link) = nil, want an error")
 	}
 }
 

@@ -70,13 +70,13 @@ func TestOf(t *testing.T) {
 		Spec: v1.PodSpec{NodeName: "edge", PriorityClassName: "system-node-critical"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("mirror pod mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, s); diff != "" {
 		t.Errorf("the static pod has changed (-want +got):\n%s", diff)
 	}
 	if !Is(got) || Is(s) {
-		t.Error("a mirror pod is not told from a static one")
+		t.Errorf("Is(mirror pod) = %t, Is(static pod) = %t, want true, false", Is(got), Is(s))
 	}
 }
 

@@ -19,7 +19,7 @@ func TestNodeFacts(t *testing.T) {
 		t.Errorf("%d, %v; want 512 MiB, no error", n, err)
 	}
 	if n, err := memInfo(file, "SwapTotal"); err == nil {
-		t.Errorf("no error where there is none, and %d", n)
+		t.Errorf("memInfo(no SwapTotal) = %d, nil, want an error", n)
 	}
 	capacity := v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("512Mi")}
 	got, err := Allocatable(capacity, map[string]string{"cpu": "500m", "memory": "1Gi"}, map[string]string{"cpu": "100m", "pid": "10"})
@@ -29,8 +29,8 @@ func TestNodeFacts(t *testing.T) {
 	if diff := cmp.Diff("1400m 0", got.Cpu().String()+" "+got.Memory().String()); diff != "" {
 		t.Errorf("capacity mismatch (-want +got):\n%s", diff)
 	}
-	if _, err := Allocatable(capacity, map[string]string{"cpu": "much"}); err == nil {
-		t.Error("no error for what is no quantity")
+	if got, err := Allocatable(capacity, map[string]string{"cpu": "much"}); err == nil {
+		t.Errorf("Allocatable(cpu: much) = %v, nil, want an error", got)
 	}
 	if real, err := Capacity(7, filepath.Join(t.TempDir(), "not", "yet")); err != nil || real.StorageEphemeral().Value() < 1<<20 || real.Memory().Value() < 1<<20 || real.Pods().Value() != 7 || real.Cpu().IsZero() {
 		t.Errorf("Capacity() = %v, %v; want at least 1 MiB of storage and memory, 7 pods and some CPU", real, err)
@@ -50,8 +50,8 @@ func TestHugePages(t *testing.T) {
 	if diff := cmp.Diff(map[int64]int64{2 << 20: 5, 1 << 30: 0}, hugePages(dir)); diff != "" {
 		t.Errorf("huge pages mismatch (-want +got):\n%s", diff)
 	}
-	if hugePages(filepath.Join(dir, "none")) != nil {
-		t.Error("pages of a kernel without")
+	if got := hugePages(filepath.Join(dir, "none")); got != nil {
+		t.Errorf("hugePages(no folder) = %v, want nil", got)
 	}
 	if got := string(hugeName(2<<20)) + " " + string(hugeName(1<<30)) + " " + string(hugeName(64<<10)); got != "hugepages-2Mi hugepages-1Gi hugepages-64Ki" {
 		t.Errorf("hugeName() = %q, want \"hugepages-2Mi hugepages-1Gi hugepages-64Ki\"", got)

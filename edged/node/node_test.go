@@ -215,7 +215,8 @@ func TestLife(t *testing.T) {
 		}
 		if after, _ := c.now(); strings.Contains(c.patch, "capacity") || !strings.Contains(c.patch, "conditions") || !equality.Semantic.DeepEqual(after.Status.Capacity, node.Status.Capacity) ||
 			strings.Contains(fmt.Sprint(after.Status.Conditions), "Unknown") {
-			t.Errorf("told what had not changed, or not what had: %s", c.patch)
+			t.Errorf("patch = %s, want conditions alone; node = %+v, want capacity %v and known conditions",
+				c.patch, after.Status, node.Status.Capacity)
 		}
 		unready.Store(new("container runtime is down"))
 		time.Sleep(10 * time.Second)
@@ -237,7 +238,7 @@ func TestLife(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if node, lease := c.now(); node == nil || lease == nil {
-			t.Errorf("not registered again: %s", c.took())
+			t.Errorf("node = %v, lease = %v after calls %s, want both registered again", node, lease, c.took())
 		}
 	})
 }
@@ -423,12 +424,16 @@ func TestHeartbeatsAreNoNews(t *testing.T) {
 	}
 	first := at(0, nil, nil)
 	if changed(first, at(5, nil, first.Conditions)) {
-		t.Error("time passed, and that is news")
+		t.Error("changed(the same status five minutes later) = true, want false")
 	}
-	if !changed(first, at(5, errors.New("x"), first.Conditions)) || !changed(nil, first) {
-		t.Error("a change is no news")
+	if !changed(first, at(5, errors.New("x"), first.Conditions)) {
+		t.Error("changed(ready, unready) = false, want true")
 	}
-	if later := at(5, nil, first.Conditions); later.Conditions[3].LastTransitionTime != first.Conditions[3].LastTransitionTime {
-		t.Error("a transition without a change")
+	if !changed(nil, first) {
+		t.Error("changed(nil, ready) = false, want true")
+	}
+	later, want := at(5, nil, first.Conditions).Conditions[3].LastTransitionTime, first.Conditions[3].LastTransitionTime
+	if later != want {
+		t.Errorf("transition of an unchanged condition = %v, want %v", later, want)
 	}
 }
