@@ -180,6 +180,7 @@ func (c *cloud) front(ctx context.Context) error {
 	group.Go(func() error { return c.hub.Run(ctx) })
 	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })
+	group.Go(func() error { return c.controller.WatchHistory(ctx) })
 	for _, s := range servers {
 		klog.InfoS("Listening", "for", s.key, "address", s.addr)
 		group.Go(func() error { return s.serve(ctx) })
