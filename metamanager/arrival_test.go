@@ -28,7 +28,7 @@ func TestMessageTwice(t *testing.T) {
 	e.ok(e.send(msg("delete", "default/pod/one", object("default", "one", "u1", "1"))))
 	e.ok(e.send(insert))
 	if rows := e.rows("pod"); len(rows) != 0 {
-		t.Errorf("a pod that was deleted is back: %v", rows)
+		t.Errorf("pods after a deleted one was sent again = %v, want none", rows)
 	}
 	if diff := cmp.Diff([]string{"insert default/pod/one", "delete default/pod/one"}, e.forwarded()); diff != "" {
 		t.Errorf("forwarded (-want +got):\n%s", diff)
@@ -36,8 +36,8 @@ func TestMessageTwice(t *testing.T) {
 	// A configmap that a pod named, named no more, and names again, is the same object: it comes with another id.
 	for range 2 {
 		e.ok(e.send(msg("update", "default/configmap/c", object("default", "c", "u2", "5"))))
-		if len(e.rows("configmap")) != 1 {
-			t.Error("the configmap is not stored")
+		if rows := e.rows("configmap"); len(rows) != 1 {
+			t.Errorf("configmaps = %v, want one", rows)
 		}
 		e.ok(e.send(msg("delete", "default/configmap/c", object("default", "c", "u2", "5"))))
 	}
@@ -47,11 +47,11 @@ func TestMessageTwice(t *testing.T) {
 		return &gated{Store: inner, fail: func() (err error) { err, failing = failing[0], failing[1:]; return err }}
 	})
 	if a := e.send(insert); a.Route.Operation != model.OpError {
-		t.Fatalf("answer %s", a.Content)
+		t.Fatalf("answer = %s %s, want an error: the disk is full", a.Route.Operation, a.Content)
 	}
 	e.ok(e.send(insert))
-	if len(e.rows("pod")) != 1 {
-		t.Error("the second try was not carried out")
+	if rows := e.rows("pod"); len(rows) != 1 {
+		t.Errorf("pods after the second try = %v, want one", rows)
 	}
 }
 

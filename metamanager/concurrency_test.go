@@ -94,7 +94,7 @@ func TestDurableBeforeAcknowledged(t *testing.T) {
 	})
 	wait.True(t, "the write begins", func() bool { return s.inside() == 1 })
 	if f := e.forwarded(); f != nil || answered.Load() {
-		t.Errorf("forwarded %v, answered %v, before it was written", f, answered.Load())
+		t.Errorf("before it was written: forwarded %v, answered %v; want none, false", f, answered.Load())
 	}
 	s.gate <- struct{}{}
 	wg.Wait()
@@ -129,7 +129,7 @@ func TestFailingStore(t *testing.T) {
 		}
 	}
 	if f := e.forwarded(); f != nil {
-		t.Errorf("forwarded: %v", f)
+		t.Errorf("forwarded = %v, want none", f)
 	}
 	full = false
 	e.ok(e.cloud("insert", "default/pod/one", pod))
@@ -177,7 +177,7 @@ func TestPanicIsOneMessage(t *testing.T) {
 	boom = false
 	e.ok(e.cloud("insert", "default/pod/one", pod))
 	if st := e.bus.Stats(); st[1].Module != model.ModuleMetaManager || st[1].Restarts != 0 {
-		t.Errorf("%+v: the module was restarted", st)
+		t.Errorf("stats = %+v, want the module %s with 0 restarts", st, model.ModuleMetaManager)
 	}
 }
 
@@ -203,7 +203,7 @@ func TestOneObjectInOrderOthersBeside(t *testing.T) {
 	release(n)
 	wait.True(t, "all are written", func() bool { return s.applies() == n && s.inside() == 0 })
 	if s.highest != 1 {
-		t.Errorf("%d writes of one object at a time", s.highest)
+		t.Errorf("writes of one object at a time = %d, want 1", s.highest)
 	}
 	for i := range n {
 		name := fmt.Sprintf("p%d", i)

@@ -148,29 +148,29 @@ func TestQueries(t *testing.T) {
 		t.Errorf("from the store: %s, want %s", a.Content, want)
 	}
 	if got := h.sent(); got != nil {
-		t.Errorf("the cloud was asked for what is stored: %v", got)
+		t.Errorf("sent for what is stored = %v, want nothing", got)
 	}
 	h.answer(always(`{"ErrStatus":{"status":"Failure","code":404,"reason":"NotFound"}}`))
 	if a := e.edged("query", "default/secret/none", "null"); !isNotFound(a) {
 		t.Errorf("what there is not: %s, want NotFound", a.Content)
 	}
 	if rows := e.rows("secret"); len(rows) != 0 {
-		t.Errorf("an error was stored: %v", rows)
+		t.Errorf("secrets after an error = %v, want none", rows)
 	}
 	// These are asked for anew each time: nobody pushes them. The store answers when there is no link.
 	h.answer(always(object("", "v", "u2", "1")))
 	e.edged("query", "null/persistentvolume/v", "null")
 	h.answer(always(object("", "v", "u2", "2")))
 	if a := e.edged("query", "null/persistentvolume/v", "null"); string(a.Content) != object("", "v", "u2", "2") {
-		t.Errorf("volume: %s", a.Content)
+		t.Errorf("volume = %s, want version 2", a.Content)
 	}
 	e.link(down)
 	if a := e.edged("query", "null/persistentvolume/v", "null"); string(a.Content) != object("", "v", "u2", "2") {
-		t.Errorf("volume without a link: %s", a.Content)
+		t.Errorf("volume without a link = %s, want version 2", a.Content)
 	}
 	for _, c := range [][3]string{{"insert", "null/node/n", "{}"}, {"patch", "null/nodepatch/n", `"{}"`}, {"update", "kube-node-lease/lease/n", "{}"}} {
 		if a := e.edged(c[0], c[1], c[2]); a.Route.Operation != model.OpError || !strings.Contains(string(a.Content), "not connected") {
-			t.Errorf("%v without a link: %s", c, a.Content)
+			t.Errorf("%v without a link = %s, want the error not connected", c, a.Content)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func TestSlowCloud(t *testing.T) {
 		wg.Go(func() {
 			m := model.New(model.ModuleEdged, model.GroupMeta, "query", fmt.Sprintf("default/configmap/c%d", i), nil)
 			if _, err := e.bus.SendSync(ctx, model.ModuleMetaManager, m); err == nil {
-				t.Error("an answer from nowhere")
+				t.Error("SendSync without an answer of the cloud = nil, want an error")
 			}
 		})
 	}
@@ -205,8 +205,8 @@ func TestAcknowledgementsTravel(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.True(t, "the acknowledgement", func() bool { return slices.Equal(h.sent(), []string{"response default/pod/one"}) })
-	if len(e.rows("pod")) != 1 {
-		t.Error("acknowledged and not stored")
+	if rows := e.rows("pod"); len(rows) != 1 {
+		t.Errorf("pods after the acknowledgement = %v, want one", rows)
 	}
 }
 
@@ -261,10 +261,10 @@ func testInventory(t *testing.T) {
 	// The cloud renews the lease itself.
 	h.sent()
 	if a := e.edged("update", "kube-node-lease/lease/n", `{"x":1}`); string(a.Content) != `{"Err":null,"Object":{"x":1}}` {
-		t.Errorf("lease: %s", a.Content)
+		t.Errorf("lease = %s, want it back with no error", a.Content)
 	}
 	if got := h.sent(); got != nil {
-		t.Errorf("sent: %v", got)
+		t.Errorf("sent for a lease = %v, want nothing", got)
 	}
 }
 
@@ -293,8 +293,10 @@ func TestTokenFresh(t *testing.T) {
 			t.Errorf("after %v of %d s: %v, want %v", c.age, c.life, got, c.want)
 		}
 	}
-	if tokenFresh([]byte(`{}`), made) || tokenFresh([]byte(`x`), made) {
-		t.Error("what is no token is fresh")
+	for _, content := range []string{`{}`, `x`} {
+		if tokenFresh([]byte(content), made) {
+			t.Errorf("tokenFresh(%s) = true, want false", content)
+		}
 	}
 }
 
@@ -308,11 +310,11 @@ func TestToken(t *testing.T) {
 	h.answer(always(first))
 	e.link(up)
 	if got := ask(); got != first {
-		t.Errorf("first: %s", got)
+		t.Errorf("first token = %s, want %s", got, first)
 	}
 	h.answer(always(second))
 	if got := ask(); got != first {
-		t.Errorf("asked for before its time: %s", got)
+		t.Errorf("token before its renewal = %s, want %s as before", got, first)
 	}
 	now = now.Add(50 * time.Minute)
 	e.link(down)
@@ -327,7 +329,7 @@ func TestToken(t *testing.T) {
 	}
 	h.answer(always(second))
 	if got := ask(); got != second {
-		t.Errorf("renewed: %s", got)
+		t.Errorf("renewed token = %s, want %s", got, second)
 	}
 }
 
@@ -346,35 +348,36 @@ func TestRareObjects(t *testing.T) {
 			res := "null/" + typ + "/x"
 			query := func() *model.Message { t.Helper(); return e.edged("query", res, "null") }
 			if a := query(); !unavailable(a) {
-				t.Errorf("without a link: %s", a.Content)
+				t.Errorf("without a link = %s, want ServiceUnavailable", a.Content)
 			}
 			h.answer(always(one))
 			e.link(up)
 			if a := query(); upstreamKnows != (string(a.Content) == one) || !upstreamKnows && !unavailable(a) {
-				t.Errorf("a cloud of KubeEdge: %s", a.Content)
+				t.Errorf("from a cloud of KubeEdge = %s, want the object: %v, else ServiceUnavailable", a.Content,
+					upstreamKnows)
 			}
 			if asked := len(h.sent()) > 0; asked != upstreamKnows {
-				t.Errorf("a cloud of KubeEdge was asked: %v", asked)
+				t.Errorf("a cloud of KubeEdge was asked = %v, want %v", asked, upstreamKnows)
 			}
 			e.link(ours)
 			if a := query(); string(a.Content) != one {
-				t.Errorf("a cloud of ours: %s", a.Content)
+				t.Errorf("from cloudcore = %s, want %s", a.Content, one)
 			}
 			h.answer(always(two))
 			if a := query(); string(a.Content) != two {
-				t.Errorf("changed: %s", a.Content)
+				t.Errorf("after a change = %s, want %s", a.Content, two)
 			}
 			for _, link := range []string{down, up} {
 				h.answer(always(two))
 				e.link(link)
 				if a := query(); string(a.Content) != two {
-					t.Errorf("from the store, with the link %s: %s", link, a.Content)
+					t.Errorf("from the store, with the link %s = %s, want %s", link, a.Content, two)
 				}
 			}
 			e.link(ours)
 			h.answer(always(`{"ErrStatus":{"status":"Failure","code":404,"reason":"NotFound"}}`))
 			if a := query(); !strings.Contains(string(a.Content), `"NotFound"`) {
-				t.Errorf("one that is gone: %s", a.Content)
+				t.Errorf("after its deletion = %s, want NotFound", a.Content)
 			}
 		})
 	}
@@ -393,17 +396,18 @@ func TestReviews(t *testing.T) {
 			if link != "" {
 				e.link(link)
 			}
-			if a := ask(); a.Route.Operation != model.OpError || len(h.sent()) > 0 {
-				t.Errorf("%s with the link %q: %s, sent %v", typ, link, a.Content, h.sent())
+			if a, sent := ask(), h.sent(); a.Route.Operation != model.OpError || len(sent) > 0 {
+				t.Errorf("%s with the link %q = %s, sent %v; want an error and nothing sent", typ, link, a.Content,
+					sent)
 			}
 		}
 		e.link(`{"connected":true,"features":{"inventory":true}}`)
 		if a := ask(); !strings.Contains(string(a.Content), `"allowed":true`) {
-			t.Errorf("%s: %s", typ, a.Content)
+			t.Errorf("%s = %s, want it allowed", typ, a.Content)
 		}
 		rows, err := e.store.List(t.Context(), typ)
 		if err != nil || len(rows) > 0 {
-			t.Errorf("%s: %v stored, %v", typ, rows, err)
+			t.Errorf("List(%s) = %v, %v; want nothing stored", typ, rows, err)
 		}
 	}
 }
@@ -414,7 +418,7 @@ func TestListFromCloud(t *testing.T) {
 	a, b, c := object("", "a", "ua", "1"), object("", "b", "ub", "2"), object("", "c", "uc", "3")
 	list := func() string { t.Helper(); return string(e.edged("query", "null/clustertrustbundle", "null").Content) }
 	if got := list(); got != "[]" {
-		t.Errorf("at first %s", got)
+		t.Errorf("list at first = %s, want []", got)
 	}
 	e.link(`{"connected":true,"features":{"inventory":true}}`)
 	for _, want := range []string{"[" + a + "," + b + "]", "[" + b + "," + c + "]", "[]", "[" + a + "]"} {
@@ -426,18 +430,18 @@ func TestListFromCloud(t *testing.T) {
 	for _, bad := range []string{`7`, `{}`, `null`, `[7]`, `[{}]`, `[{"metadata":{"name":"a/b"}}]`, `[{"metadata":{"name":"a","namespace":"other"}}]`} {
 		h.answer(always(bad))
 		if answer := e.edged("query", "null/clustertrustbundle", "null"); answer.Route.Operation != model.OpError {
-			t.Errorf("the answer %s came back as %s", bad, answer.Content)
+			t.Errorf("list answered with %s = %s, want an error", bad, answer.Content)
 		}
 	}
 	h.answer(always(`{"ErrStatus":{"status":"Failure","code":403,"reason":"Forbidden"}}`))
 	if got := list(); !strings.Contains(got, "Forbidden") {
-		t.Errorf("refused: %s", got)
+		t.Errorf("list refused by the cloud = %s, want Forbidden", got)
 	}
 	e.link(down)
 	if got := list(); got != "["+a+"]" {
-		t.Errorf("from the store %s", got)
+		t.Errorf("list from the store = %s, want [%s]", got, a)
 	}
 	if got := string(e.edged("query", "null/clustertrustbundle/a", "null").Content); got != a {
-		t.Errorf("one of them from the store: %s", got)
+		t.Errorf("object from the store = %s, want %s", got, a)
 	}
 }

@@ -85,7 +85,7 @@ func (e *edge) send(m *model.Message) *model.Message {
 		e.t.Fatalf("%s %s: %v", m.Route.Operation, m.Route.Resource, err)
 	}
 	if answer.Header.ParentID != m.Header.ID || answer.Route.Resource != m.Route.Resource || answer.Route.Group != m.Route.Group {
-		e.t.Errorf("answer %+v does not match %+v", answer, m)
+		e.t.Errorf("answer %+v, want ID, resource and group of the message %+v", answer, m)
 	}
 	return answer
 }
@@ -269,7 +269,7 @@ func TestLists(t *testing.T) {
 		}
 	}
 	if answer := e.edged("query", "a/pod/damaged", "null"); answer.Route.Operation != model.OpError {
-		t.Errorf("a damaged row was answered with %s", answer.Content)
+		t.Errorf("answer for a damaged row = %s, want an error", answer.Content)
 	}
 }
 
@@ -318,11 +318,11 @@ func TestBadMessages(t *testing.T) {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 	if f := e.forwarded(); f != nil {
-		t.Errorf("forwarded %v", f)
+		t.Errorf("forwarded = %v, want none", f)
 	}
 	for _, typ := range []string{"configmap", "secret", "teapot", "podpatch", "serviceaccounttoken"} {
 		if got := e.rows(typ); len(got) != 0 {
-			t.Errorf("stored: %v", got)
+			t.Errorf("stored %s = %v, want none", typ, got)
 		}
 	}
 }

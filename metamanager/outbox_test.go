@@ -32,7 +32,7 @@ func TestOutboxDrains(t *testing.T) {
 	e.ok(e.edged("delete", "default/pod/two", `{}`))
 	e.ok(e.edged("insert", "default/event/e1", `{"reason":"Started"}`))
 	if got := h.sent(); got != nil {
-		t.Errorf("sent without a link: %v", got)
+		t.Errorf("sent without a link = %v, want nothing", got)
 	}
 	e.link(up)
 	wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
@@ -75,7 +75,7 @@ func TestOutboxOrder(t *testing.T) {
 			return good
 		}
 		if !patched[key.Name] {
-			t.Errorf("%s ended before its status was sent", key.Name)
+			t.Errorf("%s of %s was sent before its status, want the status first", m.Route.Operation, key.Name)
 		}
 		return `"OK"`
 	})
@@ -108,8 +108,8 @@ func TestReportRefused(t *testing.T) {
 				return
 			}
 			wait.True(t, "it is tried", func() bool { return len(h.sent()) > 0 })
-			if len(e.waiting()) != 1 {
-				t.Fatal("the report is lost")
+			if waiting := e.waiting(); len(waiting) != 1 {
+				t.Fatalf("waiting reports = %v, want one", waiting)
 			}
 			h.answer(always(good))
 			wait.True(t, "it is tried again", func() bool { return len(e.waiting()) == 0 })
@@ -186,12 +186,12 @@ func TestBackoff(t *testing.T) {
 		if diff := cmp.Diff([]time.Duration{1, 2, 4, 8, 16, 32, 60, 60}, waits); diff != "" {
 			t.Errorf("waits (-want +got):\n%s", diff)
 		}
-		if d.backoff("b") != retryFirst {
-			t.Error("b waits for a's sake")
+		if got := d.backoff("b"); got != retryFirst {
+			t.Errorf("first backoff of b = %v, want %v", got, retryFirst)
 		}
 		d.worked("a")
-		if d.backoff("a") != retryFirst {
-			t.Error("a waits for what is over")
+		if got := d.backoff("a"); got != retryFirst {
+			t.Errorf("backoff of a after a success = %v, want %v", got, retryFirst)
 		}
 	})
 }

@@ -29,7 +29,7 @@ func patch(uid, phase string) string {
 	return fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":%q}}`, uid, phase)
 }
 
-// outbox returns the reports that wait: key, and content of the message.
+// outbox returns the reports that wait: "operation resource", and content of the message.
 func (e *edge) outbox() (keys, contents []string, seqs []int64) {
 	e.t.Helper()
 	reports, err := e.store.Outbox(e.t.Context())
@@ -39,9 +39,9 @@ func (e *edge) outbox() (keys, contents []string, seqs []int64) {
 	for _, r := range reports {
 		var m model.Message
 		if err := json.Unmarshal(r.Value, &m); err != nil || m.Header.ID == "" || m.Route.Source != model.ModuleEdged {
-			e.t.Errorf("report %s is no message of edged: %s, %v", r.Key, r.Value, err)
+			e.t.Errorf("report %s = %s, %v; want a message of edged", r.Key, r.Value, err)
 		}
-		keys, contents, seqs = append(keys, r.Key), append(contents, string(m.ContentData())), append(seqs, r.Seq)
+		keys, contents, seqs = append(keys, m.Route.Operation+" "+m.Route.Resource), append(contents, string(m.ContentData())), append(seqs, r.Seq)
 	}
 	return keys, contents, seqs
 }
@@ -73,10 +73,10 @@ func TestReports(t *testing.T) {
 		e.ok(e.edged("patch", res, quote(t, running)))
 	}
 	if diff := cmp.Diff(before, check()); diff != "" {
-		t.Errorf("an unchanged report was queued again:\n%s", diff)
+		t.Errorf("outbox after an unchanged report (-want +got):\n%s", diff)
 	}
 	if f := e.forwarded(); f != nil {
-		t.Errorf("reports were forwarded: %v", f)
+		t.Errorf("forwarded reports = %v, want none", f)
 	}
 
 	// What edged asks for at its start.
@@ -115,15 +115,16 @@ func TestEndOfAPod(t *testing.T) {
 		t.Errorf("outbox (-want +got):\n%s", diff)
 	}
 	if contents[2] != options {
-		t.Errorf("delete report: %s", contents[2])
+		t.Errorf("delete report = %s, want %s", contents[2], options)
 	}
-	if len(e.rows("pod")) != 2 {
-		t.Error("the pod is gone before the cloud said so")
+	if rows := e.rows("pod"); len(rows) != 2 {
+		t.Errorf("pods before the cloud deletes one = %v, want 2", rows)
 	}
 
 	e.ok(e.cloud("delete", "default/pod/one", object("default", "one", "u0", "2"))) // of an earlier one
-	if len(e.rows("pod")) != 2 || len(e.rows("podpatch")) != 2 || len(e.rows("serviceaccounttoken")) != 2 {
-		t.Error("the delete of another UID deleted")
+	pods, patches, tokens := e.rows("pod"), e.rows("podpatch"), e.rows("serviceaccounttoken")
+	if len(pods) != 2 || len(patches) != 2 || len(tokens) != 2 {
+		t.Errorf("after the delete of another UID: pods %v, patches %v, tokens %v; want 2 each", pods, patches, tokens)
 	}
 	e.ok(e.cloud("delete", "default/pod/one", object("default", "one", "u1", "2")))
 	for typ, want := range map[string]string{"pod": "default/pod/two", "podpatch": "default/podpatch/two"} {
@@ -144,7 +145,7 @@ func TestKeptStatus(t *testing.T) {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 	if keys, _, _ := e.outbox(); keys != nil {
-		t.Errorf("queued for the cloud: %v", keys)
+		t.Errorf("outbox = %v, want none", keys)
 	}
 	// What its mirror pod is told stays beside it, and only goes to the cloud.
 	e.ok(e.edged("update", "default/podpatch/static", quote(t, patch("m1", "Running"))))
@@ -152,11 +153,11 @@ func TestKeptStatus(t *testing.T) {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 	if keys, contents, _ := e.outbox(); len(keys) != 1 || keys[0] != "patch default/podpatch/static" || contents[0] != patch("m1", "Running") {
-		t.Errorf("outbox %v %v", keys, contents)
+		t.Errorf("outbox = %v %v, want the patch of the mirror pod, %s", keys, contents, patch("m1", "Running"))
 	}
 	e.ok(e.edged("delete", "default/podstatus/static", "null"))
 	if rows := e.rows("podpatch"); len(rows) != 0 {
-		t.Errorf("rows: %v", rows)
+		t.Errorf("rows after the deletion = %v, want none", rows)
 	}
 }
 
@@ -207,7 +208,7 @@ func TestTokens(t *testing.T) {
 	}
 	e.ok(e.edged("delete", res, token))
 	if rows := e.rows("serviceaccounttoken"); len(rows) != 0 {
-		t.Errorf("rows: %v", rows)
+		t.Errorf("tokens after the deletion = %v, want none", rows)
 	}
 }
 
@@ -271,8 +272,9 @@ func TestRecordedMessages(t *testing.T) {
 			t.Errorf("%s: %v, %s; want %s", want, err, row.Value, last[want])
 		}
 	}
-	if want := []string{"insert default/pod/web", "update default/pod/web", "update default/configmap/web-conf"}; cmp.Diff(want, e.forwarded()) != "" {
-		t.Error("not forwarded as it came")
+	want := []string{"insert default/pod/web", "update default/pod/web", "update default/configmap/web-conf"}
+	if diff := cmp.Diff(want, e.forwarded()); diff != "" {
+		t.Errorf("forwarded (-want +got):\n%s", diff)
 	}
 }
 
@@ -290,14 +292,14 @@ func FuzzMessages(f *testing.F) {
 		m := New(dropping{}, s, Options{})
 		answer, err := m.do(t.Context(), model.New(source, model.GroupResource, operation, res, content))
 		if err == nil && !json.Valid(answer) {
-			t.Errorf("the answer is no JSON: %s", answer)
+			t.Errorf("answer = %s, want JSON", answer)
 		}
 		// Whatever was stored must not break what is asked for at the start.
 		for _, list := range []string{"null/podlist", "null/podpatchlist"} {
 			answer, err := m.do(t.Context(), model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, list, nil))
 			var rows []json.RawMessage
 			if err != nil || json.Unmarshal(answer, &rows) != nil {
-				t.Errorf("%s: %s, %v", list, answer, err)
+				t.Errorf("%s = %s, %v; want a list", list, answer, err)
 			}
 		}
 	})

@@ -36,7 +36,7 @@ func TestCanWait(t *testing.T) {
 		"no token":        {[]byte(`x`), false},
 	} {
 		if got := canWait(c.token, now); got != c.want {
-			t.Errorf("%s: %v", name, got)
+			t.Errorf("%s: canWait = %v, want %v", name, got, c.want)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func TestTokenPace(t *testing.T) {
 			p.hold(at)
 		}
 		if got := p.allow(at); got != step.want {
-			t.Errorf("step %d: %v", i, got)
+			t.Errorf("step %d: allow = %v, want %v", i, got, step.want)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func TestKill9(t *testing.T) {
 			verify(t, path, acked)
 		}
 		if t.Failed() {
-			t.Fatalf("in round %d", round)
+			t.Fatalf("failed in round %d, want all %d to pass", round, rounds)
 		}
 	}
 	t.Logf("%d acknowledged writes over %d kills", acks, rounds)
@@ -142,7 +142,7 @@ func verify(t *testing.T, path string, acked map[string]string) {
 	t.Helper()
 	s, recovery, err := Open(t.Context(), path, Options{MaxGap: testGap()})
 	if err != nil || recovery != nil {
-		t.Fatalf("recovery %v, err %v", recovery, err)
+		t.Fatalf("Open: recovery %v, err %v; want neither", recovery, err)
 	}
 	defer s.Close()
 	for key, want := range acked {
@@ -171,7 +171,7 @@ func verify(t *testing.T, path string, acked map[string]string) {
 	}
 	var text string
 	if err := s.read.QueryRow("PRAGMA integrity_check").Scan(&text); err != nil || text != "ok" {
-		t.Errorf("integrity: %s, %v", text, err)
+		t.Errorf("integrity_check = %s, %v; want ok", text, err)
 	}
 }
 

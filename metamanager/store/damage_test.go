@@ -92,7 +92,7 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			defer s.Close()
 			if recovery == nil {
-				t.Fatal("the damage was not noticed")
+				t.Fatal("Open: recovery = nil, want one: the file is damaged")
 			}
 			t.Log(recovery)
 			checkRecovered(t, s, recovery, c.saved)
@@ -118,14 +118,14 @@ func checkRecovered(t *testing.T, s *Store, r *Recovery, atLeast int) {
 		t.Errorf("%d rows, %d of them wrong, want %d or more; saved %d", len(list), wrong, atLeast, r.Saved)
 	}
 	if r.Complete && len(list) != filledRows {
-		t.Errorf("%d rows, and said to be complete", len(list))
+		t.Errorf("%d rows, complete %v; want %d rows or incomplete", len(list), r.Complete, filledRows)
 	}
 	if r.Lost > 0 && r.Lost < filledRows-len(list) {
-		t.Errorf("%d rows are said to be lost, %d are", r.Lost, filledRows-len(list))
+		t.Errorf("%d rows reported as lost, want %d or more", r.Lost, filledRows-len(list))
 	}
 	if r.SetAside != "" {
 		if _, err := os.Stat(r.SetAside); err != nil {
-			t.Error("the damaged file is gone:", err)
+			t.Errorf("the damaged file: %v, want it kept", err)
 		}
 	}
 	apply(t, s, Upsert(meta("a/node/new", "1")), OutboxPut("o", []byte("{}")))
@@ -134,7 +134,7 @@ func checkRecovered(t *testing.T, s *Store, r *Recovery, atLeast int) {
 	}
 	var text string
 	if err := s.read.QueryRow("PRAGMA integrity_check").Scan(&text); err != nil || text != "ok" {
-		t.Errorf("integrity: %s, %v", text, err)
+		t.Errorf("integrity_check = %s, %v; want ok", text, err)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestInterruptedRepair(t *testing.T) {
 			}
 			defer s.Close()
 			if list, err := s.List(t.Context(), "pod"); err != nil || len(list) != filledRows {
-				t.Errorf("%d rows, %v", len(list), err)
+				t.Errorf("%d rows, %v; want %d", len(list), err, filledRows)
 			}
 		})
 	}
@@ -235,7 +235,7 @@ func TestDamageWhileOpen(t *testing.T) {
 		t.Errorf("told %d times, want once", got)
 	}
 	if err := s.Close(); err != nil && !errors.Is(err, ErrCorrupt) {
-		t.Fatal(err)
+		t.Fatalf("Close = %v, want no error or ErrCorrupt", err)
 	}
 	s, recovery, err = Open(t.Context(), path, Options{MaxGap: testGap()})
 	if err != nil || recovery == nil {

@@ -48,7 +48,7 @@ func fillUp(t *testing.T, s *Store) int {
 		}
 		return stored
 	}
-	t.Fatal("the disk never got full")
+	t.Fatal("5000 rows stored, want ErrFull before")
 	return 0
 }
 
@@ -65,7 +65,7 @@ func TestFullDisk(t *testing.T) {
 	stored := fillUp(t, s)
 	list, err := s.List(t.Context(), "pod")
 	if err != nil || len(list) != stored {
-		t.Fatalf("%d rows, %v; %d were acknowledged", len(list), err, stored)
+		t.Fatalf("%d rows, %v; want the %d that were acknowledged", len(list), err, stored)
 	}
 	remount(t, dir, 0, "size=16m")
 	apply(t, s, Upsert(meta("a/pod/after", "1")))
@@ -91,7 +91,7 @@ func stuff(t *testing.T, dir string) (name string) {
 		for err = nil; err == nil; _, err = f.Write(make([]byte, chunk)) {
 		}
 		if !errors.Is(err, unix.ENOSPC) {
-			t.Fatal(err)
+			t.Fatalf("Write = %v, want %v", err, unix.ENOSPC)
 		}
 	}
 	return name
@@ -132,7 +132,7 @@ func TestDeletesOnFullDisk(t *testing.T) {
 	}
 	apply(t, s, Upsert(meta("a/pod/small", "x")))
 	if info, err := os.Stat(path + ".reserve"); err != nil || info.Size() != defaultReserve {
-		t.Errorf("the reserve is not there again: %v", err)
+		t.Errorf("the reserve after a delete: %v, %v; want %d bytes", info, err, defaultReserve)
 	}
 	if list, err := s.List(t.Context(), "pod"); err != nil || len(list) != 200-21+1 {
 		t.Errorf("%d rows, %v; want %d", len(list), err, 200-21+1)

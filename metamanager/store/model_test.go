@@ -180,7 +180,7 @@ func compare(t *testing.T, s *Store, m *model) {
 		if err == nil {
 			notes[key] = v
 		} else if !errors.Is(err, ErrNotFound) {
-			t.Fatal(err)
+			t.Fatalf("AgentValue(%s) = %v, want a value or ErrNotFound", key, err)
 		}
 	}
 	got := &model{rows: rows, notes: notes, outbox: append([]Report{}, outbox...)}

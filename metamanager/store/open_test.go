@@ -81,12 +81,12 @@ func TestUpgrade(t *testing.T) {
 			path := fromTestdata(t, name)
 			before := dump(t, path, c.keep...)
 			if len(before) < 3 {
-				t.Fatalf("the old file holds only %q", before)
+				t.Fatalf("the old file holds %q, want 3 rows or more", before)
 			}
 			s := openTest(t, path)
 			apply(t, s, Upsert(meta("a/pod/new", "1")), Delete("a/pod/new"), OutboxPut("o", []byte("{}")), OutboxAck("o", 1))
 			if list, err := s.List(t.Context(), "pod"); err != nil || len(list) == 0 {
-				t.Errorf("pods %v, %v", list, err)
+				t.Errorf("pods = %v, %v; want some", list, err)
 			}
 			reports, err := s.Outbox(t.Context())
 			if err != nil {
@@ -101,13 +101,13 @@ func TestUpgrade(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(before, dump(t, path, c.keep...)); diff != "" {
-				t.Errorf("not kept (-before +after):\n%s", diff)
+				t.Errorf("kept rows (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(before, dump(t, path+c.backup, c.keep...)); diff != "" {
-				t.Errorf("not in the copy (-before +copy):\n%s", diff)
+				t.Errorf("rows in the copy (-want +got):\n%s", diff)
 			}
 			if got := dump(t, path, "PRAGMA user_version", "PRAGMA integrity_check"); got[0] != fmt.Sprint(len(migrations)) || got[1] != "ok" {
-				t.Errorf("version and integrity %q", got)
+				t.Errorf("version and integrity = %q, want %d and ok", got, len(migrations))
 			}
 			for _, f := range []string{path, path + c.backup} {
 				if info, err := os.Stat(f); err != nil || info.Mode().Perm() != 0o600 {
@@ -143,7 +143,7 @@ func TestFailedMigrationChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := step(t.Context(), db, 1); err == nil {
-		t.Fatal("the migration went through")
+		t.Fatal("migration = nil, want an error: an index is missing")
 	}
 	got := dump(t, path, "PRAGMA user_version", "SELECT count(*) FROM pragma_table_info('outbox')")
 	if diff := cmp.Diff([]string{"1", "3"}, got); diff != "" {
@@ -178,7 +178,7 @@ func TestNewerFileIsRefused(t *testing.T) {
 			t.Errorf("err = %v, want ErrNewer with file and remedy", err)
 		}
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
-			t.Error("the file was changed")
+			t.Errorf("the file has %d bytes, %v; want the %d bytes of before unchanged", len(after), err, len(before))
 		}
 	}
 }
@@ -212,7 +212,7 @@ func TestOddPaths(t *testing.T) {
 		s := openTest(t, good)
 		apply(t, s, Upsert(meta("a/pod/x", "1")))
 		if info, err := os.Stat(good); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", good, info, err)
+			t.Errorf("%s: %v, %v; want a file with mode 0600", good, info, err)
 		}
 	}
 	for bad, want := range map[string]string{
@@ -245,7 +245,7 @@ func TestReadOnlyDisk(t *testing.T) {
 			t.Fatalf("recovery %v, err %v; want the copy", recovery, err)
 		}
 		if got := value(t, s, "a/pod/x"); got != "1" {
-			t.Errorf("the copy has %q", got)
+			t.Errorf("the copy has %q, want 1", got)
 		}
 		if err := s.Apply(t.Context(), Upsert(meta("a/pod/x", "2"))); !errors.Is(err, ErrReadOnly) {
 			t.Errorf("a write: %v, want ErrReadOnly", err)

@@ -82,7 +82,7 @@ func TestRowsAndReports(t *testing.T) {
 	apply(t, s, DeleteIf("a/pod/x", func([]byte) bool { return false }), Delete("a/pod/nothing"),
 		UpsertIf(meta("a/pod/y", "5"), func(old []byte) bool { return string(old) == "not this" }))
 	if got := value(t, s, "a/pod/x") + value(t, s, "a/pod/y"); got != "42" {
-		t.Errorf("guards did not hold: %s", got)
+		t.Errorf("values after guarded changes = %s, want 42 as before", got)
 	}
 	apply(t, s, DeleteIf("a/pod/x", func(old []byte) bool { return string(old) == "4" }))
 	if got := value(t, s, "a/pod/x"); got != "(none)" {
@@ -141,7 +141,7 @@ func TestUnchangedValueWritesNothing(t *testing.T) {
 		}
 	}
 	if after := contents(t, path); !maps.EqualFunc(before, after, bytes.Equal) {
-		t.Error("the files changed")
+		t.Errorf("files after unchanged values (-want +got):\n%s", cmp.Diff(before, after))
 	}
 }
 
@@ -169,10 +169,10 @@ func TestOneFailureIsNotOthers(t *testing.T) {
 			key := fmt.Sprintf("a/pod/p%d", i)
 			if i%10 == 0 {
 				if err := s.Apply(context.Background(), Upsert(meta(key, "half")), bad[i/10%2]); err == nil {
-					t.Error("a bad operation was taken")
+					t.Error("Apply with a bad operation = nil, want an error")
 				}
 				if err := s.Apply(context.Background(), bad[i/10%2]); err == nil {
-					t.Error("a bad operation was taken")
+					t.Error("Apply of a bad operation = nil, want an error")
 				}
 				return
 			}
@@ -211,14 +211,14 @@ func TestSeqIsNeverGivenOutTwice(t *testing.T) {
 				t.Fatalf("Outbox returned %v, %v; want one report", list, err)
 			}
 			if seen[list[0].Seq] {
-				t.Fatalf("seq %d was given out twice", list[0].Seq)
+				t.Fatalf("seq = %d once more, want a new one", list[0].Seq)
 			}
 			seen[list[0].Seq] = true
 			apply(t, s, OutboxAck("o", list[0].Seq))
 		}
 		// An undone transaction must not leave the bound on the seq behind.
 		if err := s.Apply(t.Context(), OutboxPut("o", []byte("undone")), Op{kind: 99}); err == nil {
-			t.Fatal("a bad operation was taken")
+			t.Fatal("Apply with a bad operation = nil, want an error")
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -226,7 +226,7 @@ func TestSeqIsNeverGivenOutTwice(t *testing.T) {
 	}
 	s := openTest(t, path)
 	if err := s.Apply(t.Context(), AgentDelete(seqKey)); err == nil {
-		t.Error("the store's own note could be removed")
+		t.Error("AgentDelete of the store's own note = nil, want an error")
 	}
 }
 
@@ -255,7 +255,7 @@ func TestEachIsOneMoment(t *testing.T) {
 	var id, parent, unused int
 	var plan string
 	if err := s.read.QueryRow("EXPLAIN QUERY PLAN "+sqlList, "pod").Scan(&id, &parent, &unused, &plan); err != nil || !strings.Contains(plan, "idx_meta_type_key") {
-		t.Errorf("plan %q, %v", plan, err)
+		t.Errorf("plan = %q, %v; want idx_meta_type_key used", plan, err)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestLogIsBounded(t *testing.T) {
 	}
 	for _, suffix := range append([]string{".open"}, besides...) {
 		if _, err := os.Stat(path + suffix); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is left after a clean end: %v", suffix, err)
+			t.Errorf("%s after a clean end: %v, want it removed", suffix, err)
 		}
 	}
 }
@@ -301,9 +301,9 @@ func TestPragmas(t *testing.T) {
 		}
 	}
 	if r, w := query("PRAGMA cache_size"); r != "-128" || w != "-512" {
-		t.Errorf("cache_size is %s for readers and %s for the writer", r, w)
+		t.Errorf("cache_size is %s for readers and %s for the writer, want -128 and -512", r, w)
 	}
 	if r, w := query("PRAGMA query_only"); r != "1" || w != "0" {
-		t.Errorf("query_only is %s for readers and %s for the writer", r, w)
+		t.Errorf("query_only is %s for readers and %s for the writer, want 1 and 0", r, w)
 	}
 }
