@@ -69,10 +69,11 @@ func soak(ctx context.Context, o options) (r *result, err error) {
 	if s.agent, err = agent.New(agent.Options{Binary: o.binary, Dir: dir, Endpoint: s.ctrd.Endpoint(), CgroupRoot: s.ctrd.CgroupRoot()}); err != nil {
 		return nil, err
 	}
+	// Before the start, which may fail, or be interrupted, while the agent runs already.
+	defer func() { err = errors.Join(err, s.agent.Stop(context.WithoutCancel(ctx))) }()
 	if err := s.agent.Start(ctx); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.agent.Stop(context.WithoutCancel(ctx))) }()
 	if err := s.waves(ctx); err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("%w\n%s", err, daemon.Tail(s.agent.Log(), 30))
 	}
