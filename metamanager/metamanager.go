@@ -12,7 +12,7 @@
 //     acknowledged. So does a message that was carried out before. A delete removes the UID that it names and no other.
 //     Pods, configmaps and secrets are handed to edged after they are on the disk and before they are acknowledged.
 //   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk
-//     until the cloud has answered it.
+//     until the cloud has answered it. Pods are told apart by UID.
 //   - A stored object that the cloud cannot be asked for is used however old it is.
 package metamanager
 

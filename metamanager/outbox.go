@@ -23,7 +23,8 @@ import (
 // The outbox holds what the cloud has not heard of yet: the newest report on each object, on the disk. Its drain
 // sends them while there is a link:
 //
-//   - reports that belong together (a pod's status, its end, events on it) one after another, others side by side;
+//   - reports that belong together (a pod's status and its end) one after another, others side by side. Two pods of one
+//     name do not belong together: a late report on the one neither replaces nor delays that on the other;
 //   - a report leaves the outbox when the cloud has answered it, and only if no newer one took its place
 //     meanwhile: that one is sent next;
 //   - a report that the cloud refuses for good (the object is gone, or another) leaves it too;
@@ -128,7 +129,7 @@ func (m *Module) runDrain(ctx context.Context) {
 		}
 		lanes := map[string][]store.Report{}
 		for _, r := range reports {
-			lane := reportLane(r.Key)
+			lane := reportLane(r)
 			lanes[lane] = append(lanes[lane], r)
 		}
 		for _, lane := range slices.Sorted(maps.Keys(lanes)) {
@@ -138,16 +139,6 @@ func (m *Module) runDrain(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// reportLane is what keeps its order together, from the key of a report: "<operation> <resource>".
-func reportLane(key string) string {
-	for i := range len(key) {
-		if key[i] == ' ' {
-			return laneKey(key[i+1:])
-		}
-	}
-	return key
 }
 
 // sendLane sends the reports of one lane in order. After a failure it waits; the outbox is read anew then.
@@ -240,19 +231,18 @@ func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 	if !failed {
 		return nil
 	}
-	if again(failure) || failure.Code == http.StatusForbidden && m.stillWanted(ctx, key) {
+	if again(failure) || failure.Code == http.StatusForbidden && m.stillWanted(ctx, key, reportedUID(msg)) {
 		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
 	}
 	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation, "reason", failure.Reason, "message", failure.Message)
 	return nil
 }
 
-// stillWanted tells whether the pod that a report is about is stored here. As long as it is, a refusal is not the
+// stillWanted reports whether the pod that a report is about is stored here. As long as it is, a refusal is not the
 // last word: an API server that has just started knows neither the rights of cloudcore nor the pods of nodes.
-func (m *Module) stillWanted(ctx context.Context, key resource.Key) bool {
-	key.Type = resource.TypePod
-	_, err := m.store.Get(ctx, key.String())
-	return !errors.Is(err, store.ErrNotFound)
+func (m *Module) stillWanted(ctx context.Context, key resource.Key, uid string) bool {
+	stored, err := m.storedUID(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: key.Name})
+	return err != nil && !errors.Is(err, store.ErrNotFound) || err == nil && (uid == "" || stored == uid)
 }
 
 // again tells whether the same report may be taken another time.

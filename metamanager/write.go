@@ -198,7 +198,31 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 	if err != nil {
 		return err
 	}
-	return m.queue(ctx, key, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}), put)
+	ops := []store.Op{put}
+	if !m.replaced(ctx, key, reportedUID(msg)) {
+		ops = append(ops, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}))
+	}
+	return m.queue(ctx, key, ops...)
+}
+
+// replaced reports whether another pod has the name of the reported one by now. The stored status under that name is the
+// other's then, and stays.
+func (m *Module) replaced(ctx context.Context, key resource.Key, uid string) bool {
+	stored, err := m.storedUID(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: key.Name})
+	return err == nil && uid != "" && stored != "" && stored != uid
+}
+
+// storedUID is the UID of a stored object. The error is store.ErrNotFound where there is none.
+func (m *Module) storedUID(ctx context.Context, key resource.Key) (string, error) {
+	row, err := m.store.Get(ctx, key.String())
+	if err != nil {
+		return "", err
+	}
+	var id identity
+	if err := json.Unmarshal(row.Value, &id); err != nil {
+		return "", fmt.Errorf("%s: the stored value is not an object: %w", key, err)
+	}
+	return id.Metadata.UID, nil
 }
 
 // queue writes a report, and has it sent.
@@ -228,11 +252,11 @@ func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model
 	return m.queue(ctx, key, put)
 }
 
-// outbox queues a message for the cloud under the object that it is about.
+// outbox queues a message for the cloud, in place of an older one on the same object.
 func outbox(msg *model.Message) (store.Op, error) {
 	value, err := json.Marshal(msg)
 	if err != nil {
 		return store.Op{}, fmt.Errorf("%s: content is no JSON: %w", msg.Route.Resource, err)
 	}
-	return store.OutboxPut(msg.Route.Operation+" "+msg.Route.Resource, value), nil
+	return store.OutboxPut(reportKey(msg), value), nil
 }

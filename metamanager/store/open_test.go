@@ -211,8 +211,10 @@ func TestOddPaths(t *testing.T) {
 	for _, good := range []string{empty, filepath.Join(dir, "new", "folders", "x.db"), filepath.Join(dir, "a?b#c%20d e.db")} {
 		s := openTest(t, good)
 		apply(t, s, Upsert(meta("a/pod/x", "1")))
-		if info, err := os.Stat(good); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v; want a file with mode 0600", good, info, err)
+		if info, err := os.Stat(good); err != nil {
+			t.Error(err)
+		} else if got := info.Mode().Perm(); got != 0o600 {
+			t.Errorf("%s: mode %v, want %v", good, got, os.FileMode(0o600))
 		}
 	}
 	for bad, want := range map[string]string{

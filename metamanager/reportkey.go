@@ -1,0 +1,77 @@
+package metamanager
+
+import (
+	"encoding/json"
+	"net/url"
+	"strings"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// The outbox has a row for each object that is reported on. Its key is "<operation> <resource>", and for a pod
+// "<operation>:<UID> <resource>": a pod and its successor of the same name (a StatefulSet's, or one that was force deleted)
+// are two objects. Rows of pods without a UID are of versions before that. They are sent as well; an older version that finds
+// a row with a UID takes the text before the space for the operation, and sends the row in its turn.
+
+// reportKey is the key in the outbox of a message that reports on an object.
+func reportKey(msg *model.Message) string {
+	if uid := reportedUID(msg); uid != "" {
+		return msg.Route.Operation + ":" + url.QueryEscape(uid) + " " + msg.Route.Resource
+	}
+	return msg.Route.Operation + " " + msg.Route.Resource
+}
+
+// parseReportKey splits a key of the outbox. The UID is empty for what is not a pod, and for rows of older versions.
+func parseReportKey(text string) (operation, uid string, key resource.Key, err error) {
+	operation, name, _ := strings.Cut(text, " ")
+	operation, escaped, _ := strings.Cut(operation, ":")
+	if uid, err = url.QueryUnescape(escaped); err != nil {
+		return "", "", resource.Key{}, err
+	}
+	key, err = resource.Parse(name)
+	return operation, uid, key, err
+}
+
+// reportedUID is the UID of the pod that a message reports on, or empty where it reports on something else.
+func reportedUID(msg *model.Message) string {
+	key, err := resource.Parse(msg.Route.Resource)
+	if err != nil {
+		return ""
+	}
+	switch {
+	case key.Type == resource.TypePodPatch && msg.Route.Operation == model.OpPatch:
+		var patch identity
+		if json.Unmarshal(msg.ContentData(), &patch) == nil {
+			return patch.Metadata.UID
+		}
+	case key.Type == resource.TypePod && msg.Route.Operation == model.OpDelete:
+		var options struct {
+			Preconditions struct {
+				UID string `json:"uid"`
+			} `json:"preconditions"`
+		}
+		if json.Unmarshal(msg.ContentData(), &options) == nil {
+			return options.Preconditions.UID
+		}
+	}
+	return ""
+}
+
+// reportLane is what keeps its order together: the reports on one object, and those on a pod and its end.
+func reportLane(r store.Report) string {
+	_, uid, key, err := parseReportKey(r.Key)
+	if err != nil {
+		return r.Key
+	}
+	lane := laneKey(key.String())
+	if key.Type != resource.TypePod && key.Type != resource.TypePodPatch {
+		return lane
+	}
+	var msg model.Message
+	if uid == "" && json.Unmarshal(r.Value, &msg) == nil {
+		uid = reportedUID(&msg)
+	}
+	return lane + " " + uid
+}

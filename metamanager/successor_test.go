@@ -1,0 +1,134 @@
+package metamanager
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// byUID is a cloud that has one pod of a name, and refuses what is reported on another. It keeps what it took.
+type byUID struct {
+	uid string
+	mu  sync.Mutex
+	// took are the contents of what it took, refused those of the rest.
+	took, refused []string
+}
+
+func (c *byUID) answer(m *model.Message) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.Route.Operation == wire.OpInventory {
+		return `{"synced":true}`
+	}
+	text := string(m.ContentData())
+	if reportedUID(m) != c.uid {
+		c.refused = append(c.refused, text)
+		return failure(409, "Conflict")
+	}
+	c.took = append(c.took, text)
+	return good
+}
+
+func (c *byUID) check(t *testing.T, took, refused []string) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	slices.Sort(c.refused) // reports on different pods go side by side
+	if diff := cmp.Diff(took, c.took); diff != "" {
+		t.Errorf("taken by the cloud (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(refused, c.refused); diff != "" {
+		t.Errorf("refused by the cloud (-want +got):\n%s", diff)
+	}
+}
+
+func end(uid string) string {
+	return fmt.Sprintf(`{"gracePeriodSeconds":0,"preconditions":{"uid":%q}}`, uid)
+}
+
+// TestLateReportOnPredecessor: the status of a pod survives what is reported late on an earlier pod of its name, and the
+// same status of both pods is told of both.
+func TestLateReportOnPredecessor(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	const res = "default/podpatch/db-0"
+	e.ok(e.cloud("insert", "default/pod/db-0", object("default", "db-0", "u1", "1")))
+	e.ok(e.edged("patch", res, quote(t, patch("u1", "Running"))))
+	e.ok(e.cloud("insert", "default/pod/db-0", object("default", "db-0", "u2", "5"))) // u1 was force deleted
+	e.ok(e.edged("patch", res, quote(t, patch("u2", "Running"))))
+	e.ok(e.edged("patch", res, quote(t, patch("u1", "Failed"))))
+	e.ok(e.edged("delete", "default/pod/db-0", end("u1")))
+	if diff := cmp.Diff(map[string]string{res: patch("u2", "Running")}, e.rows("podpatch")); diff != "" {
+		t.Errorf("stored status (-want +got):\n%s", diff)
+	}
+	cloud := &byUID{uid: "u2"}
+	h.answer(cloud.answer)
+	e.link(up)
+	wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
+	cloud.check(t, []string{patch("u2", "Running")}, []string{end("u1"), patch("u1", "Failed")})
+}
+
+// TestForbiddenPredecessor: what is forbidden about a pod whose successor is stored here is dropped.
+func TestForbiddenPredecessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, h := newLinked(t, Options{})
+		e.ok(e.cloud("insert", "default/pod/db-0", object("default", "db-0", "u2", "5")))
+		h.answer(always(failure(403, "Forbidden")))
+		e.ok(e.edged("patch", "default/podpatch/db-0", quote(t, patch("u1", "Failed"))))
+		e.link(up)
+		wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
+	})
+}
+
+// TestOutboxOfOlderVersion: reports on pods that an older version stored by name are sent, before newer ones on the same pod
+// and without holding up those on its successor.
+func TestOutboxOfOlderVersion(t *testing.T) {
+	e, h := newLinked(t, Options{})
+	put := func(operation, res, content string) {
+		t.Helper()
+		value := fmt.Sprintf(`{"header":{"msg_id":%q,"timestamp":1},"route":{"source":"edged","group":"meta","operation":%q,"resource":%q},"content":%s}`,
+			operation, operation, res, content)
+		if err := e.store.Apply(t.Context(), store.OutboxPut(operation+" "+res, []byte(value))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("patch", "default/podpatch/db-0", quote(t, patch("u1", "Pending")))
+	put("delete", "default/pod/old", end("u0"))
+	put("insert", "default/event/e1", `{"reason":"Started"}`)
+	e.ok(e.edged("patch", "default/podpatch/db-0", quote(t, patch("u1", "Running"))))
+	cloud := &byUID{uid: "u1"}
+	h.answer(cloud.answer)
+	e.link(`{"connected":true,"features":{"inventory":true}}`)
+	wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
+	cloud.check(t, []string{patch("u1", "Pending"), patch("u1", "Running")}, []string{end("u0"), `{"reason":"Started"}`})
+}
+
+func TestReportKey(t *testing.T) {
+	for _, c := range []struct{ operation, res, content, key, uid string }{
+		{"patch", "default/podpatch/one", patch("u1", "Running"), "patch:u1 default/podpatch/one", "u1"},
+		{"delete", "default/pod/one", end("u1"), "delete:u1 default/pod/one", "u1"},
+		{"delete", "default/pod/one", `{}`, "delete default/pod/one", ""},
+		{"patch", "default/podpatch/one", patch("a b:c/d", "Running"), "patch:a+b%3Ac%2Fd default/podpatch/one", "a b:c/d"},
+		{"insert", "default/event/e", `{"metadata":{"uid":"u1"}}`, "insert default/event/e", ""},
+	} {
+		msg := model.New(model.ModuleEdged, model.GroupMeta, c.operation, c.res, []byte(c.content))
+		got := reportKey(msg)
+		operation, uid, key, err := parseReportKey(got)
+		if got != c.key || err != nil || operation != c.operation || uid != c.uid || key.String() != c.res {
+			t.Errorf("key of %s %s: %q, read as %q, %q, %q, %v; want %q", c.operation, c.content, got, operation, uid, key, err, c.key)
+		}
+		// An older version takes what is behind the first space for the resource.
+		if _, err := resource.Parse(got[slices.Index([]byte(got), ' ')+1:]); err != nil {
+			t.Errorf("key %q: %v", got, err)
+		}
+	}
+}
