@@ -122,7 +122,7 @@ func podsOfFolder(root string) ([]logPod, error) {
 	var pods []logPod
 	for _, e := range entries {
 		parts := strings.Split(e.Name(), "_")
-		if len(parts) != 3 {
+		if len(parts) != 3 || !e.IsDir() {
 			continue
 		}
 		p := logPod{namespace: parts[0], name: parts[1], uid: parts[2]}
@@ -131,7 +131,9 @@ func podsOfFolder(root string) ([]logPod, error) {
 			continue // it has just been removed
 		}
 		for _, c := range containers {
-			p.containers = append(p.containers, c.Name())
+			if c.IsDir() {
+				p.containers = append(p.containers, c.Name())
+			}
 		}
 		pods = append(pods, p)
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
 const (
@@ -89,19 +91,28 @@ func (p *printer) successor(f *os.File, c course) (*os.File, error) {
 	if err != nil || newest == "" {
 		return nil, err
 	}
-	now, err := os.Stat(newest)
-	if err != nil {
-		if _, err := os.Stat(filepath.Dir(newest)); errors.Is(err, os.ErrNotExist) {
-			return nil, ErrNoLog
-		}
-		return nil, nil // between two attempts, or within a rotation
+	root, err := logdir.Open(filepath.Dir(newest))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, ErrNoLog
 	}
-	have, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if os.SameFile(now, have) {
-		return nil, nil
+	defer root.Close()
+	now, err := logdir.Lstat(root, filepath.Base(newest))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // between two attempts, or within a rotation
 	}
-	return os.Open(newest)
+	if err != nil {
+		return nil, err
+	}
+	have, err := f.Stat()
+	if err != nil || os.SameFile(now, have) {
+		return nil, err
+	}
+	next, err := logdir.OpenFile(root, filepath.Base(newest))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // rotated meanwhile
+	}
+	return next, err
 }

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
 // Options say what to print of a log.
@@ -89,7 +91,7 @@ type course struct {
 }
 
 func printLog(ctx context.Context, path string, out, errOut io.Writer, opts Options, c course) error {
-	f, err := os.Open(path)
+	f, older, err := open(path, opts.Since)
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("%w at %s", ErrNoLog, path)
 	}
@@ -97,16 +99,15 @@ func printLog(ctx context.Context, path string, out, errOut io.Writer, opts Opti
 		return err
 	}
 	defer func() { f.Close() }()
-	older := rotated(path, f, opts.Since)
 	if older != nil {
 		defer older.Close()
 	}
 	if opts.Tail >= 0 {
-		found, err := seekTail(f, opts.Tail)
+		found, err := seekTail(ctx, f, opts.Tail)
 		if err == nil && older != nil {
-			_, err = seekTail(older, opts.Tail-found)
+			_, err = seekTail(ctx, older, opts.Tail-found)
 		}
-		if err != nil {
+		if err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -126,9 +127,30 @@ func printLog(ctx context.Context, path string, out, errOut io.Writer, opts Opti
 	return err
 }
 
+// open opens the log at path, and the part of it that was rotated away last: nil if there is none to be read.
+func open(path string, since time.Time) (current, older *os.File, err error) {
+	root, err := logdir.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	if current, err = logdir.OpenFile(root, filepath.Base(path)); err != nil {
+		return nil, nil, err
+	}
+	return current, rotated(root, filepath.Base(path), current, since), nil
+}
+
 // Attempts returns the logs of a container in the order of its attempts, rotated parts left out.
 func Attempts(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
+	root, err := logdir.Open(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w in %s", ErrNoLog, dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	entries, err := logdir.ReadDir(root)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w in %s", ErrNoLog, dir)
 	}
@@ -162,15 +184,16 @@ func newestOf(dir string) (string, error) {
 	return attempts[len(attempts)-1], nil
 }
 
-// seekTail places a file before its last n lines, and returns how many these are: it may have less.
-func seekTail(f *os.File, n int64) (int64, error) {
+// seekTail places a file before its last n lines, and returns how many these are: it may have less. It stops when ctx ends:
+// a sparse file can have a size that takes years to read.
+func seekTail(ctx context.Context, f *os.File, n int64) (int64, error) {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil || n == 0 || end == 0 {
 		return 0, err
 	}
 	block := make([]byte, tailBlock)
 	lines := int64(0)
-	for at := end; at > 0; {
+	for at := end; at > 0 && ctx.Err() == nil; {
 		size := min(at, tailBlock)
 		at -= size
 		if _, err := f.ReadAt(block[:size], at); err != nil {

@@ -12,10 +12,9 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/pkg/readdir"
+	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
 // untidyAt has the parts of a log looked after.
@@ -56,17 +55,22 @@ func (r *Rotator) tidyUp(ctx context.Context) {
 // tidy compresses the parts of a log but the newest, in which people still look, and removes those that are too many.
 // A newest part that alone is larger than all may be is compressed, too.
 func (r *Rotator) tidy(ctx context.Context, log string) error {
-	removeTemporary(log)
+	root, err := logdir.Open(filepath.Dir(log))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	removeTemporary(root, filepath.Base(log))
 	all, again := r.budget(), 0
 	for {
-		parts, err := partsOf(log)
+		parts, err := partsIn(root, filepath.Base(log))
 		if err != nil {
 			return err
 		}
 		i := slices.IndexFunc(parts, func(p part) bool { return !p.gz && (p.path != parts[len(parts)-1].path || p.size > all) })
 		if i < 0 {
 			// Of these and no others: a log that is rotated now becomes a part that is to be compressed first.
-			removeParts(surplus(parts, r.limits.Load().files-1, all))
+			removeParts(root, surplus(parts, r.limits.Load().files-1, all))
 			return nil
 		}
 		err = r.compress(ctx, parts[i].path)
@@ -81,15 +85,15 @@ func (r *Rotator) tidy(ctx context.Context, log string) error {
 }
 
 // removeTemporary removes what an agent that was killed has left half done. Nobody but the tidier makes such files.
-func removeTemporary(log string) {
-	entries, err := readdir.Quiet(filepath.Dir(log))
+func removeTemporary(root *os.Root, log string) {
+	entries, err := logdir.ReadDir(root)
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
 		name, isTmp := strings.CutSuffix(e.Name(), tmpSuffix)
-		if _, ok := parsePart(filepath.Base(log), name); isTmp && ok {
-			removeParts([]part{{path: filepath.Join(filepath.Dir(log), e.Name())}})
+		if _, ok := parsePart(log, name); isTmp && ok {
+			removeParts(root, []part{{path: e.Name()}})
 		}
 	}
 }
@@ -103,48 +107,53 @@ const writtenTries = 5
 
 // compress makes a part a .gz, which takes its place.
 func (r *Rotator) compress(ctx context.Context, path string) (err error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	root, err := logdir.Open(filepath.Dir(path))
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+		return err
 	}
-	in := os.NewFile(uintptr(fd), path)
+	defer root.Close()
+	name := filepath.Base(path)
+	in, err := logdir.OpenFile(root, name)
+	if err != nil {
+		return err
+	}
 	defer in.Close()
 	info, err := in.Stat()
 	if err != nil {
 		return err
 	}
-	tmp := path + gzSuffix + tmpSuffix
-	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
+	tmp := name + gzSuffix + tmpSuffix
+	out, err := root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(tmp) // or the next one to tidy up does
+			_ = root.Remove(tmp) // or the next one to tidy up does
 		}
 	}()
 	if err := errors.Join(pack(ctx, out, in), out.Close()); err != nil {
 		return fmt.Errorf("compress %s: %w", path, err)
 	}
-	return r.takePlace(tmp, path, info.Size())
+	return r.takePlace(root, tmp, name, info.Size())
 }
 
 // takePlace gives a .gz the place of the part that it was made of. A part that a flood has had removed meanwhile does not
 // come back by that: its neighbours may be gone, too.
-func (r *Rotator) takePlace(tmp, path string, size int64) error {
+func (r *Rotator) takePlace(root *os.Root, tmp, name string, size int64) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()
-	now, err := os.Lstat(path)
+	now, err := root.Lstat(name)
 	if err != nil {
 		return err
 	}
 	if now.Size() != size {
-		return fmt.Errorf("%s: %w", path, errWritten)
+		return fmt.Errorf("%s: %w", filepath.Join(root.Name(), name), errWritten)
 	}
-	if err := os.Rename(tmp, path+gzSuffix); err != nil {
+	if err := root.Rename(tmp, name+gzSuffix); err != nil {
 		return err
 	}
-	return os.Remove(path)
+	return root.Remove(name)
 }
 
 // pack writes a file compressed.

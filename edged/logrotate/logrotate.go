@@ -13,6 +13,7 @@
 //   - A line is lost only with the oldest part. A runtime that does not open a new log goes on with the old one, which
 //     gets its name back.
 //   - Names of parts rise, <log>.<date>-<time>, also when the clock is set back.
+//   - Only regular files in a container's own log folder are touched; see package logdir.
 package logrotate
 
 import (
@@ -22,12 +23,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
 // Log is the log of a container that runs.
@@ -281,17 +285,23 @@ func (r *Rotator) rotated(out outcome, now time.Time) {
 
 // rotate renames a log, has a new one opened, and removes the parts that are too many.
 func (r *Rotator) rotate(ctx context.Context, l Log) error {
-	parts, err := r.makeRoom(l.Path)
+	root, err := logdir.Open(filepath.Dir(l.Path))
 	if err != nil {
 		return err
 	}
-	part := l.Path + "." + nextStamp(parts, time.Now())
-	if err := os.Rename(l.Path, part); err != nil {
+	defer root.Close()
+	name := filepath.Base(l.Path)
+	parts, err := r.makeRoom(root, name)
+	if err != nil {
+		return err
+	}
+	part := name + "." + nextStamp(parts, time.Now())
+	if err := root.Rename(name, part); err != nil {
 		return fmt.Errorf("rotate log of container %s: %w", l.Name, err)
 	}
 	if err := r.opts.Reopen(ctx, l.ID); err != nil {
 		err = fmt.Errorf("rotate log of container %s: the runtime opens no new one: %w", l.Name, err)
-		return errors.Join(err, nameBack(part, l.Path))
+		return errors.Join(err, nameBack(root, part, name))
 	}
 	klog.V(2).InfoS("Log rotated", "container", l.Name, "log", l.Path)
 	r.untidyAt(l.Path)
@@ -300,33 +310,35 @@ func (r *Rotator) rotate(ctx context.Context, l Log) error {
 
 // makeRoom removes the parts of a log that one more makes too many, and returns all that there were. That comes before the
 // new part: on a full disk a runtime could not open a new log.
-func (r *Rotator) makeRoom(log string) ([]part, error) {
+func (r *Rotator) makeRoom(root *os.Root, log string) ([]part, error) {
 	r.removing.Lock()
 	defer r.removing.Unlock()
-	parts, err := partsOf(log)
+	parts, err := partsIn(root, log)
 	if err != nil {
 		return nil, err
 	}
-	removeParts(surplus(parts, r.limits.Load().files-2, r.budget()))
+	removeParts(root, surplus(parts, r.limits.Load().files-2, r.budget()))
 	return parts, nil
 }
 
 // nameBack gives a part its old name, unless there is a new file of that name.
-func nameBack(part, path string) error {
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+func nameBack(root *os.Root, part, name string) error {
+	if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.Rename(part, path)
+	return root.Rename(part, name)
 }
 
 // sizeOf is the size of a regular file; a link is not followed.
 func sizeOf(path string) (int64, error) {
-	info, err := os.Lstat(path)
+	root, err := logdir.Open(filepath.Dir(path))
 	if err != nil {
 		return 0, err
 	}
-	if !info.Mode().IsRegular() {
-		return 0, fmt.Errorf("%s is no regular file", path)
+	defer root.Close()
+	info, err := logdir.Lstat(root, filepath.Base(path))
+	if err != nil {
+		return 0, err
 	}
 	return info.Size(), nil
 }

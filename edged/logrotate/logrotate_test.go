@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -423,7 +424,12 @@ func TestTakePlace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := New(Options{}).takePlace(tmp, path, 4); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+			root, err := logdir.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			if err := New(Options{}).takePlace(root, "tmp", "part", 4); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
 				t.Errorf("%v, want %v", err, tc.want)
 			}
 			entries, err := os.ReadDir(dir)

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/pkg/readdir"
+	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
 const (
@@ -31,13 +31,23 @@ type part struct {
 
 // partsOf returns the rotated parts of a log, the oldest first.
 func partsOf(log string) ([]part, error) {
-	entries, err := readdir.Quiet(filepath.Dir(log))
+	root, err := logdir.Open(filepath.Dir(log))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return partsIn(root, filepath.Base(log))
+}
+
+// partsIn returns those of the log called name in an open folder.
+func partsIn(root *os.Root, name string) ([]part, error) {
+	entries, err := logdir.ReadDir(root)
 	if err != nil {
 		return nil, err
 	}
 	var parts []part
 	for _, e := range entries {
-		p, ok := parsePart(filepath.Base(log), e.Name())
+		p, ok := parsePart(name, e.Name())
 		if !ok || !e.Type().IsRegular() {
 			continue
 		}
@@ -48,7 +58,7 @@ func partsOf(log string) ([]part, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.path, p.size = filepath.Join(filepath.Dir(log), e.Name()), info.Size()
+		p.path, p.size = filepath.Join(root.Name(), e.Name()), info.Size()
 		parts = append(parts, p)
 	}
 	slices.SortFunc(parts, func(a, b part) int { return a.stamp.Compare(b.stamp) })
@@ -91,9 +101,9 @@ func surplus(parts []part, count int, bytes int64) []part {
 	return parts[:keep]
 }
 
-func removeParts(parts []part) {
+func removeParts(root *os.Root, parts []part) {
 	for _, p := range parts {
-		if err := os.Remove(p.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := root.Remove(filepath.Base(p.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			klog.ErrorS(err, "Part of a log not removed", "path", p.path)
 		}
 	}

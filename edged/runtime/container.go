@@ -14,6 +14,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
@@ -160,7 +161,12 @@ func (r *Runtime) nextAttempt(p place, s Start) uint32 {
 	if s.Last != nil {
 		return max(s.Last.Attempt, uint32(max(s.Last.RestartCount, 0))) + 1
 	}
-	entries, err := os.ReadDir(filepath.Join(p.config.LogDirectory, s.Container.Name))
+	root, err := logdir.Open(filepath.Join(p.config.LogDirectory, s.Container.Name))
+	if err != nil {
+		return 0
+	}
+	defer root.Close()
+	entries, err := logdir.ReadDir(root)
 	if err != nil {
 		return 0
 	}

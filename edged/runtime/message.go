@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
 // Limits of termination messages, in bytes: per container, per pod (shared evenly by its containers), and of
@@ -99,13 +101,13 @@ func readMessage(path string) string {
 
 // logTail returns the last lines of a CRI log, at most 80 lines or 2 KiB.
 func logTail(path string) string {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	f, err := logdir.OpenLog(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
+	if err != nil {
 		return ""
 	}
 	// A CRI line adds about 50 bytes to what was written.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/pkg/readdir"
 )
@@ -132,15 +133,34 @@ func (r *Runtime) removeContainer(ctx context.Context, obs *observed.Pod, c *obs
 
 // removeLogs removes a log and its rotated parts.
 func removeLogs(path string) {
-	parts, err := filepath.Glob(path + "*")
+	err := removeInLogs(filepath.Dir(path), func(name string) bool { return strings.HasPrefix(name, filepath.Base(path)) })
 	if err != nil {
-		parts = []string{path}
+		klog.V(2).InfoS("Container log not removed", "path", path, "err", err)
 	}
-	for _, p := range parts {
-		if err := os.Remove(p); err != nil && !os.IsNotExist(err) {
-			klog.V(2).InfoS("Container log not removed", "path", p, "err", err)
+}
+
+// removeInLogs removes the files of a container's log folder that which selects by name. A folder that is not there has
+// none. No link is followed: a pod with a writable /var/log could have files elsewhere removed.
+func removeInLogs(dir string, which func(name string) bool) error {
+	root, err := logdir.Open(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	entries, err := logdir.ReadDir(root)
+	errs := []error{err}
+	for _, e := range entries {
+		if !which(e.Name()) {
+			continue
+		}
+		if err := root.Remove(e.Name()); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // logLink is the link by which log collectors find a container's log.

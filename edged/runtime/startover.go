@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -72,18 +71,13 @@ func (r *Runtime) discard(ctx context.Context, obs *observed.Pod, c *observed.Co
 	if c == newest {
 		kept.LogPath = "" // removeContainer removes only what it is told of
 		dir := filepath.Join(r.podLogDir(obs.Namespace, obs.Name, string(obs.UID)), c.Name)
-		entries, err := os.ReadDir(dir)
-		if err != nil && !os.IsNotExist(err) {
-			return fmt.Errorf("logs of container %s: %w", c.Name, err)
-		}
-		for _, e := range entries {
-			number, _, found := strings.Cut(e.Name(), ".log")
-			if n, err := strconv.ParseUint(number, 10, 31); !found || err != nil || n >= uint64(c.Attempt) {
-				continue
-			}
-			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
-				klog.V(2).InfoS("Old log not removed", "dir", dir, "file", e.Name(), "err", err)
-			}
+		err := removeInLogs(dir, func(name string) bool {
+			number, _, found := strings.Cut(name, ".log")
+			n, err := strconv.ParseUint(number, 10, 31)
+			return found && err == nil && n < uint64(c.Attempt)
+		})
+		if err != nil {
+			klog.V(2).InfoS("Old logs not removed", "dir", dir, "err", err)
 		}
 	}
 	return r.removeContainer(ctx, obs, &kept)

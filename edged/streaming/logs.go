@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/crilog"
+	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
@@ -64,6 +65,9 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, path string, q log
 	err := crilog.PrintAttempt(r.Context(), path, stdout, stderr, opts, alive)
 	if errors.Is(err, crilog.ErrNoLog) && !out.begun {
 		return refuse(http.StatusBadRequest, "container %q of pod %q has no log any more: it was removed, or rotated away", r.PathValue("container"), r.PathValue("pod"))
+	}
+	if errors.Is(err, logdir.ErrRefused) && !out.begun {
+		return refuse(http.StatusForbidden, "container %q of pod %q: %v", r.PathValue("container"), r.PathValue("pod"), err)
 	}
 	if err != nil && !out.begun {
 		return err
@@ -139,16 +143,23 @@ func waitsFor(reason string) string {
 }
 
 // logPath is where the log of a container lies: where the runtime says, or, when it has forgotten the container, among
-// the files of its name.
+// the files of its name. It is always in the container's own folder.
 func (s *Server) logPath(pod *v1.Pod, name, id string, previous bool) (string, error) {
 	dir := filepath.Join(s.opts.Node.LogDir(pod), name)
 	if c := s.observed(pod, id); c != nil && c.Name == name {
-		if filepath.Dir(c.LogPath) == dir {
-			return c.LogPath, nil
+		if c.LogPath == "" { // it has not been asked for in detail
+			return filepath.Join(dir, fmt.Sprintf("%d.log", c.Attempt)), nil
 		}
-		return filepath.Join(dir, fmt.Sprintf("%d.log", c.Attempt)), nil
+		if filepath.Dir(c.LogPath) != dir {
+			return "", refuse(http.StatusForbidden, "container %q of pod %q: the runtime has its log at %s, which is not in %s: not opened",
+				name, pod.Name, c.LogPath, dir)
+		}
+		return c.LogPath, nil
 	}
 	attempts, err := crilog.Attempts(dir)
+	if errors.Is(err, logdir.ErrRefused) {
+		return "", refuse(http.StatusForbidden, "container %q of pod %q: %v", name, pod.Name, err)
+	}
 	if err != nil && !errors.Is(err, crilog.ErrNoLog) {
 		return "", err
 	}
