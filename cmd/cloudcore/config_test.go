@@ -59,7 +59,7 @@ func TestConfigPrint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(out, "hunter2") || !strings.Contains(out, "https://admin:(hidden)@192.0.2.1:6443") {
-		t.Errorf("the password is shown, or not named:\n%s", out)
+		t.Errorf("printed, want the password of the master hidden and no hunter2:\n%s", out)
 	}
 	want, _, err := v1alpha1.Load(file)
 	if err != nil {
@@ -74,6 +74,6 @@ func TestConfigPrint(t *testing.T) {
 	}
 	wrong := writeConfig(t, "zzz: 1\n")
 	if out, _, err := execute(t, "config", "print", "--config", wrong); err == nil || out != "" {
-		t.Errorf("a file that is wrong is printed: %q, %v", out, err)
+		t.Errorf("config print of a file that is wrong = %q, %v; want nothing and an error", out, err)
 	}
 }

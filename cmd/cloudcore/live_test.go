@@ -63,7 +63,7 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 			continue
 		}
 		if !ok {
-			t.Errorf("%s is said to be acted on; give it another value here", key)
+			t.Errorf("no value here for %s, want one: it is among the live keys", key)
 		}
 		for _, value := range values {
 			text := value
@@ -72,11 +72,11 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 			}
 			cfg, warnings, err := v1alpha1.Load(writeConfig(t, text[1:len(text)-1]+"\n"))
 			if err != nil || len(warnings) > 0 {
-				t.Errorf("%s: %v, %v", key, err, warnings)
+				t.Errorf("%s: Load = %v, warnings %v; want neither", key, err, warnings)
 				continue
 			}
 			if reflect.DeepEqual(base, buildWith(t, cfg)) {
-				t.Errorf("%s: %s is said to be acted on, and changes nothing", key, value)
+				t.Errorf("%s: %s changes nothing, want a change: the key is among the live keys", key, value)
 			}
 		}
 	}

@@ -120,7 +120,7 @@ func TestServeHTTP(t *testing.T) {
 		t.Errorf("ended with %v, want no error", err)
 	}
 	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
-		t.Error("it still answers")
+		t.Error("Dial after the end of the server = nil, want an error")
 	}
 }
 

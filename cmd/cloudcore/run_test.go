@@ -107,7 +107,7 @@ func joined(t *testing.T, url string, api *apiServer, node string) *tls.Config {
 	_, der := get(t, insecure, url+"/ca.crt")
 	ca, err := x509.ParseCertificate(der)
 	if err != nil || !token.SignedBy(der) {
-		t.Fatalf("ca.crt: %v, or not the token's", err)
+		t.Fatalf("ca.crt: %v, signed the token: %v; want no error, true", err, token.SignedBy(der))
 	}
 	key, err := certs.NewKey()
 	if err != nil {
@@ -130,7 +130,7 @@ func joined(t *testing.T, url string, api *apiServer, node string) *tls.Config {
 	defer res.Body.Close()
 	cert, err := io.ReadAll(res.Body)
 	if err != nil || res.StatusCode != http.StatusOK {
-		t.Fatalf("edge.crt: %s %q, %v", res.Status, cert, err)
+		t.Fatalf("edge.crt: %s %q, %v; want %d", res.Status, cert, err, http.StatusOK)
 	}
 	return &tls.Config{RootCAs: certs.Pool(ca), Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
 }

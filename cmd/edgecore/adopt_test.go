@@ -43,7 +43,7 @@ func TestAdoptRefuses(t *testing.T) {
 			}
 			for _, made := range []string{o.Config, filepath.Dir(o.store)} {
 				if _, err := os.Stat(made); err == nil {
-					t.Errorf("%s was made", made)
+					t.Errorf("Stat(%s) = nil, want it not made", made)
 				}
 			}
 		})
@@ -58,7 +58,7 @@ func TestAdoptAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := lockFile(name); err == nil || !strings.Contains(err.Error(), "is at work") {
-		t.Errorf("a second: %v", err)
+		t.Errorf("second lockFile = %v, want an error with %q", err, "is at work")
 	}
 	unlock()
 	again, err := lockFile(name)

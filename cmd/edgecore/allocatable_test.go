@@ -101,11 +101,11 @@ func TestEvictionSettings(t *testing.T) {
 	} {
 		got, transition := signals(c.change)
 		if got != c.want || transition != 5*time.Minute {
-			t.Errorf("%s: %s, %v", name, got, transition)
+			t.Errorf("%s: signals = %q, %v; want %q, %v", name, got, transition, c.want, 5*time.Minute)
 		}
 	}
 	if len(own) != 1 {
-		t.Errorf("the user's own thresholds were changed: %v", own)
+		t.Errorf("the user's own thresholds = %v, want the one of before", own)
 	}
 }
 
@@ -114,6 +114,6 @@ func TestReservedTooMuch(t *testing.T) {
 	cfg := v1alpha2.Default()
 	cfg.Modules.Edged.TailoredKubeletConfig.SystemReserved = map[string]string{"memory": "1Gi"}
 	if _, err := shareOut(&cfg.Modules.Edged, gigabyte()); err == nil || !strings.Contains(err.Error(), "systemReserved and kubeReserved leave no memory") {
-		t.Errorf("%v", err)
+		t.Errorf("shareOut = %v, want an error with %q", err, "systemReserved and kubeReserved leave no memory")
 	}
 }

@@ -60,7 +60,7 @@ func TestConfigPrint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(out, "20261121") || !strings.Contains(out, "mqttPassword: (hidden)") {
-		t.Errorf("the password is shown, or not named:\n%s", out)
+		t.Errorf("printed, want mqttPassword hidden and no 20261121:\n%s", out)
 	}
 	want, _, err := v1alpha2.Load(kubeEdgeFile)
 	if err != nil {
@@ -75,6 +75,6 @@ func TestConfigPrint(t *testing.T) {
 	}
 	file := writeConfig(t, "zzz: 1\n")
 	if out, _, err := execute(t, "config", "print", "--config", file); err == nil || out != "" {
-		t.Errorf("a file that is wrong is printed: %q, %v", out, err)
+		t.Errorf("config print of a file that is wrong = %q, %v; want nothing and an error", out, err)
 	}
 }

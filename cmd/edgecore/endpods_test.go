@@ -59,7 +59,7 @@ func endPods(t *testing.T, prepare func(*fakecri.Runtime), roots ...string) (out
 	err = o.run(t.Context(), &buffer)
 	data, readErr := os.ReadFile(o.leftOvers)
 	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
-		t.Fatal(readErr)
+		t.Fatalf("ReadFile(%s) = %v, want no error or no such file", o.leftOvers, readErr)
 	}
 	return buffer.String(), strings.ReplaceAll(string(data), dir, ""), err
 }
@@ -68,13 +68,13 @@ func TestEndPods(t *testing.T) {
 	var fake *fakecri.Runtime
 	out, left, err := endPods(t, func(f *fakecri.Runtime) { fake = f })
 	if err != nil || !strings.HasPrefix(out, "Ended 1 of 1 pods\nLeft alone pod default/theirs, which has no folder in ") {
-		t.Errorf("%v, %s", err, out)
+		t.Errorf("end-pods = %v, %q; want mine of 1 pods ended and default/theirs left alone", err, out)
 	}
 	if removed := fake.Calls("RemovePodSandbox", "RemoveContainer", "StopContainer"); len(removed) != 3 {
-		t.Errorf("%v", removed)
+		t.Errorf("calls %v, want 3: stop and remove the container, remove the sandbox", removed)
 	}
 	if !strings.HasPrefix(left, "/root/pods/mine\n") || !strings.Contains(left, "\n/root/\n") {
-		t.Errorf("left over:\n%s", left)
+		t.Errorf("left over = %q, want the folder of the pod and the root folder", left)
 	}
 }
 
@@ -84,16 +84,18 @@ func TestEndPodsFails(t *testing.T) {
 		f.Fail("RemovePodSandbox", 9, status.Error(codes.Internal, "device or resource busy"))
 	})
 	if err == nil || !strings.Contains(err.Error(), "end pod default/mine: remove sandbox") || left != "" {
-		t.Errorf("%v, %s", err, left)
+		t.Errorf("end-pods = %v, left over %q; want the error of removing the sandbox and nothing left over", err,
+			left)
 	}
 	// Once is made good by the second attempt.
 	out, left, err := endPods(t, func(f *fakecri.Runtime) { f.Fail("StopContainer", 1, status.Error(codes.Internal, "busy")) })
 	if err != nil || left == "" || !strings.HasPrefix(out, "Ended 1 of 1") {
-		t.Errorf("%v, %s, %s", err, out, left)
+		t.Errorf("end-pods = %v, %q, left over %q; want 1 of 1 ended and its folders", err, out, left)
 	}
 	if _, left, err = endPods(t, func(f *fakecri.Runtime) { f.Fail("ListPodSandbox", 9, status.Error(codes.Unavailable, "down")) }); err == nil ||
 		!strings.Contains(err.Error(), "does not say which pods there are") || left != "" {
-		t.Errorf("%v, %s", err, left)
+		t.Errorf("end-pods = %v, left over %q; want that the runtime does not list its pods and nothing left over",
+			err, left)
 	}
 }
 
@@ -103,7 +105,7 @@ func TestEndNoPods(t *testing.T) {
 		f.Fail("ListPodSandbox", 9, status.Error(codes.Unavailable, "down"))
 	}, "other")
 	if err != nil || out != "There are no pods of this agent\n" || left == "" {
-		t.Errorf("%v, %s, %s", err, out, left)
+		t.Errorf("end-pods = %v, %q, left over %q; want no pods and folders left over", err, out, left)
 	}
 }
 
@@ -116,7 +118,7 @@ func TestOwnPods(t *testing.T) {
 	for _, uid := range []types.UID{"a", "b", "file", "link", "..", ".", "", "a/../a", "../pods"} {
 		mine, others := ownPods([]*observed.Pod{{UID: uid}}, root)
 		if len(mine)+len(others) != 1 {
-			t.Errorf("%q: %v, %v", uid, mine, others)
+			t.Errorf("ownPods(%q) = %v, %v; want one pod in all", uid, mine, others)
 		}
 		if len(mine) == 1 {
 			got = append(got, uid)

@@ -51,11 +51,11 @@ sha256:ab         ab              512 B     pinned
 			t.Error(err)
 		}
 		if diff := cmp.Diff(want, out.String()); diff != "" {
-			t.Errorf("-o %s: %s", form, diff)
+			t.Errorf("-o %s (-want +got):\n%s", form, diff)
 		}
 	}
 	if err := printImages(&bytes.Buffer{}, list, usage, "xml"); err == nil {
-		t.Error("-o xml was taken")
+		t.Error("printImages with -o xml = nil, want an error")
 	}
 }
 
@@ -65,7 +65,7 @@ func TestAuthOf(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "config.json")
 	if _, err := authOf(file); err == nil {
-		t.Error("a file that is not there was taken")
+		t.Errorf("authOf(%s) = nil, want an error: there is no such file", file)
 	}
 	if err := os.WriteFile(file, []byte(`{"auths":{}}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestImagesWithoutRuntime(t *testing.T) {
 		cmd.SetArgs(append([]string{"images"}, append(args, "--config", config)...))
 		err := cmd.ExecuteContext(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "does not answer at unix:///run/nobody.sock (is it running? try: systemctl status containerd)") {
-			t.Errorf("%v: %v", args, err)
+			t.Errorf("images %v = %v, want that the runtime does not answer, with a remedy", args, err)
 		}
 	}
 }

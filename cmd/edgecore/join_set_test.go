@@ -56,12 +56,12 @@ func TestParseServer(t *testing.T) {
 		"[2001:db8::1]:10000": {"2001:db8::1", "10000"}, "[2001:db8::1]": {"2001:db8::1", "10000"}, "cloud": {"cloud", "10000"},
 	} {
 		if host, port, err := parseServer(text); err != nil || host != want[0] || port != want[1] {
-			t.Errorf("%q: %q, %q, %v", text, host, port, err)
+			t.Errorf("parseServer(%q) = %q, %q, %v; want %q, %q", text, host, port, err, want[0], want[1])
 		}
 	}
 	for _, text := range []string{"", ":10000", "a:b", "a:0", "a:70000", "https://a:1", "a:1/x", "2001:db8::1", "a b:1", "u@h:1", "a:"} {
 		if _, _, err := parseServer(text); err == nil || !strings.Contains(err.Error(), "want HOST:PORT") {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("parseServer(%q) = %v, want an error with %q", text, err, "want HOST:PORT")
 		}
 	}
 }

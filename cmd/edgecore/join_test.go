@@ -116,7 +116,7 @@ func (d *joinDevice) mustJoin(stdin string, args ...string) (stdout string) {
 		d.t.Fatal(err)
 	}
 	if errs != "" {
-		d.t.Errorf("warned: %s", errs)
+		d.t.Errorf("warnings = %q, want none", errs)
 	}
 	return out
 }
@@ -149,19 +149,23 @@ func TestJoinANewDevice(t *testing.T) {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
 	id, err := f.Load()
-	if err != nil || certs.CheckNode(id.Cert(), "edge1", false) != nil {
-		t.Errorf("certificate: %v", err)
+	if err != nil {
+		t.Errorf("Load = %v, want a certificate", err)
+	} else if err := certs.CheckNode(id.Cert(), "edge1", false); err != nil {
+		t.Errorf("CheckNode = %v, want a certificate for edge1", err)
 	}
 	for name, mode := range map[string]os.FileMode{d.config(): 0o600, f.Key: 0o600, filepath.Dir(d.config()): os.ModeDir | 0o700, d.service.unit(): 0o644} {
-		if info, err := os.Stat(name); err != nil || info.Mode() != mode {
-			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		if info, err := os.Stat(name); err != nil {
+			t.Error(err)
+		} else if info.Mode() != mode {
+			t.Errorf("%s: mode %v, want %v", name, info.Mode(), mode)
 		}
 	}
 	if diff := cmp.Diff([]string{"daemon-reload", "enable edgecore.service", "restart edgecore.service"}, d.calls); diff != "" {
 		t.Errorf("systemctl (-want +got):\n%s", diff)
 	}
 	if got := d.read(d.service.unit()); !strings.Contains(got, "\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n") {
-		t.Errorf("unit:\n%s", got)
+		t.Errorf("unit, want the installed program with --config %s:\n%s", d.config(), got)
 	}
 	for _, want := range []string{"Got a certificate for node edge1, which is good until ", "Wrote configuration", "Wrote service", "edgecore status", "kubectl get node edge1"} {
 		if !strings.Contains(out, want) {
@@ -169,7 +173,7 @@ func TestJoinANewDevice(t *testing.T) {
 		}
 	}
 	if strings.Contains(d.read(d.config())+out, "eyJ") {
-		t.Error("the token is kept or shown")
+		t.Errorf("configuration %s\noutput %s\nwant no token (eyJ...) in either", d.read(d.config()), out)
 	}
 }
 
@@ -188,7 +192,8 @@ func TestJoinAgain(t *testing.T) {
 	key := d.read(d.files().Key)
 	out := d.mustJoin("", "-t", d.token(""))
 	if d.read(d.config()) != edited || d.read(d.files().Key) != key || d.read(store) != "pods" {
-		t.Error("joining again changed something")
+		t.Errorf("after joining again: configuration %q, same key %v, store %q; want %q, true, %q", d.read(d.config()),
+			d.read(d.files().Key) == key, d.read(store), edited, "pods")
 	}
 	for _, want := range []string{"Kept the certificate of node edge1, which is good until", "is as it should be", "is installed"} {
 		if !strings.Contains(out, want) {
@@ -196,27 +201,33 @@ func TestJoinAgain(t *testing.T) {
 		}
 	}
 	out = d.mustJoin("", "--labels", "zone=a") // no token is needed for that
-	if got, _, err := v1alpha2.Load(d.config()); err != nil || got.Modules.Edged.NodeLabels["zone"] != "a" || got.Database.DataSource != store {
-		t.Errorf("the configuration has not its old keys and the new one: %v", err)
+	got, _, err := v1alpha2.Load(d.config())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if d.read(d.config()+".bak") != edited || !strings.Contains(out, ".bak") {
-		t.Error("the configuration before is not kept")
+	if zone := got.Modules.Edged.NodeLabels["zone"]; zone != "a" || got.Database.DataSource != store {
+		t.Errorf("label zone = %q, dataSource = %q; want a and %q as before", zone, got.Database.DataSource, store)
+	}
+	if bak := d.read(d.config() + ".bak"); bak != edited || !strings.Contains(out, ".bak") {
+		t.Errorf("backup = %q, printed %q; want %q and the backup named", bak, out, edited)
 	}
 	// The cloud was set up anew; the node is there, since its objects were brought over.
 	d.startCloud("edge1")
 	d.mustJoin("", "-t", d.token(""))
-	if id, err := d.files().Load(); err != nil || !id.CAs[0].Equal(d.authority.CA()) {
-		t.Errorf("still the cloud before: %v", err)
+	if id, err := d.files().Load(); err != nil {
+		t.Errorf("Load = %v, want a certificate", err)
+	} else if !id.CAs[0].Equal(d.authority.CA()) {
+		t.Errorf("CA = %v, want that of the new cloud, %v", id.CAs[0].SerialNumber, d.authority.CA().SerialNumber)
 	}
-	if d.read(store) != "pods" {
-		t.Error("the store is lost")
+	if got := d.read(store); got != "pods" {
+		t.Errorf("store = %q, want %q as before", got, "pods")
 	}
 	// What is damaged is made anew.
 	if err := os.WriteFile(d.files().Cert, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := d.join(""); err == nil || !strings.Contains(err.Error(), "no state is lost") {
-		t.Errorf("damaged, without a token: %v", err)
+		t.Errorf("join of a damaged device without a token = %v, want an error with %q", err, "no state is lost")
 	}
 	d.mustJoin("", "-t", d.token("edge1"))
 	if _, err := d.files().Load(); err != nil {
@@ -237,8 +248,10 @@ func TestJoinANameThatIsTaken(t *testing.T) {
 
 	d = newJoinDevice(t, "edge1")
 	d.mustJoin("", "-t", d.token("edge1")) // a token for this node is word enough, and names it
-	if cfg, _, err := v1alpha2.Load(d.config()); err != nil || cfg.Modules.Edged.HostnameOverride != "edge1" {
-		t.Errorf("the token's name is not taken: %v", err)
+	if cfg, _, err := v1alpha2.Load(d.config()); err != nil {
+		t.Error(err)
+	} else if got := cfg.Modules.Edged.HostnameOverride; got != "edge1" {
+		t.Errorf("hostnameOverride = %q, want the name in the token, edge1", got)
 	}
 }
 
@@ -246,11 +259,11 @@ func nothingWritten(t *testing.T, d *joinDevice) {
 	t.Helper()
 	for _, name := range []string{d.config(), d.files().CA, d.files().Key, d.service.unit()} {
 		if _, err := os.Stat(name); err == nil {
-			t.Errorf("%s is there", name)
+			t.Errorf("Stat(%s) = nil, want it not written", name)
 		}
 	}
 	if len(d.calls) > 0 {
-		t.Errorf("systemctl was called: %v", d.calls)
+		t.Errorf("calls of systemctl = %v, want none", d.calls)
 	}
 }
 
@@ -293,7 +306,7 @@ func TestJoinFails(t *testing.T) {
 				t.Fatalf("%v, want %q in it", err, tc.err)
 			}
 			if strings.Contains(err.Error(), token[70:]) {
-				t.Error("the error holds the token")
+				t.Errorf("error = %v, want it without the token", err)
 			}
 			nothingWritten(t, d)
 		})
@@ -317,8 +330,13 @@ func TestJoinWithKeadmsFlags(t *testing.T) {
 		}
 	}
 	cfg, _, err := v1alpha2.Load(d.config())
-	if err != nil || !cfg.Modules.EdgeHub.Quic.Enable || cfg.Modules.EdgeHub.WebSocket.Enable || cfg.Modules.EdgeHub.WebSocket.Server != "127.0.0.1:10000" {
-		t.Errorf("not QUIC: %v", err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quic, ws := cfg.Modules.EdgeHub.Quic, cfg.Modules.EdgeHub.WebSocket
+	if !quic.Enable || ws.Enable || ws.Server != "127.0.0.1:10000" {
+		t.Errorf("QUIC %v, WebSocket %v with server %q; want true, false, 127.0.0.1:10000", quic.Enable, ws.Enable,
+			ws.Server)
 	}
 	if _, err := filesIn(filepath.Join(d.dir, "other")).Load(); err != nil {
 		t.Errorf("--certPath: %v", err)
@@ -332,7 +350,7 @@ func TestJoinAConfigurationThatIsWrong(t *testing.T) {
 	}
 	_, _, err := d.join("", "-t", d.token(""))
 	if err == nil || !strings.Contains(err.Error(), "correct the file, or move it away") {
-		t.Errorf("%v", err)
+		t.Errorf("join = %v, want an error with its remedy: correct the file, or move it away", err)
 	}
 	// One of KubeEdge's is taken, its token is gone afterwards, its other keys stay.
 	kubeEdge := d.read(kubeEdgeFile)
@@ -348,10 +366,10 @@ func TestJoinAConfigurationThatIsWrong(t *testing.T) {
 	}
 	after, _, err := v1alpha2.Load(d.config())
 	if err != nil || after.Modules.EdgeHub.Token != "" {
-		t.Fatalf("token %q, %v", after.Modules.EdgeHub.Token, err)
+		t.Fatalf("Load: token %q, %v; want none", after.Modules.EdgeHub.Token, err)
 	}
 	if diff := cmp.Diff(before.Modules.Edged, after.Modules.Edged); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
+		t.Errorf("edged's section (-want +got):\n%s", diff)
 	}
 }
 
@@ -366,18 +384,18 @@ func TestService(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.mustJoin("", "-t", d.token(""), "-i", "edge1")
-	if d.read(unit+".bak") != keadms {
-		t.Error("keadm's unit is not kept")
+	if got := d.read(unit + ".bak"); got != keadms {
+		t.Errorf("backup of the unit = %q, want keadm's, %q", got, keadms)
 	}
 	d.fail = errors.New("systemctl restart: exit status 1: no")
 	_, _, err := d.join("", "-t", d.token(""))
 	if err == nil || !strings.Contains(err.Error(), "the device has joined, but the agent is not started: systemctl") {
-		t.Errorf("%v", err)
+		t.Errorf("join = %v, want that the device has joined, but the agent is not started", err)
 	}
 	d.fail = nil
 	out := d.mustJoin("", "--no-start")
 	if len(d.calls) > 0 || !strings.Contains(out, "  /usr/local/bin/edgecore --config "+d.config()) {
-		t.Errorf("--no-start: %v, %s", d.calls, out)
+		t.Errorf("--no-start: calls %v, %s; want none and how to start the agent", d.calls, out)
 	}
 	// A package's unit is used as it is.
 	if err := errors.Join(os.Remove(unit), os.MkdirAll(filepath.Join(d.service.root, "usr/lib/systemd/system"), 0o755)); err != nil {
@@ -388,22 +406,22 @@ func TestService(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out = d.mustJoin(""); !strings.Contains(out, "is the package's") {
-		t.Errorf("%s", out)
+		t.Errorf("printed %s, want that the unit is the package's", out)
 	}
 	if _, err := os.Stat(unit); err == nil {
-		t.Error("a second unit is written")
+		t.Errorf("Stat(%s) = nil, want no second unit", unit)
 	}
 	if err := os.WriteFile(packaged, []byte("[Service]\nExecStart=/usr/bin/other\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out = d.mustJoin(""); !strings.Contains(out, "Wrote service") {
-		t.Errorf("a unit that starts something else is used: %s", out)
+		t.Errorf("printed %s, want the service written: the other unit starts something else", out)
 	}
 	// No systemd.
 	if err := os.RemoveAll(filepath.Join(d.service.root, "run")); err != nil {
 		t.Fatal(err)
 	}
 	if out = d.mustJoin(""); len(d.calls) > 0 || !strings.Contains(out, "systemd does not run here; this runs the agent") {
-		t.Errorf("%v, %s", d.calls, out)
+		t.Errorf("without systemd: calls %v, %s; want none and what runs the agent", d.calls, out)
 	}
 }

@@ -64,19 +64,19 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 			continue
 		}
 		if !ok {
-			t.Errorf("%s is said to be acted on; give it another value here", key)
+			t.Errorf("no value here for %s, want one: it is among the live keys", key)
 			continue
 		}
 		cfg, warnings, err := v1alpha2.Load(writeConfig(t, text+"\n"))
 		if err != nil || len(warnings) > 0 {
-			t.Errorf("%s: %v, %v", key, err, warnings)
+			t.Errorf("%s: Load = %v, warnings %v; want neither", key, err, warnings)
 			continue
 		}
 		opts, err := edgedOptions(cfg)
 		if err != nil {
 			t.Errorf("%s: %v", key, err)
 		} else if reflect.DeepEqual(base, opts) {
-			t.Errorf("%s is said to be acted on, and changes nothing", key)
+			t.Errorf("%s: %s changes nothing, want a change: the key is among the live keys", key, text)
 		}
 	}
 }

@@ -44,21 +44,21 @@ func put(t *testing.T, path, text string) {
 func TestHelpIsTheSameEverywhere(t *testing.T) {
 	out, _, err := execute(t, "--help")
 	if err != nil || !strings.Contains(out, packagedConfig+" with the package, else "+v1alpha2.DefaultConfigFile) {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("--help = %v, want both places of the configuration in it:\n%s", err, out)
 	}
 }
 
 func TestFreshConfig(t *testing.T) {
 	root := t.TempDir()
 	if got := freshConfig(root, packagedConfig); got != nil {
-		t.Errorf("without a package: %q", got)
+		t.Errorf("freshConfig without a package = %q, want nil", got)
 	}
 	put(t, filepath.Join(root, packagedTemplate), "kind: EdgeCore\n")
 	if got := freshConfig(root, packagedConfig); string(got) != "kind: EdgeCore\n" {
-		t.Errorf("with one: %q", got)
+		t.Errorf("freshConfig with a package = %q, want %q", got, "kind: EdgeCore\n")
 	}
 	if got := freshConfig(root, "/etc/other.yaml"); got != nil {
-		t.Errorf("another file: %q", got)
+		t.Errorf("freshConfig of another file = %q, want nil", got)
 	}
 }
 
@@ -70,11 +70,12 @@ func TestPackageAfterJoin(t *testing.T) {
 	put(t, filepath.Join(d.service.root, "lib/systemd/system", systemd.Name), systemd.Unit("/usr/bin/edgecore", packagedConfig))
 	did, err := d.service.install(packagedConfig)
 	if _, gone := os.Stat(d.service.unit()); err != nil || !os.IsNotExist(gone) || !strings.Contains(did, "is the package's") {
-		t.Errorf("%v, %v, %s", err, gone, did)
+		t.Errorf("install = %q, %v, own unit: %v; want the package's unit used and the own one removed", did, err, gone)
 	}
 	put(t, d.service.unit(), "[Service]\nExecStart=/usr/local/bin/edgecore\n")
 	did, err = d.service.install(packagedConfig)
 	if err != nil || !strings.Contains(did, "the one before is") || !strings.Contains(d.read(d.service.unit()), "ExecStart=/usr/bin/edgecore --config "+packagedConfig+"\n") {
-		t.Errorf("%v, %s", err, did)
+		t.Errorf("install = %q, %v, unit %q; want the one before kept and the unit for %s", did, err,
+			d.read(d.service.unit()), packagedConfig)
 	}
 }

@@ -200,7 +200,7 @@ func TestReloadableKeysChangeWhatIsTaken(t *testing.T) {
 	for _, key := range v1alpha2.ReloadableKeys() {
 		text, ok := values[key]
 		if !ok {
-			t.Errorf("%s is said to be taken over; give it another value here", key)
+			t.Errorf("no value here for %s, want one: it is among the reloadable keys", key)
 			continue
 		}
 		cfg, _, err := v1alpha2.Load(writeConfig(t, "modules: "+text+"\n"))
@@ -218,7 +218,7 @@ func TestReloadableKeysChangeWhatIsTaken(t *testing.T) {
 		}
 		link := linkSettings(base.Modules.EdgeHub, cfg.Modules.EdgeHub)
 		if reflect.DeepEqual(before.Settings(), opts.Settings()) && link == base.Modules.EdgeHub {
-			t.Errorf("%s is said to be taken over, and nothing takes it", key)
+			t.Errorf("%s: %s changes nothing, want a change: the key is among the reloadable keys", key, text)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestReloadableKeysAreDocumented(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n### ")
 	for _, key := range v1alpha2.ReloadableKeys() {
 		if name := key[strings.LastIndexByte(key, '.')+1:]; !strings.Contains(section, "`"+name+"`") {
-			t.Errorf("%s is taken over, and docs/node.md does not say so", key)
+			t.Errorf("%s is not named among the changes in docs/node.md, want it there: it is reloadable", key)
 		}
 	}
 }

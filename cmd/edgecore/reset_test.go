@@ -86,14 +86,14 @@ func TestReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := left(t, d); len(got) > 0 {
-		t.Errorf("left: %v", got)
+		t.Errorf("left = %v, want nothing", got)
 	}
 	if _, err := os.Stat(limit); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("logind's limit stays raised: %v", err)
+		t.Errorf("logind's limit: Stat = %v, want it removed", err)
 	}
 	for _, dir := range []string{"certs", "config"} {
 		if _, err := os.Stat(filepath.Join(d.dir, dir)); err == nil {
-			t.Errorf("the empty folder %s is left", dir)
+			t.Errorf("Stat(%s) = nil, want the empty folder removed", filepath.Join(d.dir, dir))
 		}
 	}
 	if diff := cmp.Diff([]string{"disable --now edgecore.service", "daemon-reload"}, d.calls); diff != "" {
@@ -117,7 +117,7 @@ func TestResetWithThePackage(t *testing.T) {
 	put(t, d.config()+".bak", "x")
 	out, err := d.reset("", "--force")
 	if err != nil || !strings.Contains(out, "what it was when the package was installed") || d.read(d.config()) != string(d.fresh) {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("reset = %v, configuration %q, want %q:\n%s", err, d.read(d.config()), d.fresh, out)
 	}
 	if diff := cmp.Diff([]string{"config/edgecore.yaml"}, left(t, d)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -129,11 +129,11 @@ func TestResetAsks(t *testing.T) {
 	before := left(t, d)
 	for _, answer := range []string{"", "no\n", "y\n", "YES\n"} {
 		if _, err := d.reset(answer); err == nil || !strings.Contains(err.Error(), "nothing was done: it takes a yes, or --force") {
-			t.Errorf("%q: %v", answer, err)
+			t.Errorf("reset with answer %q = %v, want that nothing was done", answer, err)
 		}
 	}
 	if diff := cmp.Diff(before, left(t, d)); diff != "" || len(d.calls) > 0 {
-		t.Errorf("something was done: %s %v", diff, d.calls)
+		t.Errorf("calls of systemctl = %v, want none; what is left (-want +got):\n%s", d.calls, diff)
 	}
 }
 
@@ -141,13 +141,13 @@ func TestResetKeepsPods(t *testing.T) {
 	d, path := joined(t)
 	out, err := d.reset("yes\n", "--keep-pods")
 	if err != nil || strings.Contains(out, "store") {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("reset --keep-pods = %v, want no error and no word of the store:\n%s", err, out)
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("the store is gone: %v", err)
 	}
 	if _, err := os.Stat(d.config()); err == nil {
-		t.Error("the configuration is left")
+		t.Errorf("Stat(%s) = nil, want the configuration removed", d.config())
 	}
 }
 
@@ -160,7 +160,7 @@ func TestResetUnderAnAgent(t *testing.T) {
 	}
 	_, err = d.reset("", "--force")
 	if err == nil || !strings.Contains(err.Error(), "an agent runs with store "+path+": stop it") {
-		t.Errorf("%v", err)
+		t.Errorf("reset = %v, want that an agent runs with store %s", err, path)
 	}
 	if _, err := d.files().Load(); err != nil {
 		t.Errorf("the certificates: %v", err)
@@ -178,17 +178,17 @@ func TestResetFails(t *testing.T) {
 	before := left(t, d)
 	d.fail = errors.New("systemctl disable: exit status 1: no D-Bus")
 	if _, err := d.reset("", "-f"); err == nil || !strings.Contains(err.Error(), "no D-Bus; nothing else was touched") {
-		t.Errorf("%v", err)
+		t.Errorf("reset = %v, want the error of systemctl and that nothing else was touched", err)
 	}
 	d.fail = nil
 	if err := os.WriteFile(d.config(), []byte("kind: Edge\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.reset("", "-f"); err == nil || !strings.Contains(err.Error(), "the configuration says what to remove") {
-		t.Errorf("%v", err)
+		t.Errorf("reset = %v, want that the configuration says what to remove", err)
 	}
 	if diff := cmp.Diff(before, left(t, d)); diff != "" {
-		t.Errorf("something was removed (-before +after):\n%s", diff)
+		t.Errorf("what is left (-want +got):\n%s", diff)
 	}
 }
 
@@ -199,21 +199,21 @@ func TestResetOthersUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "Stopped and disabled") {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("reset = %v, want the service stopped and disabled:\n%s", err, out)
 	}
-	if d.read(d.service.unit()) != "[Unit]\n" {
-		t.Error("the unit is changed")
+	if got := d.read(d.service.unit()); got != "[Unit]\n" {
+		t.Errorf("unit = %q, want %q as before", got, "[Unit]\n")
 	}
 	d, _ = joined(t)
 	d.fail = errors.New("systemctl disable: exit status 1: Unit file edgecore.service does not exist.")
 	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "There is no service") {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("reset = %v, want that there is no service:\n%s", err, out)
 	}
 	d, _ = joined(t)
 	if err := os.RemoveAll(filepath.Join(d.service.root, "run")); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "systemd does not run here") || len(d.calls) > 0 {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("reset = %v, calls %v; want none and that systemd does not run:\n%s", err, d.calls, out)
 	}
 }

@@ -65,7 +65,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	if _, _, err := execute(t, "--version=loud"); err == nil || !strings.Contains(err.Error(), "--version=raw") {
-		t.Errorf("--version=loud: %v", err)
+		t.Errorf("--version=loud: %v, want an error that names --version=raw", err)
 	}
 }
 
@@ -92,10 +92,10 @@ func TestEveryCommandTeaches(t *testing.T) {
 		c := commands[0]
 		commands = append(commands[1:], c.Commands()...)
 		if c.Short == "" {
-			t.Errorf("%s has no short text", c.CommandPath())
+			t.Errorf("%s: short text = %q, want one", c.CommandPath(), c.Short)
 		}
 		if c.HasParent() && c.Parent().Name() == "config" && (c.Long == "" || c.Example == "") {
-			t.Errorf("%s has no long text or no example", c.CommandPath())
+			t.Errorf("%s: long text = %q, example = %q; want both", c.CommandPath(), c.Long, c.Example)
 		}
 	}
 }
@@ -110,7 +110,7 @@ func TestFlagsOfKlog(t *testing.T) {
 	}
 	execute(t, "-v", "0", "--vmodule=", "--minconfig") // klog's settings are the process's
 	if _, _, err := execute(t, "--log-flush-frequency=soon", "--minconfig"); err == nil {
-		t.Error("--log-flush-frequency=soon is taken")
+		t.Error("--log-flush-frequency=soon = nil, want an error")
 	}
 }
 
@@ -126,7 +126,7 @@ func TestBadCommandLines(t *testing.T) {
 			t.Errorf("%v: %v, want %q in it", args, err, want)
 		}
 		if out != "" {
-			t.Errorf("%v printed %q", args, out)
+			t.Errorf("%v printed %q, want nothing", args, out)
 		}
 	}
 }
