@@ -119,13 +119,13 @@ func TestRender(t *testing.T) {
 			for _, want := range tc.want {
 				_, after, found := strings.Cut(rest, want)
 				if !found {
-					t.Fatalf("no %q (in this order) in %s", want, page)
+					t.Fatalf("the page lacks %q after the texts before it, want all in this order:\n%s", want, page)
 				}
 				rest = after
 			}
 			for _, never := range tc.never {
 				if strings.Contains(page, never) {
-					t.Errorf("%q in %s", never, page)
+					t.Errorf("the page contains %q, want it not to:\n%s", never, page)
 				}
 			}
 		})

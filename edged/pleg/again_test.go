@@ -46,8 +46,8 @@ func TestLookAgain(t *testing.T) {
 	}
 	l.add("1", now)
 	l.done("1")
-	if _, ok := l.next(now); ok {
-		t.Error("it is looked at again, though the runtime knows")
+	if at, ok := l.next(now); ok {
+		t.Errorf("next() after done(1) = %v, true, want false", at)
 	}
 	l.add("1", now)
 	if wait, _ := l.next(now); wait != againFirst {
@@ -124,7 +124,7 @@ func TestRuntimeBehindTheKernel(t *testing.T) {
 		t.Errorf("asked %d times, want about %d", s.asked, s.lateness+1)
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("killed, and ended well?")
+		t.Error("Wait of the killed process = nil, want an error")
 	}
 }
 

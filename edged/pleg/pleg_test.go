@@ -125,7 +125,8 @@ func TestRelistTellsWhatChanged(t *testing.T) {
 		f.mu.Unlock()
 		time.Sleep(30 * time.Second)
 		if diff := cmp.Diff([]types.UID{"1"}, told()); diff != "" || p.Get("1") != nil || len(p.All()) != 1 {
-			t.Errorf("after a removal: %s, %v", diff, p.Get("1"))
+			t.Errorf("after a removal: Get(1) = %v, %d pods, want nil, 1; notifications (-want +got):\n%s",
+				p.Get("1"), len(p.All()), diff)
 		}
 	})
 }
@@ -172,8 +173,8 @@ func TestNewerSnapshotIsKept(t *testing.T) {
 	newer := &observed.Pod{UID: "1", At: now, Sandboxes: []*observed.Sandbox{{ID: "new"}}}
 	p.store(newer)
 	p.store(&observed.Pod{UID: "1", At: now.Add(-time.Second), Sandboxes: []*observed.Sandbox{{ID: "old"}}})
-	if p.Get("1") != newer {
-		t.Error("an older snapshot took the place of a newer one")
+	if got := p.Get("1"); got != newer {
+		t.Errorf("Get(1) after an older snapshot = %+v, want the newer one %+v", got, newer)
 	}
 }
 
@@ -233,10 +234,10 @@ func TestExitWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !w.watches(":/") {
-		t.Error("it is not watched")
+		t.Error("watches(:/) after add = false, want true")
 	}
 	if err := w.add(cmd.Process.Pid, "an id that is in no cgroup", "other"); err == nil {
-		t.Error("a process of somebody else is watched")
+		t.Error("add(a process of another cgroup) = nil, want an error")
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -245,10 +246,10 @@ func TestExitWatch(t *testing.T) {
 		t.Errorf("the end of %q was noticed, want %q", uid, "pod")
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("killed, and ended well?")
+		t.Error("Wait of the killed process = nil, want an error")
 	}
 	if err := w.add(cmd.Process.Pid, ":/", "pod"); err == nil || w.watches(":/") {
-		t.Errorf("a process that has ended: %v", err)
+		t.Errorf("add(a process that has ended) = %v, watches = %t, want an error, false", err, w.watches(":/"))
 	}
 	cancel()
 	wg.Wait()

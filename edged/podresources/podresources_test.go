@@ -100,7 +100,7 @@ func TestAPI(t *testing.T) {
 		t.Errorf("Get() mismatch (-want +got):\n%s", diff)
 	}
 	if _, err := c.Get(ctx, &api.GetPodResourcesRequest{PodName: "a", PodNamespace: "other"}); status.Code(err) != codes.NotFound {
-		t.Errorf("a pod that is not there: %v", err)
+		t.Errorf("Get of a pod that does not exist: %v, want code %v", err, codes.NotFound)
 	}
 	all, err := c.GetAllocatableResources(ctx, &api.AllocatableResourcesRequest{})
 	if err != nil {

@@ -91,7 +91,7 @@ func run(t *testing.T, s *script, body func(p *Pool)) {
 		cancel()
 		p.Wait()
 		if s.overlap {
-			t.Error("calls for one pod overlapped")
+			t.Errorf("calls for one pod overlapped = %t, want false", s.overlap)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestRemovedPodIsForgottenAfterCleanUp(t *testing.T) {
 		p.Remove("1", nil)
 		expect(t, s, "sync a", "terminate", "terminated")
 		if p.Knows("1") {
-			t.Error("a removed pod is still known")
+			t.Error("Knows(1) after a removal = true, want false")
 		}
 		if !s.ended[0].Removed || s.ended[0].Pod == nil {
 			t.Errorf("end = %+v, want a removed pod", s.ended[0])
@@ -158,7 +158,7 @@ func TestDeleteOfAFinishedPodIsReported(t *testing.T) {
 		p.Update(deleted, "")
 		expect(t, s, "sync a", "terminate", "terminated", "terminated")
 		if !s.ended[1].Deleted {
-			t.Error("the deletion was not handed on")
+			t.Errorf("second terminated call = %+v, want Deleted", s.ended[1])
 		}
 	})
 }

@@ -200,7 +200,7 @@ func FuzzHostile(f *testing.F) {
 		if names, err := cniPlugins([]byte(config)); err == nil {
 			for _, n := range names {
 				if n == "" || strings.Contains(n, "/") {
-					t.Errorf("plugin %q", n)
+					t.Errorf("cniPlugins() names %q, want no empty name and no path", n)
 				}
 			}
 		}
@@ -215,8 +215,8 @@ func TestListens(t *testing.T) {
 		t.Errorf("listens() = %q, %v; want \"12345\", true", inode, ok)
 	}
 	for _, other := range []string{strings.Replace(line, " 0A ", " 01 ", 1), "", "  sl  local_address rem_address"} {
-		if _, ok := listens(other, 0x280F); ok {
-			t.Errorf("%q listens", other)
+		if inode, ok := listens(other, 0x280F); ok {
+			t.Errorf("listens(%q) = %q, true, want false", other, inode)
 		}
 	}
 }

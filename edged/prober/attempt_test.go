@@ -347,7 +347,7 @@ func FuzzRequest(f *testing.F) {
 		q := &ask{target: target{pod: podOf(), container: &v1.Container{}, address: "192.0.2.1"}, spec: &v1.Probe{}}
 		req, err := a.request(t.Context(), q, &v1.HTTPGetAction{Path: path, Port: intstr.FromInt32(80), HTTPHeaders: []v1.HTTPHeader{{Name: name, Value: value}}})
 		if err == nil && (req.URL.Host != "192.0.2.1:80" || req.URL.Scheme != "http") {
-			t.Errorf("%q leads to %s", path, req.URL)
+			t.Errorf("request(%q) goes to %s, want http://192.0.2.1:80", path, req.URL)
 		}
 	})
 }

@@ -226,22 +226,22 @@ func TestRestart(t *testing.T) {
 				time.Sleep(10*time.Second - time.Nanosecond) // the last moment that the first probe may have drawn
 				synctest.Wait()
 				if asked := strings.Join(w.take(), "\n"); !strings.Contains(asked, "alive") || !strings.Contains(asked, "ready") {
-					t.Errorf("not probed within one period:\n%s", asked)
+					t.Errorf("probes within one period = %q, want alive and ready", asked)
 				}
 				for _, told := range w.changed {
 					if c.want.Ready {
-						t.Errorf("a restart changed something: %s", told)
+						t.Errorf("change after a restart = %q, want none", told)
 					}
 				}
 				// One failure of two changes nothing.
 				w.answer("ready", 1)
 				time.Sleep(10 * time.Second)
-				if !p.Sync(pod, obs, View{})["a-id"].Ready {
-					t.Error("one failure of two counts")
+				if got := p.Sync(pod, obs, View{})["a-id"]; !got.Ready {
+					t.Errorf("Sync after one failure of two = %+v, want ready", got)
 				}
 				time.Sleep(10*time.Second + 100*time.Millisecond) // a first probe of the last beat has its second only now
-				if p.Sync(pod, obs, View{})["a-id"].Ready {
-					t.Error("two failures of two do not count")
+				if got := p.Sync(pod, obs, View{})["a-id"]; got.Ready {
+					t.Errorf("Sync after two failures of two = %+v, want not ready", got)
 				}
 			})
 		})
@@ -361,7 +361,7 @@ func TestEnding(t *testing.T) {
 		p.Sync(pod, seen("a"), View{})
 		time.Sleep(5 * time.Second)
 		if asked := strings.Join(w.take(), "\n"); strings.Contains(asked, "alive") || !strings.Contains(asked, "ready") {
-			t.Errorf("asked:\n%s", asked)
+			t.Errorf("probes after End = %q, want ready and no alive", asked)
 		}
 		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true}}, p.Sync(pod, seen("a"), View{})); diff != "" {
 			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
@@ -372,7 +372,7 @@ func TestEnding(t *testing.T) {
 		p.Forget("1")
 		time.Sleep(5 * time.Second)
 		if asked := w.take(); len(asked) > 0 || len(p.queue) > 0 || len(p.pods) > 0 {
-			t.Errorf("a forgotten pod is probed: %q", asked)
+			t.Errorf("after Forget: probes %q, %d queued, %d pods, want none", asked, len(p.queue), len(p.pods))
 		}
 	})
 }

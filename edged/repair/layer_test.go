@@ -159,7 +159,7 @@ func TestLayerIsMended(t *testing.T) {
 			dir := unpack(t, archive)
 			before := files(t, dir)
 			if found := compareIn(t, dir, archive); !found.none() {
-				t.Fatalf("a whole layer is damaged: %v", found.files)
+				t.Fatalf("faults of an undamaged layer = %v, want none", found.files)
 			}
 			if err := tc.spoil(dir); err != nil {
 				t.Fatal(err)
@@ -178,7 +178,7 @@ func TestLayerIsMended(t *testing.T) {
 				t.Errorf("after the repair (-want +got):\n%s", diff)
 			}
 			if found := compareIn(t, dir, archive); !found.none() {
-				t.Errorf("it is still damaged: %v", found.files)
+				t.Errorf("faults after the repair = %v, want none", found.files)
 			}
 			if left, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(left) != 1 {
 				t.Errorf("something is left beside the layer: %v, %v; want no error, one", left, err)
@@ -235,11 +235,11 @@ func TestHostileLayer(t *testing.T) {
 	}
 	defer l.close()
 	if err := l.mend(t.Context(), bytes.NewReader(archive), found); err == nil {
-		t.Error("a path out of the layer was taken")
+		t.Error("mend(a path that leads out of the layer) = nil, want an error")
 	}
 	for _, path := range []string{filepath.Join(root, "outside"), filepath.Join(root, "1", "outside"), "/etc/hostile"} {
 		if _, err := os.Lstat(path); err == nil {
-			t.Errorf("%s was made", path)
+			t.Errorf("%s exists, want it not to", path)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func FuzzCompareLayer(f *testing.F) {
 		}
 		for name := range found.files {
 			if !filepath.IsLocal(name) {
-				t.Errorf("%q leads out of the layer", name)
+				t.Errorf("compareLayer reports %q, want a path inside the layer", name)
 			}
 		}
 	})

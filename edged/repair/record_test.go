@@ -63,7 +63,7 @@ func TestRecordOverBoots(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r = open("3"); !r.Unclean() {
-		t.Errorf("an empty file is no proof of a power cut: %+v", r.doc)
+		t.Errorf("Unclean() with an empty record %+v = false, want true", r.doc)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestRecordOverBoots(t *testing.T) {
 func TestRecordOnNoDisk(t *testing.T) {
 	r, err := OpenRecord("/proc/nowhere", "1")
 	if err == nil {
-		t.Error("it was written")
+		t.Error("OpenRecord(/proc/nowhere) = nil, want an error")
 	}
 	if err := r.SetGood("image"); err == nil || !r.Good("image") {
 		t.Errorf("%v; known: %v; want an error, and the image known", err, r.Good("image"))

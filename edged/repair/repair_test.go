@@ -254,7 +254,7 @@ func (d *disk) mended() {
 	d.t.Helper()
 	data, err := os.ReadFile(filepath.Join(d.dirs[0], "app/run"))
 	if err != nil || !bytes.Equal(data, long) {
-		d.t.Errorf("the program has %d bytes, %v", len(data), err)
+		d.t.Errorf("the program has %d bytes, %v, want the original %d bytes", len(data), err, len(long))
 	}
 }
 
@@ -337,11 +337,11 @@ func TestExamine(t *testing.T) {
 			}
 			for _, word := range tc.says {
 				if !strings.Contains(last, word) {
-					t.Errorf("the last event lacks %q: %s", word, last)
+					t.Errorf("last event = %q, want it to contain %q", last, word)
 				}
 			}
 			if len(tc.says) == 0 && last != "" {
-				t.Errorf("an event: %s", last)
+				t.Errorf("last event = %q, want none", last)
 			}
 			if list := d.health.Snapshot(); (len(list) > 0) != tc.damaged {
 				t.Errorf("conditions: %+v, want some: %v", list, tc.damaged)
@@ -370,12 +370,12 @@ func (d *disk) archive() {
 func TestExamineOnce(t *testing.T) {
 	d := newDisk(t)
 	r := d.repairer()
-	if r.Examine(t.Context(), d.fails(weak)) || len(d.calls) == 0 {
-		t.Fatal("it was not looked at")
+	if again := r.Examine(t.Context(), d.fails(weak)); again || len(d.calls) == 0 {
+		t.Fatalf("Examine() = %t after %d calls, want false after some", again, len(d.calls))
 	}
 	before := len(d.calls)
 	if r.Examine(t.Context(), d.fails(strong)) || d.repairer().Examine(t.Context(), d.fails(strong)) || len(d.calls) != before {
-		t.Error("it was looked at again")
+		t.Errorf("a second Examine repaired the image or made calls: %d calls, want false and %d", len(d.calls), before)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestReplaceOnce(t *testing.T) {
 	d := newDisk(t)
 	d.plain = true
 	if !d.repairer().Examine(t.Context(), d.fails(strong)) {
-		t.Fatal("not replaced")
+		t.Fatalf("Examine() = false, want true; events %q", d.words)
 	}
 	d.kept = true
 	made := d.made()
@@ -403,22 +403,22 @@ func TestFailedRepairIsTriedLater(t *testing.T) {
 		r := d.repairer()
 		suspect := d.fails(weak)
 		if r.Examine(t.Context(), suspect) {
-			t.Fatal("repaired with no network")
+			t.Fatal("Examine() without a network = true, want false")
 		}
 		d.away = false
 		time.Sleep(firstWait / 2)
 		if r.Examine(t.Context(), suspect) {
-			t.Error("it was tried again too soon")
+			t.Error("Examine() before the wait has passed = true, want false")
 		}
 		time.Sleep(firstWait)
 		early := d.fails(weak)
 		if !r.Examine(t.Context(), suspect) {
-			t.Errorf("it was not tried again: %v", d.words)
+			t.Errorf("Examine() after the wait = false, want true; events %q", d.words)
 		}
 		d.mended()
 		d.words = nil
-		if r.Examine(t.Context(), early) || len(d.words) > 0 {
-			t.Errorf("a whole image was repaired again: %v", d.words)
+		if again := r.Examine(t.Context(), early); again || len(d.words) > 0 {
+			t.Errorf("Examine() of a repaired image = %t with events %q, want false with none", again, d.words)
 		}
 	})
 }
@@ -429,10 +429,10 @@ func TestSandboxImage(t *testing.T) {
 	d.spoilLayer()
 	r := d.repairer()
 	if r.ExamineSandbox(t.Context(), Failure{Stage: Create, Message: "no network"}, time.Now()) {
-		t.Error("the image is not what is wrong")
+		t.Error("ExamineSandbox(no network) = true, want false")
 	}
 	if !r.ExamineSandbox(t.Context(), Failure{Stage: Start, Message: strong}, time.Now()) {
-		t.Error("not repaired")
+		t.Errorf("ExamineSandbox(%q) = false, want true", strong)
 	}
 	d.mended()
 }
@@ -506,7 +506,7 @@ func FuzzImage(f *testing.F) {
 		v := verifier{Store: d, have: map[string]bool{id: true, target: true}}
 		im, err := v.image(t.Context(), target, id)
 		if err == nil && (len(im.layers) != len(im.diffs) || im.chain() == "" && im.diffs[0] != "") {
-			t.Errorf("an image with layers that do not match its diffs: %+v", im)
+			t.Errorf("image(...) = %+v, nil, want one diff for each layer, or an error", im)
 		}
 	})
 }

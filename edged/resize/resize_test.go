@@ -36,8 +36,8 @@ func podOf(all ...v1.ResourceRequirements) *v1.Pod {
 func TestAmounts(t *testing.T) {
 	pod := podOf(res("1", "1Gi", "2", "2Gi"), res("", "", "", ""))
 	pod.Spec.Containers[0].Resources.Limits["example.com/dev"] = resource.MustParse("1")
-	if Of(pod).On(pod) != pod {
-		t.Error("a pod that has its amounts is copied")
+	if got := Of(pod).On(pod); got != pod {
+		t.Errorf("On(a pod that has these amounts) = a copy %p, want the pod itself %p", got, pod)
 	}
 	smaller := Amounts{"a": res("500m", "1Gi", "1", "2Gi")}
 	got := smaller.On(pod)

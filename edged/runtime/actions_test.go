@@ -125,7 +125,7 @@ func TestActionsOverLives(t *testing.T) {
 		}
 		for rest := 0; ; rest++ {
 			if rest > 60 {
-				t.Fatalf("seed %d: no rest: %q", seed, l.log)
+				t.Fatalf("seed %d: %d steps and still actions, want none after at most 60: %q", seed, rest, l.log)
 			}
 			if !l.step(false) && !l.finishInit() {
 				break
@@ -210,7 +210,8 @@ func (l *life) step(probesFail bool) bool {
 	for _, k := range a.Kill {
 		c := find(l.obs, k.ID)
 		if probes[k.ID].Failed == nil && c.SandboxID == a.SandboxID && l.obs.Sandboxes[0].Ready {
-			l.t.Fatalf("%s is stopped for nothing: %q", k.Name, l.log)
+			l.t.Fatalf("kill of %s, whose probes %+v have not failed, in a ready sandbox, want none: %q",
+				k.Name, probes[k.ID], l.log)
 		}
 		c.State, c.ExitCode = isExited, 137
 	}
@@ -237,12 +238,12 @@ func (l *life) start(s Start, sandbox string) {
 	if !s.Init && !slices.ContainsFunc(l.pod.Spec.Containers, func(c v1.Container) bool { return createdIn(l.obs, sandbox, c.Name) }) {
 		for i := range l.pod.Spec.InitContainers {
 			if c := &l.pod.Spec.InitContainers[i]; !l.began[c.Name] {
-				l.t.Fatalf("%s starts before %s has done its work: %q", name, c.Name, l.log)
+				l.t.Fatalf("start of %s while init container %s is not done, want it later: %q", name, c.Name, l.log)
 			}
 		}
 	}
 	if l.obs.Container(name).Running() {
-		l.t.Fatalf("%s is started twice: %q", name, l.log)
+		l.t.Fatalf("start of %s, which runs, want none: %q", name, l.log)
 	}
 	if s.Init && restart.IsSidecar(s.Container) {
 		l.began[name] = true
@@ -260,7 +261,7 @@ func (l *life) atRest(seed uint64) {
 	for i := range l.pod.Spec.Containers {
 		c := &l.pod.Spec.Containers[i]
 		if last := l.obs.Container(c.Name); !last.Running() && restarts(l.pod, c, last) {
-			l.t.Fatalf("seed %d: %s does not run in the end: %q", seed, c.Name, l.log)
+			l.t.Fatalf("seed %d: %s in the end = %+v, want it running: %q", seed, c.Name, last, l.log)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func chaos(t *testing.T, seed uint64) {
 		after := g.observe(pod)
 		for _, id := range spared {
 			if c := find(after, id); !c.Running() {
-				t.Fatalf("seed %d: %s stopped container %s, which it did not touch", seed, what, id)
+				t.Fatalf("seed %d: container %s after %s = %+v, want it running", seed, id, what, c)
 			}
 		}
 	}
@@ -143,5 +143,5 @@ func (g *rig) heal(pod *v1.Pod, seed uint64, what string) {
 		}
 		return
 	}
-	g.t.Fatalf("seed %d: the pod does not come back after %s: %v", seed, what, last)
+	g.t.Fatalf("seed %d: last sync after %s: error %v, want the pod running without an error", seed, what, last)
 }

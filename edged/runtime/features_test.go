@@ -70,7 +70,7 @@ func TestLacks(t *testing.T) {
 			res := g.sync(pod)
 			if res.SandboxErr == nil || !strings.HasPrefix(res.SandboxErr.Message, path+": ") || !strings.Contains(res.SandboxErr.Message, "containerd 1.6.20") ||
 				len(g.fake.Calls("RunPodSandbox")) > 0 {
-				t.Errorf("on an old runtime: %+v", res)
+				t.Errorf("sync = %+v, want an error of %s that names containerd 1.6.20, and no sandbox", res, path)
 			}
 			// Another runtime is there, and was asked.
 			g.fake.Is("2.1.0", able)
@@ -131,7 +131,7 @@ func TestUserNamespace(t *testing.T) {
 			t.Errorf("own %v: container %v, want %v", own, got, want)
 		}
 		if len(container.Config.Mounts) == 0 {
-			t.Error("no mounts")
+			t.Errorf("mounts = %v, want some", container.Config.Mounts)
 		}
 		for _, m := range container.Config.Mounts {
 			if (len(m.UidMappings) == 1) != own || (len(m.GidMappings) == 1) != own {
@@ -169,14 +169,14 @@ func TestImageVolumes(t *testing.T) {
 	g.settle(pod)
 	req, ok := g.fake.Calls("CreateContainer")[0].Request.(*runtimeapi.CreateContainerRequest)
 	if !ok {
-		t.Fatal("not created")
+		t.Fatalf("request of CreateContainer = %T, want %T", g.fake.Calls("CreateContainer")[0].Request, req)
 	}
 	var got []string
 	for _, m := range req.Config.Mounts {
 		if m.Image != nil {
 			got = append(got, strings.Join([]string{m.Image.Image, m.Image.UserSpecifiedImage, m.ContainerPath, m.ImageSubPath, m.HostPath}, " "))
 			if !m.Readonly {
-				t.Errorf("%v can be written to", m)
+				t.Errorf("image mount = %v, want it read-only", m)
 			}
 		}
 	}

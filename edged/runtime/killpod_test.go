@@ -127,17 +127,19 @@ func TestContainerThatCannotBeStopped(t *testing.T) {
 	obs := g.settle(pod)
 	g.fake.Fail("StopContainer", 1, status.Error(codes.Unknown, "stuck"))
 	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err == nil {
-		t.Fatal("nothing failed")
+		t.Fatal("KillPod with a container that cannot be stopped = nil, want an error")
 	}
 	obs = g.observe(pod)
-	if !obs.Container("i0").Running() || !obs.Container("i1").Running() {
-		t.Error("sidecars were stopped before a container")
+	for _, name := range []string{"i0", "i1"} {
+		if c := obs.Container(name); !c.Running() {
+			t.Errorf("sidecar %s before the container's end = %+v, want it running", name, c)
+		}
 	}
 	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
 		t.Fatal(err)
 	}
-	if g.observe(pod).ContainersAlive() {
-		t.Error("the second try left something")
+	if obs := g.observe(pod); obs.ContainersAlive() {
+		t.Errorf("containers after the second try = %+v, want none alive", obs.Containers)
 	}
 }
 
@@ -162,8 +164,8 @@ func TestPreStopIsCutShort(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("cut short: %v, want context.Canceled", err)
 	}
-	if !g.observe(pod).Container("c0").Running() {
-		t.Error("the container was stopped by a call that was cut short in its hook")
+	if c := g.observe(pod).Container("c0"); !c.Running() {
+		t.Errorf("container after a call that was cancelled in its hook = %+v, want it running", c)
 	}
 	if err := g.KillPod(t.Context(), pod.UID, pod, obs, ptr.To[int64](5)); err != nil {
 		t.Fatal(err)
@@ -264,10 +266,10 @@ func TestPostStart(t *testing.T) {
 		return 0, hook.Err()
 	})
 	if res := g.SyncPod(ctx, Wish{Pod: pod, Observed: obs}); res.Err == nil {
-		t.Error("no error, though the hook did not end")
+		t.Error("SyncPod cancelled in a hook: Err = nil, want an error")
 	}
-	if !g.observe(pod).Container("c0").Running() {
-		t.Error("a container was stopped though its hook did not fail")
+	if c := g.observe(pod).Container("c0"); !c.Running() {
+		t.Errorf("container whose hook was cancelled = %+v, want it running", c)
 	}
 }
 
@@ -349,16 +351,21 @@ func TestStopSignalIsSent(t *testing.T) {
 		}
 	})
 	if !r.signalled(t.Context(), kill{spec: spec, container: c}) {
-		t.Error("not sent")
+		t.Error("signalled(a running process) = false, want true")
 	}
 	wg.Wait()
 	if !r.signalled(t.Context(), kill{spec: spec, container: c}) {
-		t.Error("the runtime is asked to signal a process that has ended")
+		t.Error("signalled(a process that has ended) = false, want true: nothing is left to the runtime")
 	}
 	known := *c
 	known.StopSignal = "SIGUSR1"
-	if r.signalled(t.Context(), kill{spec: spec, container: &known}) || r.signalled(t.Context(), kill{spec: &v1.Container{}, container: c}) {
-		t.Error("the runtime's work was done for it")
+	for name, k := range map[string]kill{
+		"a runtime that knows the signal": {spec: spec, container: &known},
+		"a spec without a signal":         {spec: &v1.Container{}, container: c},
+	} {
+		if r.signalled(t.Context(), k) {
+			t.Errorf("signalled with %s = true, want false", name)
+		}
 	}
 }
 
@@ -403,7 +410,8 @@ func TestSignals(t *testing.T) {
 	for number, name := range runtimeapi.Signal_name {
 		s := runtimeapi.Signal(number)
 		if text := signalName(s); criSignal(v1.Signal(text)) != s || (text == "") != (number == 0) {
-			t.Errorf("%s becomes %q and then %s", name, text, criSignal(v1.Signal(text)))
+			t.Errorf("signalName(%s) = %q, and back = %s, want %s, and \"\" for 0 alone",
+				name, text, criSignal(v1.Signal(text)), s)
 		}
 	}
 }

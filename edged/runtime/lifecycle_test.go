@@ -74,7 +74,7 @@ func TestDeadSandbox(t *testing.T) {
 		t.Errorf("calls %q, want StopPodSandbox first: the old one has to go", calls)
 	}
 	if !g.events.has(eventSandboxChanged) {
-		t.Errorf("no event says that the sandbox changed: %q", g.events.list)
+		t.Errorf("events = %q, want %s", g.events.list, eventSandboxChanged)
 	}
 	if !obs.Container("c0").Running() || obs.Container("c0").Attempt != 1 {
 		t.Errorf("c0 is %+v, want it to run, attempt 1", obs.Container("c0"))
@@ -104,17 +104,17 @@ func TestOutdatedSnapshot(t *testing.T) {
 	}
 	noContainers := &observed.Pod{UID: pod.UID, Detailed: true, Sandboxes: before.Sandboxes}
 	if res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: noContainers}); res.Err == nil || !res.Changed {
-		t.Errorf("no containers in the snapshot: %+v", res)
+		t.Errorf("no containers in the snapshot: %+v, want an error and a change, so that it is read again", res)
 	}
 	after := g.settle(pod)
 	if after.Sandbox().ID != before.Sandbox().ID || !after.Sandbox().Ready {
-		t.Errorf("the sandbox was replaced: %+v", after.Sandbox())
+		t.Errorf("sandbox = %+v, want %s, ready", after.Sandbox(), before.Sandbox().ID)
 	}
 	if after.Container("c0").ID != before.Container("c0").ID || !after.Container("c0").Running() {
-		t.Errorf("the container was replaced: %+v", after.Container("c0"))
+		t.Errorf("container = %+v, want %s, running", after.Container("c0"), before.Container("c0").ID)
 	}
 	if g.events.has(eventFailed) || g.events.has(eventSandboxFailed) {
-		t.Errorf("an old snapshot is no failure of the pod: %q", g.events.list)
+		t.Errorf("events = %q, want neither %s nor %s", g.events.list, eventFailed, eventSandboxFailed)
 	}
 }
 
@@ -129,8 +129,8 @@ func TestReservedNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	obs := g.settle(pod)
-	if g.fake.Stops(old.PodSandboxId) != -1 {
-		t.Error("the stale sandbox is still there")
+	if n := g.fake.Stops(old.PodSandboxId); n != -1 {
+		t.Errorf("Stops(the stale sandbox) = %d, want -1: it was removed", n)
 	}
 	running := obs.Container("c0").ID
 	if err := g.fake.Exit(running, 0); err != nil {
@@ -302,8 +302,8 @@ func TestBackingOffSidecar(t *testing.T) {
 	if res.Reasons["i0"].Reason != reasonCrashLoop {
 		t.Fatalf("the sidecar does not wait: %+v, want %v", res, reasonCrashLoop)
 	}
-	if !g.observe(pod).Container("c0").Running() {
-		t.Error("the container waits for the sidecar")
+	if c := g.observe(pod).Container("c0"); !c.Running() {
+		t.Errorf("container while the sidecar waits = %+v, want it running", c)
 	}
 }
 
@@ -326,7 +326,8 @@ func TestFailures(t *testing.T) {
 		}
 		obs := g.settle(pod)
 		if !obs.Container("c0").Running() || len(obs.Attempts("c0")) != 1 {
-			t.Errorf("%s: not healed, or something is left: %d attempts", method, len(obs.Attempts("c0")))
+			t.Errorf("%s: container = %+v, %d attempts, want it running, 1",
+				method, obs.Container("c0"), len(obs.Attempts("c0")))
 		}
 	}
 	g := newRig(t)
@@ -381,7 +382,7 @@ func TestKillAndRemove(t *testing.T) {
 		t.Errorf("grace of an orphan (-want +got)\n%s", diff)
 	}
 	if obs = g.observe(pod); obs.Alive() {
-		t.Errorf("still alive: %+v", obs)
+		t.Errorf("after KillPod: %+v, want nothing alive", obs)
 	}
 	if err := g.KillPod(t.Context(), pod.UID, pod, obs, ptr.To[int64](0)); err != nil {
 		t.Errorf("killing twice: %v", err)
@@ -405,7 +406,7 @@ func TestKillAndRemove(t *testing.T) {
 		t.Errorf("left: %+v, want none", left)
 	}
 	if _, err := os.Stat(logs); !os.IsNotExist(err) {
-		t.Errorf("logs: %v", err)
+		t.Errorf("Stat of the logs: %v, want %v", err, os.ErrNotExist)
 	}
 	links, err := filepath.Glob(filepath.Join(g.opts.ContainerLogsDir, "*"))
 	if diff := cmp.Diff([]string{foreign}, links); diff != "" || err != nil {
@@ -424,7 +425,7 @@ func TestSandboxesAreStoppedOnce(t *testing.T) {
 		t.Helper()
 		g.fake.ForgetCalls()
 		if err := do(); (err != nil) != fails {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("%s: error %v, want one: %t", what, err, fails)
 		}
 		if diff := cmp.Diff(want, methods(g.fake.Calls("StopPodSandbox", "RemovePodSandbox"))); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", what, diff)
@@ -462,7 +463,7 @@ func TestRemoveForgottenPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(logs); !os.IsNotExist(err) {
-		t.Errorf("logs: %v", err)
+		t.Errorf("Stat of the logs: %v, want %v", err, os.ErrNotExist)
 	}
 }
 

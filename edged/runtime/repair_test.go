@@ -50,14 +50,14 @@ func TestStartAfterRepair(t *testing.T) {
 		pod := testPod(v1.RestartPolicyNever, 0, 1)
 		obs := g.settle(pod)
 		if c := obs.Container("c0"); !c.Running() || c.Attempt != 0 || len(obs.Containers) != 1 {
-			t.Errorf("not %s: %+v", name, obs.Containers)
+			t.Errorf("not %s: containers = %+v, want one, running, attempt 0", name, obs.Containers)
 		}
 		if len(r.suspects) != 1 {
 			t.Fatalf("not %s: asked %d times, want one", name, len(r.suspects))
 		}
 		s := r.suspects[0]
 		if s.Image != "docker.io/library/img:latest" || s.ID != "img" || s.Pod != pod || !strings.Contains(s.Message, "exec format error") || s.Since.IsZero() {
-			t.Errorf("not %s: %+v", name, s)
+			t.Errorf("not %s: %+v, want docker.io/library/img:latest, img, the pod, exec format error, a time", name, s)
 		}
 		if want := map[string]int{"created": 0, "started": 1}[name]; len(s.Dead) != want {
 			t.Errorf("not %s: may be removed: %v, want %v", name, s.Dead, want)
@@ -85,7 +85,7 @@ func TestEndIsExamined(t *testing.T) {
 		t.Fatal(err)
 	}
 	if obs = g.settle(pod); len(obs.Containers) != 2 || !obs.Container("c0").Running() {
-		t.Fatalf("not started again: %+v", obs.Containers)
+		t.Fatalf("containers = %+v, want two, the newest running", obs.Containers)
 	}
 	if len(r.suspects) != 1 {
 		t.Fatalf("asked %d times, want one", len(r.suspects))
@@ -125,13 +125,13 @@ func TestDeadSandboxThatCannotBeStopped(t *testing.T) {
 	g.fake.Fail("StopPodSandbox", 3*stopTries, status.Error(codes.Unavailable, "down"))
 	for range 3 * stopTries {
 		if res := g.sync(pod); res.Err == nil {
-			t.Fatal("the runtime is down, and the pod went on")
+			t.Fatalf("sync while the runtime is down = %+v, want an error", res)
 		}
 	}
 	g.fake.Fail("StopPodSandbox", 1000, status.Error(codes.Unknown, "failed to destroy network: unexpected end of JSON input"))
 	for range stopTries - 1 {
 		if res := g.sync(pod); res.Err == nil {
-			t.Fatal("it was given up at once")
+			t.Fatalf("sync while the sandbox cannot be stopped = %+v, want an error", res)
 		}
 	}
 	if res := g.sync(pod); res.Err != nil || !g.events.has(eventSandboxLeft) {

@@ -114,8 +114,9 @@ func (g *rig) sync(pod *v1.Pod) SyncResult {
 // settle syncs until nothing is left to do.
 func (g *rig) settle(pod *v1.Pod) *observed.Pod {
 	g.t.Helper()
+	var res SyncResult
 	for range 20 {
-		res := g.sync(pod)
+		res = g.sync(pod)
 		if res.Err != nil {
 			g.t.Fatalf("sync: %v, want no error", res.Err)
 		}
@@ -123,7 +124,7 @@ func (g *rig) settle(pod *v1.Pod) *observed.Pod {
 			return g.observe(pod)
 		}
 	}
-	g.t.Fatal("the pod does not settle")
+	g.t.Fatalf("the last of 20 syncs = %+v, want no change", res)
 	return nil
 }
 

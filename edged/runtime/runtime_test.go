@@ -157,16 +157,16 @@ func TestActionsConverge(t *testing.T) {
 				continue
 			}
 			if step > 20 {
-				t.Fatalf("no end: %s on %v", describe(a), list)
+				t.Fatalf("step %d on %v: %s, want no action after 20", step, list, describe(a))
 			}
 			if a.KillPod && obs.Sandboxes[0].Ready {
-				t.Fatalf("a usable sandbox is killed: %v", list)
+				t.Fatalf("actions on %v: %s, want the ready sandbox kept", list, describe(a))
 			}
 			carryOut(t, a, obs)
 		}
 		for _, c := range pod.Spec.Containers {
 			if last := obs.Container(c.Name); pod.Spec.RestartPolicy == v1.RestartPolicyAlways && !last.Running() {
-				t.Fatalf("%s does not run in the end: %v", c.Name, list)
+				t.Fatalf("%s in the end = %+v, want it running: %v", c.Name, last, list)
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func carryOut(t *testing.T, a Actions, obs *observed.Pod) {
 	for _, k := range a.Kill {
 		c := find(obs, k.ID)
 		if c.Running() && c.SandboxID == a.SandboxID && obs.Sandboxes[0].Ready && !strings.Contains(k.Message, "init container failed") {
-			t.Fatalf("a good container is stopped: %s (%s)", k.Name, k.Message)
+			t.Fatalf("kill of %s (%s), which runs in a ready sandbox, want none", k.Name, k.Message)
 		}
 		c.State, c.ExitCode = isExited, 137
 	}
@@ -254,7 +254,7 @@ func TestBackoff(t *testing.T) {
 	}
 	b.forget("1")
 	if len(b.waits) != 0 {
-		t.Error("not forgotten")
+		t.Errorf("waits after forget(1) = %v, want none", b.waits)
 	}
 }
 
@@ -269,8 +269,8 @@ func TestReservedFor(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	if reservedFor(nil) != "" {
-		t.Error("no error holds no name")
+	if got := reservedFor(nil); got != "" {
+		t.Errorf("reservedFor(nil) = %q, want \"\"", got)
 	}
 }
 
@@ -291,8 +291,8 @@ func TestLabelsRoundTrip(t *testing.T) {
 	if got := podLabels(p); got["app"] != "x" || got[labelPodUID] != "1" || p.Labels[labelPodUID] != "" {
 		t.Errorf("%v; the pod's own: %v, want \"x\", \"1\", \"\"", got, p.Labels)
 	}
-	if _, ok := parseOwner(map[string]string{"app": "x"}); ok {
-		t.Error("a stranger was taken for a pod")
+	if got, ok := parseOwner(map[string]string{"app": "x"}); ok {
+		t.Errorf("parseOwner(foreign labels) = %+v, true, want false", got)
 	}
 }
 
@@ -324,7 +324,7 @@ func TestSecurityContext(t *testing.T) {
 	for _, bad := range []string{"", "/etc/x", "../x"} {
 		c.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &bad}
 		if _, err := r.securityContext(p, c, nil); err == nil {
-			t.Errorf("profile %q was taken", bad)
+			t.Errorf("securityContext(profile %q) = nil, want an error", bad)
 		}
 	}
 	c.SecurityContext = &v1.SecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](0)}

@@ -53,8 +53,8 @@ func TestUnsupportedPods(t *testing.T) {
 	}
 	pod.Spec.OS = nil
 	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{}}
-	if !g.settle(pod).Container("c0").Running() {
-		t.Error("options of another system keep the pod from running")
+	if c := g.settle(pod).Container("c0"); !c.Running() {
+		t.Errorf("container with options of another system = %+v, want it running", c)
 	}
 	if want := "UnsupportedField This node does not act on: spec.containers[0].securityContext.windowsOptions"; !strings.Contains(strings.Join(g.events.list, "\n"), want) {
 		t.Errorf("events %q, want %q", g.events.list, want)
@@ -62,7 +62,7 @@ func TestUnsupportedPods(t *testing.T) {
 	// A pod that runs is adopted, also when it could not be started here.
 	pod.Spec.OS = &v1.PodOS{Name: v1.Windows}
 	if res := g.sync(pod); res.Changed || res.Err != nil {
-		t.Errorf("a pod that runs is touched: %+v", res)
+		t.Errorf("sync of a running pod = %+v, want no change, no error", res)
 	}
 }
 

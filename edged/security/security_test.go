@@ -51,8 +51,10 @@ func TestSysctls(t *testing.T) {
 			t.Errorf("%v on %s (-want +got)\n%s", tc.set, tc.kernel, diff)
 		}
 	}
-	if s, err := NewSysctls("6.1", nil); err != nil || s.Check(&v1.Pod{}) != nil {
-		t.Error("a pod without a security context", err)
+	if s, err := NewSysctls("6.1", nil); err != nil {
+		t.Errorf("NewSysctls(6.1): %v, want no error", err)
+	} else if got := s.Check(&v1.Pod{}); got != nil {
+		t.Errorf("Check(a pod without a security context) = %v, want nil", got)
 	}
 	for _, bad := range []string{"vm.*", "kernel.*", "*", "", "net.*.x", "kernel.sem2"} {
 		if _, err := NewSysctls("6.1", []string{bad}); err == nil || !strings.Contains(err.Error(), "allowedUnsafeSysctls: ") {
@@ -102,8 +104,15 @@ func TestGroups(t *testing.T) {
 	if diff := cmp.Diff(want, CheckGroups(strict, false, true)); diff != "" {
 		t.Errorf("CheckGroups() mismatch (-want +got):\n%s", diff)
 	}
-	if CheckGroups(strict, true, true) != nil || CheckGroups(strict, false, false) != nil || CheckGroups(merge, false, true) != nil || CheckGroups(&v1.Pod{}, false, true) != nil {
-		t.Error("rejected without a reason")
+	for name, got := range map[string]*observed.Reason{
+		"a node that supports it":     CheckGroups(strict, true, true),
+		"a runtime not asked yet":     CheckGroups(strict, false, false),
+		"the policy Merge":            CheckGroups(merge, false, true),
+		"a pod without such a policy": CheckGroups(&v1.Pod{}, false, true),
+	} {
+		if got != nil {
+			t.Errorf("CheckGroups for %s = %+v, want nil", name, got)
+		}
 	}
 }
 

@@ -67,6 +67,6 @@ func TestFit(t *testing.T) {
 		t.Errorf("groups with half the time mismatch (-want +got):\n%s", diff)
 	}
 	if groups[0].Grace != seconds(20) {
-		t.Error("the groups themselves were changed")
+		t.Errorf("fit changed the grace of its argument to %v, want %v", groups[0].Grace, seconds(20))
 	}
 }

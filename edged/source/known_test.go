@@ -34,8 +34,8 @@ func TestKnown(t *testing.T) {
 			}
 		},
 		Pods:    func(pods []*v1.Pod) { calls, now = calls+1, pods[0].UID },
-		Fault:   func(file string, err error) { t.Errorf("%s: %v", file, err) },
-		Warning: func(file, text string) { t.Errorf("%s: %s", file, text) },
+		Fault:   func(file string, err error) { t.Errorf("fault of %s: %v, want none", file, err) },
+		Warning: func(file, text string) { t.Errorf("warning of %s: %s, want none", file, text) },
 	})
 	write("image:1")
 	s.Scan()

@@ -67,7 +67,7 @@ func TestValidateLifecycles(t *testing.T) {
 		SetDefaults(pod)
 		switch err := Validate(pod); {
 		case c.want == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want no error", name, err)
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want+": ")):
 			t.Errorf("%s: %v, want a fault of %s", name, err, c.want)
 		}

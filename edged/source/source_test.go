@@ -94,7 +94,7 @@ func TestDecodeDefaults(t *testing.T) {
 	if p.Namespace != "default" || p.Name != "web-node1" || p.Spec.NodeName != "Node1" || p.Annotations[AnnotationSource] != "file" ||
 		p.Spec.RestartPolicy != v1.RestartPolicyAlways || *p.Spec.TerminationGracePeriodSeconds != 30 || c.ImagePullPolicy != v1.PullIfNotPresent ||
 		c.Resources.Requests.Memory().Value() != 64<<20 || c.TerminationMessagePath != "/dev/termination-log" {
-		t.Errorf("defaults are missing: %+v", p)
+		t.Errorf("pod = %+v, want the defaults of pod web-node1", p)
 	}
 	for image, want := range map[string]v1.PullPolicy{
 		"a": v1.PullAlways, "a:latest": v1.PullAlways, "a:1": v1.PullIfNotPresent, "host:5000/a": v1.PullAlways,
@@ -117,7 +117,7 @@ func TestSystemPriorities(t *testing.T) {
 	}
 	pod := &v1.Pod{Spec: v1.PodSpec{PriorityClassName: "system-node-critical", Priority: ptr.To[int32](7)}}
 	if SetDefaults(pod); *pod.Spec.Priority != 7 {
-		t.Error("what the API server said is changed")
+		t.Errorf("priority set by the API server = %d, want 7", *pod.Spec.Priority)
 	}
 }
 
@@ -131,13 +131,13 @@ func TestUIDFollowsMeaning(t *testing.T) {
 	}
 	base := uid(web, "n")
 	if got := uid("# a comment\n"+strings.ReplaceAll(web, "image: example.com/web:1", "image:   \"example.com/web:1\""), "n"); got != base {
-		t.Error("a comment or quotes changed the UID")
+		t.Errorf("UID with a comment and quotes = %s, want %s", got, base)
 	}
 	if got := uid(strings.Replace(web, "web:1", "web:2", 1), "n"); got == base {
-		t.Error("another image left the UID")
+		t.Errorf("UID with another image = %s, want another", got)
 	}
 	if got := uid(web, "m"); got == base {
-		t.Error("another node has the same UID")
+		t.Errorf("UID on another node = %s, want another", got)
 	}
 }
 
@@ -210,7 +210,7 @@ func TestBadFileChangesNothing(t *testing.T) {
 	}
 	f.write("web.yaml", strings.Replace(web, "web:1", "web:2", 1))
 	if f.pods["web-n"] == uid {
-		t.Error("a changed manifest kept its UID")
+		t.Errorf("UID of a changed manifest = %s, want another", f.pods["web-n"])
 	}
 	os.Remove(filepath.Join(f.dir, "web.yaml"))
 	f.Scan()

@@ -83,7 +83,7 @@ func TestResourceMetrics(t *testing.T) {
 	// metrics-server takes no sample whose time it does not know.
 	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "node_cpu_usage_seconds_total"} {
 		if got[name].GetMetric()[0].TimestampMs == nil {
-			t.Errorf("%s has no time", name)
+			t.Errorf("%s: TimestampMs = nil, want a time", name)
 		}
 	}
 	if typ := got["container_cpu_usage_seconds_total"].GetType(); typ != dto.MetricType_COUNTER {
@@ -96,7 +96,7 @@ func TestResourceMetricsSayThatTheyFailed(t *testing.T) {
 	m.write("proc/meminfo", "")
 	got := families(t, MetricsHandler(s.Resource()))
 	if diff := cmp.Diff(map[string]float64{"": 1}, samples(got["resource_scrape_error"])); diff != "" || len(got) != 2 {
-		t.Errorf("%d families, %s", len(got), diff)
+		t.Errorf("%d families, want 2; resource_scrape_error (-want +got):\n%s", len(got), diff)
 	}
 }
 

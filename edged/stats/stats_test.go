@@ -337,10 +337,10 @@ func TestSummary(t *testing.T) {
 			names = append(names, v.Name)
 		}
 		if diff := cmp.Diff([]string{"data", "token", "disk"}, names); diff != "" || p.VolumeStats[2].PVCRef.Name != "claim" || *p.VolumeStats[2].UsedBytes != 40 {
-			t.Errorf("volumes %s", diff)
+			t.Errorf("volumes = %+v, want 40 bytes used of claim; names (-want +got):\n%s", p.VolumeStats, diff)
 		}
 		if p.VolumeStats[0].CapacityBytes == nil {
-			t.Error("a volume without the capacity of its file system")
+			t.Errorf("volume = %+v, want the capacity of its file system", p.VolumeStats[0])
 		}
 	})
 }
@@ -357,10 +357,12 @@ func firstSummary(t *testing.T, m *machine, s *Stats) {
 	}
 	c := got.Pods[0].Containers[0]
 	if c.CPU.UsageNanoCores == nil || got.Node.CPU.UsageNanoCores == nil || got.Pods[0].CPU.UsageNanoCores == nil {
-		t.Errorf("the first summary has no usage of the CPU: %+v", c.CPU)
+		t.Errorf("CPU in the first summary: container %+v, node %+v, pod %+v, want UsageNanoCores in each",
+			c.CPU, got.Node.CPU, got.Pods[0].CPU)
 	}
 	if c.Rootfs != nil || got.Node.Fs != nil || got.Pods[0].VolumeStats != nil || len(m.measured) > 0 {
-		t.Error("a summary of CPU and memory alone has figures of the disk")
+		t.Errorf("summary of CPU and memory: rootfs %+v, node %+v, volumes %+v, measured %v, want none of the disk",
+			c.Rootfs, got.Node.Fs, got.Pods[0].VolumeStats, m.measured)
 	}
 }
 

@@ -115,12 +115,12 @@ func TestStopSignal(t *testing.T) {
 		t.Errorf("nobody said anything, and it is %s; want nil", *s)
 	}
 	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{StopSignal: ptr.To(v1.SIGUSR1)}
-	if s := generate(p, obs).ContainerStatuses[0].StopSignal; s == nil || *s != v1.SIGUSR1 {
-		t.Errorf("what the agent sends is not told: %v", s)
+	if s := generate(p, obs).ContainerStatuses[0].StopSignal; ptr.Deref(s, "nil") != v1.SIGUSR1 {
+		t.Errorf("stop signal = %s, want %s as in the spec", ptr.Deref(s, "nil"), v1.SIGUSR1)
 	}
 	obs.Containers[0].StopSignal = "SIGUSR2"
-	if s := generate(p, obs).ContainerStatuses[0].StopSignal; s == nil || *s != v1.SIGUSR2 {
-		t.Errorf("what the runtime says is not told: %v", s)
+	if s := generate(p, obs).ContainerStatuses[0].StopSignal; ptr.Deref(s, "nil") != v1.SIGUSR2 {
+		t.Errorf("stop signal = %s, want %s as the runtime reports it", ptr.Deref(s, "nil"), v1.SIGUSR2)
 	}
 }
 

@@ -65,8 +65,8 @@ func TestReadinessGates(t *testing.T) {
 		if ready := condition(s, v1.PodReady); ready.Status != c.want || ready.Message != c.message || (c.message != "") != (ready.Reason == "ReadinessGatesNotReady") {
 			t.Errorf("%s: %+v, want %s, %q", name, ready, c.want, c.message)
 		}
-		if condition(s, v1.ContainersReady).Status != v1.ConditionTrue {
-			t.Errorf("%s: a gate keeps the containers from being ready", name)
+		if got := condition(s, v1.ContainersReady).Status; got != v1.ConditionTrue {
+			t.Errorf("%s: ContainersReady = %s, want %s", name, got, v1.ConditionTrue)
 		}
 	}
 	// Containers that are not ready come first.
@@ -94,7 +94,7 @@ func TestConditionsOfOthers(t *testing.T) {
 		t.Errorf("conditions with those of others mismatch (-want +got):\n%s", diff)
 	}
 	if len(s.Conditions) != len(own) {
-		t.Error("the status that is shown is the one that is told")
+		t.Errorf("WithOthers changed its argument to %v, want %d conditions", s.Conditions, len(own))
 	}
 	// What this agent has said of a disruption stays.
 	s = generate(p, box(runningC("c0")), func(in *Inputs) {

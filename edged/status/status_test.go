@@ -167,10 +167,10 @@ func TestConditions(t *testing.T) {
 		}
 	}
 	if c := condition(up, v1.PodScheduled); !c.LastTransitionTime.Time.Equal(t0.Add(time.Minute)) {
-		t.Errorf("a condition that did not change moved: %v", c.LastTransitionTime)
+		t.Errorf("transition of an unchanged condition = %v, want %v", c.LastTransitionTime, t0.Add(time.Minute))
 	}
 	if c := condition(up, v1.PodReady); !c.LastTransitionTime.Time.Equal(t0.Add(time.Hour)) {
-		t.Errorf("a condition that changed did not move: %v", c.LastTransitionTime)
+		t.Errorf("transition of a changed condition = %v, want %v", c.LastTransitionTime, t0.Add(time.Hour))
 	}
 	end := generate(pod(v1.RestartPolicyNever, 0, 1), box(exitedC("c0", 0)))
 	if c := condition(end, v1.PodReady); c.Status != v1.ConditionFalse || c.Reason != "PodCompleted" {
@@ -277,7 +277,7 @@ func TestManagerTellsChangesOnly(t *testing.T) {
 		t.Errorf("told %q, phase %s; want \"p Running\", Running", got, m.Phase("1"))
 	}
 	m.Delete("1")
-	if m.Phase("1") != "" {
-		t.Error("not forgotten")
+	if got := m.Phase("1"); got != "" {
+		t.Errorf("Phase(1) after Delete = %q, want \"\"", got)
 	}
 }

@@ -36,7 +36,7 @@ func TestStopped(t *testing.T) {
 		}
 		again := generate(p, nil, func(in *Inputs) { in.Previous, in.Terminated = got, true })
 		if again.Reason != why.Reason || condition(again, v1.DisruptionTarget) != condition(got, v1.DisruptionTarget) {
-			t.Errorf("%s: forgotten later: %+v", name, again)
+			t.Errorf("%s: later status = %+v, want reason %s and the same DisruptionTarget", name, again, why.Reason)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 func TestUserOf(t *testing.T) {
-	if userOf(nil) != nil || userOf(&observed.Container{}) != nil {
-		t.Error("a user that nobody has told of")
+	if none, empty := userOf(nil), userOf(&observed.Container{}); none != nil || empty != nil {
+		t.Errorf("userOf(nil) = %v, userOf(a container without a user) = %v, want nil, nil", none, empty)
 	}
 	got := userOf(&observed.Container{User: &runtimeapi.LinuxContainerUser{Uid: 1, Gid: 2, SupplementalGroups: []int64{2, 3}}})
 	if diff := cmp.Diff(&v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: 1, GID: 2, SupplementalGroups: []int64{2, 3}}}, got); diff != "" {
@@ -27,7 +27,7 @@ func TestWithImages(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("user mismatch (-want +got):\n%s", diff)
 	}
-	if mounts[0].VolumeStatus != nil || withImages(mounts, nil)[0].VolumeStatus != nil {
-		t.Error("without an image")
+	if own, without := mounts[0].VolumeStatus, withImages(mounts, nil)[0].VolumeStatus; own != nil || without != nil {
+		t.Errorf("VolumeStatus of the argument = %v, without an image = %v, want nil, nil", own, without)
 	}
 }

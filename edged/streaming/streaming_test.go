@@ -226,7 +226,7 @@ func TestEnds(t *testing.T) {
 		expectLine(t, r, "hello")
 		cancel()
 		if _, err := io.ReadAll(r); os.IsTimeout(err) {
-			t.Error(err)
+			t.Errorf("ReadAll: %v, want the end of the connection", err)
 		}
 		s.Wait()
 		if _, _, resp := dial(t, base, "/portForward/ns/p"); resp.StatusCode != http.StatusServiceUnavailable {
@@ -240,7 +240,7 @@ func TestEnds(t *testing.T) {
 			t.Fatalf("the answer is %s, want 101", resp.Status)
 		}
 		if _, err := io.ReadAll(r); os.IsTimeout(err) {
-			t.Error(err)
+			t.Errorf("ReadAll: %v, want the end of the connection", err)
 		}
 		s.Wait()
 	})
@@ -393,7 +393,8 @@ func TestLogs(t *testing.T) {
 			t.Errorf("%d %q, want OK, \"newest\\n\"", code, body)
 		}
 		if !s.alive(d.pod, "c", "id-c") || s.alive(d.pod, "c", "id-other") || s.alive(d.pod, "later", "id-c") {
-			t.Error("while nothing is known of the containers, the status is to say which of them runs")
+			t.Errorf("alive(c, id-c), (c, id-other), (later, id-c) = %t, %t, %t, want true, false, false by the status",
+				s.alive(d.pod, "c", "id-c"), s.alive(d.pod, "c", "id-other"), s.alive(d.pod, "later", "id-c"))
 		}
 	})
 	s.Wait()

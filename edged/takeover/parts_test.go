@@ -58,7 +58,7 @@ func TestHolder(t *testing.T) {
 	}
 	cancel()
 	if err := cmd.Wait(); err == nil {
-		t.Error("sleep was not killed")
+		t.Error("Wait of sleep = nil, want the error of a killed process")
 	}
 	must(t, waitUnused(t.Context(), name))
 	must(t, waitUnused(t.Context(), name+".none"))
@@ -74,7 +74,7 @@ func TestJournal(t *testing.T) {
 	got, err := j.load()
 	must(t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("read back:\n%s", diff)
+		t.Errorf("state read back (-want +got):\n%s", diff)
 	}
 	for text, says := range map[string]string{
 		"{":                               "state.json",
@@ -89,6 +89,6 @@ func TestJournal(t *testing.T) {
 	must(t, j.remove())
 	must(t, j.remove())
 	if _, err := os.Stat(filepath.Dir(j.path)); err == nil {
-		t.Error("its folder is left")
+		t.Errorf("%s exists after remove, want it removed", filepath.Dir(j.path))
 	}
 }

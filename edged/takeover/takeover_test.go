@@ -70,7 +70,7 @@ func (d *device) taken() {
 		}
 	}
 	if _, err := os.Stat(d.path("usr/local/bin/edgecore")); err == nil {
-		d.t.Error("KubeEdge's program still goes before this one")
+		d.t.Errorf("%s exists, want it removed: it goes before our program", d.path("usr/local/bin/edgecore"))
 	}
 }
 
@@ -99,7 +99,7 @@ func (d *device) returned(before map[string]string) {
 		d.t.Errorf("%q runs, want \"KubeEdge\"", d.agent)
 	}
 	if diff := cmp.Diff(before, d.files(theirs...)); diff != "" {
-		d.t.Errorf("KubeEdge's files:\n%s", diff)
+		d.t.Errorf("KubeEdge's files (-want +got):\n%s", diff)
 	}
 	if left := d.files("etc/edgecore", "var/lib/edgecore"); len(left) > 0 {
 		d.t.Errorf("left behind: %v, want none", left)
@@ -120,7 +120,7 @@ func TestThereAndBack(t *testing.T) {
 			d.taken()
 			for _, name := range []string{"etc/kubeedge/config/edgecore.yaml", "etc/kubeedge/certs/server.key", "var/lib/kubeedge/edgecore.db"} {
 				if now := d.files(theirs...)[name]; now != before[name] {
-					t.Errorf("%s was changed", name)
+					t.Errorf("%s = %q, want %q", name, now, before[name])
 				}
 			}
 			if ours := d.files("etc/systemd")["etc/systemd/system/"+systemd.Name]; (ours == "") != packaged {
@@ -134,16 +134,17 @@ func TestThereAndBack(t *testing.T) {
 				t.Errorf("the link is %q, want %q", got, link)
 			}
 			if diff := cmp.Diff(run, d.running()); diff != "" {
-				t.Errorf("containers:\n%s", diff)
+				t.Errorf("containers after adopt (-want +got):\n%s", diff)
 			}
-			if again, _ := d.takeover(); !errors.Is(adoptAll(t.Context(), again), ErrDone) {
-				t.Error("it is taken over twice")
+			again, _ := d.takeover()
+			if err := adoptAll(t.Context(), again); !errors.Is(err, ErrDone) {
+				t.Errorf("a second adopt: %v, want %v", err, ErrDone)
 			}
 			undo, _ := d.takeover()
 			must(t, undo.Undo(t.Context()))
 			d.returned(before)
 			if diff := cmp.Diff(run, d.running()); diff != "" {
-				t.Errorf("containers:\n%s", diff)
+				t.Errorf("containers after undo (-want +got):\n%s", diff)
 			}
 			if err := undo.Undo(t.Context()); !errors.Is(err, ErrNothing) {
 				t.Errorf("undone twice: %v, want ErrNothing", err)
@@ -191,13 +192,13 @@ func cutThere(t *testing.T, at int) bool {
 	if at%2 == 0 { // back from the middle
 		take, _ := d.takeover()
 		if err := take.Undo(t.Context()); err != nil && !errors.Is(err, ErrNothing) {
-			t.Fatalf("cut at event %d: undo: %v", at, err)
+			t.Fatalf("cut at event %d: undo: %v, want nil or %v", at, err, ErrNothing)
 		}
 		d.returned(before)
 	}
 	take, _ := d.takeover()
 	if err := adoptAll(t.Context(), take); err != nil && !errors.Is(err, ErrDone) {
-		t.Fatalf("cut at event %d: adopt again: %v", at, err)
+		t.Fatalf("cut at event %d: adopt again: %v, want nil or %v", at, err, ErrDone)
 	}
 	d.taken()
 	take, _ = d.takeover()
@@ -225,7 +226,7 @@ func cutOnTheWayBack(t *testing.T, at int) bool {
 	}
 	take, _ = d.takeover()
 	if err := take.Undo(t.Context()); err != nil && !errors.Is(err, ErrNothing) {
-		t.Fatalf("cut at event %d of the way back: %v", at, err)
+		t.Fatalf("cut at event %d of the way back: undo: %v, want nil or %v", at, err, ErrNothing)
 	}
 	d.returned(before)
 	return true
@@ -326,10 +327,10 @@ func TestFails(t *testing.T) {
 				t.Errorf("%q runs, want KubeEdge", d.agent)
 			}
 			if diff := cmp.Diff(before, d.files(theirs...)); diff != "" {
-				t.Errorf("KubeEdge's files:\n%s", diff)
+				t.Errorf("KubeEdge's files (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(ours, d.files("etc/edgecore", "var/lib/edgecore")); diff != "" {
-				t.Errorf("ours:\n%s", diff)
+				t.Errorf("our files (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -360,11 +361,11 @@ func TestPlan(t *testing.T) {
 		"move that unit aside", "rename KubeEdge's program", "modules.edged.enableMetrics: left out", "edgecore.service.d are KubeEdge's, and are moved aside", "--undo",
 	} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("the plan does not say %q:\n%s", want, &out)
+			t.Errorf("plan = %s\nwant it to contain %q", &out, want)
 		}
 	}
-	if d.effective() != "KubeEdge" || len(d.files("etc/edgecore", "var/lib/edgecore")) > 0 {
-		t.Error("the plan changed something")
+	if agent, ours := d.effective(), d.files("etc/edgecore", "var/lib/edgecore"); agent != "KubeEdge" || len(ours) > 0 {
+		t.Errorf("after the plan: agent %q, our files %v, want KubeEdge, none", agent, ours)
 	}
 }
 
@@ -397,7 +398,7 @@ func TestDisabled(t *testing.T) {
 		t.Errorf("%q runs\n%s, want \"\", \"it did not run before\"", d.agent, said)
 	}
 	if diff := cmp.Diff(before, d.files(theirs...)); diff != "" {
-		t.Errorf("KubeEdge's files:\n%s", diff)
+		t.Errorf("KubeEdge's files (-want +got):\n%s", diff)
 	}
 }
 
@@ -419,6 +420,6 @@ func TestDamagedStore(t *testing.T) {
 		t.Errorf("got %v, want an error with \"default/web: it runs, and neither\"", err)
 	}
 	if after, err := os.ReadFile(name); err != nil || !bytes.Equal(after, data) {
-		t.Errorf("KubeEdge's store was touched: %v", err)
+		t.Errorf("KubeEdge's store = %d bytes, %v, want its %d bytes unchanged", len(after), err, len(data))
 	}
 }

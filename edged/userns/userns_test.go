@@ -70,8 +70,8 @@ func TestRanges(t *testing.T) {
 	if d := first(t, m, "d"); d != a {
 		t.Errorf("d has %d, a's is free; want %v", d, a)
 	}
-	if _, err := m.For("no-folder"); err == nil {
-		t.Error("a range that is nowhere written down")
+	if got, err := m.For("no-folder"); err == nil {
+		t.Errorf("For(a pod without a folder) = %v, nil, want an error", got)
 	}
 }
 

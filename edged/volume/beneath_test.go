@@ -64,13 +64,13 @@ func TestLinksOutOfTheVolume(t *testing.T) {
 		fd, err := openBeneath(volume, sub)
 		if want == "" {
 			if err != nil {
-				t.Errorf("%s: %v", sub, err)
+				t.Errorf("openBeneath(%s): %v, want no error", sub, err)
 				continue
 			}
 			var st unix.Stat_t
 			must(t, unix.Fstat(fd, &st), unix.Close(fd))
 			if st.Dev != dev {
-				t.Errorf("%s is outside", sub)
+				t.Errorf("openBeneath(%s) opened device %d, want %d: it is outside", sub, st.Dev, dev)
 			}
 			continue
 		}
@@ -112,7 +112,7 @@ func TestSubPathRace(t *testing.T) {
 		var st unix.Stat_t
 		must(t, unix.Fstat(fd, &st), unix.Close(fd))
 		if st.Dev != dev {
-			t.Fatal("the walk left the volume")
+			t.Fatalf("openBeneath(a/b/new) opened device %d, want %d: it is outside", st.Dev, dev)
 		}
 	}
 	for range 20000 {
@@ -133,7 +133,7 @@ func TestSubPathRace(t *testing.T) {
 		t.Errorf("made outside: %v, %v; want no error, none", entries, err)
 	}
 	if _, err := os.Lstat("/b/new"); err == nil {
-		t.Error("/b/new was made")
+		t.Error("/b/new exists, want it not to")
 	}
 }
 
@@ -185,7 +185,7 @@ func FuzzSubPath(f *testing.F) {
 			var st unix.Stat_t
 			must(t, unix.Fstat(fd, &st), unix.Close(fd))
 			if st.Dev != dev {
-				t.Fatalf("%q with links %q and %q leads out", sub, link1, link2)
+				t.Fatalf("%q with links %q, %q opened device %d, want %d: outside", sub, link1, link2, st.Dev, dev)
 			}
 		}
 		if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {

@@ -192,11 +192,11 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 	if diff := cmp.Diff([]*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "mrw"}}, devices, cmp.Comparer(func(a, b *runtimeapi.Device) bool { return a.String() == b.String() })); diff != "" {
 		t.Errorf("devices mismatch (-want +got):\n%s", diff)
 	}
-	if _, err := m.Devices(&v1.Container{VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}, got); err == nil {
-		t.Error("a folder was given as a device")
+	if devices, err := m.Devices(&v1.Container{VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}, got); err == nil {
+		t.Errorf("Devices(a folder) = %v, nil, want an error", devices)
 	}
-	if _, err := m.Mounts(pod, container(v1.VolumeMount{Name: "raw"}), got, noExpand); err == nil {
-		t.Error("a device was mounted")
+	if mounts, err := m.Mounts(pod, container(v1.VolumeMount{Name: "raw"}), got, noExpand); err == nil {
+		t.Errorf("Mounts(a device) = %v, nil, want an error", mounts)
 	}
 	mounts, err := m.Mounts(pod, container(v1.VolumeMount{Name: "v", MountPath: "/v"}), got, noExpand)
 	if err != nil || !mounts[0].Readonly {
@@ -222,17 +222,17 @@ func TestTeardownOfDriven(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if err := other.RemovePodDir(uid); err == nil {
-		t.Error("the folder of a volume that its driver still has was removed")
+		t.Error("RemovePodDir while the driver has a volume = nil, want an error")
 	}
 	if _, err := os.Stat(vols["v"].Path); err != nil {
-		t.Errorf("the driver's folder: %v", err)
+		t.Errorf("the driver's folder: %v, want it to exist", err)
 	}
 	if _, err := os.Stat(vols["m"].Path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the other volume: %v, want os.ErrNotExist", err)
 	}
 	other.opts.Driver = nil
 	if err := other.Teardown(t.Context(), uid); err == nil {
-		t.Error("without a driver the volume was taken to be gone")
+		t.Error("Teardown without a driver = nil, want an error")
 	}
 	d.stuck, other.opts.Driver = nil, d
 	must(t, other.Teardown(t.Context(), uid), other.RemovePodDir(uid))
@@ -244,8 +244,8 @@ func TestTeardownOfDriven(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	m, _ := start(t)
 	for _, v := range []v1.Volume{vol("v", v1.VolumeSource{CSI: &v1.CSIVolumeSource{}}), claimVolume("c", false)} {
-		if _, err := m.Setup(t.Context(), podWith(v)); err == nil {
-			t.Errorf("%v was set up", v)
+		if got, err := m.Setup(t.Context(), podWith(v)); err == nil {
+			t.Errorf("Setup(%v) = %v, nil, want an error", v, got)
 		}
 	}
 }

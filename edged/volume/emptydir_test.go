@@ -147,7 +147,7 @@ func TestSomethingElseMounted(t *testing.T) {
 	pod := podWith(emptyDir(v1.StorageMediumMemory, ""))
 	dir := setup(t, m, pod)["v"].Path
 	must(t, unix.Unmount(dir, 0), unix.Mount(t.TempDir(), dir, "", unix.MS_BIND, ""))
-	if _, err := m.Setup(t.Context(), pod); err == nil {
-		t.Error("a bind of a folder of the disk was taken for a tmpfs")
+	if got, err := m.Setup(t.Context(), pod); err == nil {
+		t.Errorf("Setup with a bind mount in place of a tmpfs = %v, nil, want an error", got)
 	}
 }

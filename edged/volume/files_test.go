@@ -179,7 +179,7 @@ func TestUpdate(t *testing.T) {
 	}
 	second, err := os.Readlink(filepath.Join(dir, "..data"))
 	if err != nil || second == first {
-		t.Errorf("..data still leads to %s (%v)", second, err)
+		t.Errorf("..data leads to %s, %v, want another than %s", second, err, first)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -230,7 +230,7 @@ func TestUpdateIsAtomic(t *testing.T) {
 			if errX == nil && errY == nil {
 				reads.Add(1)
 				if x != y {
-					t.Error("two generations in one read")
+					t.Errorf("one read has x = %q and y = %q, want them the same", x, y)
 				}
 			}
 		}

@@ -74,7 +74,7 @@ func TestHostPath(t *testing.T) {
 	}
 	for _, path := range []string{"", "relative", "/a/../b"} {
 		if err := checkHostPath(&v1.HostPathVolumeSource{Path: path}); err == nil {
-			t.Errorf("%q was accepted", path)
+			t.Errorf("checkHostPath(%q) = nil, want an error", path)
 		}
 	}
 	if err := checkHostPath(&v1.HostPathVolumeSource{Path: "/no/such/path"}); err != nil {

@@ -185,7 +185,7 @@ func TestKilledAgent(t *testing.T) {
 		for _, id := range uids {
 			wg.Go(func() {
 				if err := errors.Join(m.Teardown(t.Context(), id), m.RemovePodDir(id)); err != nil {
-					t.Errorf("round %d: %v", round, err)
+					t.Errorf("round %d: Teardown and RemovePodDir: %v, want no error", round, err)
 				}
 			})
 		}
@@ -195,11 +195,11 @@ func TestKilledAgent(t *testing.T) {
 			t.Fatalf("round %d: still mounted: %v, %v; want no error, none", round, points, err)
 		}
 		if left, err := os.ReadDir(filepath.Join(dir, "root/pods")); err != nil && !os.IsNotExist(err) || len(left) > 0 {
-			t.Fatalf("round %d: left: %v, %v", round, left, err)
+			t.Fatalf("round %d: pod folders = %v, %v, want none", round, left, err)
 		}
 	}
 	if found == 0 {
-		t.Error("no agent was killed in the middle of anything")
+		t.Errorf("%d pods were left by killed agents, want at least 1", found)
 	}
 }
 
@@ -212,15 +212,15 @@ func killed(t *testing.T, dir string, after time.Duration) {
 	began, err := cmd.StdoutPipe()
 	must(t, err, cmd.Start())
 	if _, err := began.Read(make([]byte, 1)); err != nil {
-		t.Fatalf("the agent did not begin: %v", err)
+		t.Fatalf("read of the agent's first output: %v, want no error", err)
 	}
 	timer := time.AfterFunc(after, func() {
 		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			t.Error(err)
+			t.Errorf("kill: %v, want nil or %v", err, os.ErrProcessDone)
 		}
 	})
 	defer timer.Stop()
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != -1 {
-		t.Fatalf("the agent ended by itself: %v", err)
+		t.Fatalf("agent's exit code = %d (%v), want -1: killed", cmd.ProcessState.ExitCode(), err)
 	}
 }

@@ -111,14 +111,14 @@ func TestSubPath(t *testing.T) {
 					t.Errorf("%s: bound at %s, want %s", sub, got, want)
 				}
 				if !sameInode(t, got, filepath.Join(dir, inside)) {
-					t.Errorf("%s is not bound to %s", sub, inside)
+					t.Errorf("sameInode(%s, %s) = false, want true: subPath %s is another file", got, inside, sub)
 				}
 			}
 			expand := func(text string) (string, error) { return strings.ReplaceAll(text, "$(X)", "a"), nil }
 			mounts, err := m.Mounts(pod, container(v1.VolumeMount{Name: "v", MountPath: "/m", SubPathExpr: "$(X)/b"}), vols, expand)
 			must(t, err)
 			if !sameInode(t, mounts[0].HostPath, filepath.Join(dir, "a/b")) {
-				t.Error("subPathExpr is not bound to a/b")
+				t.Errorf("sameInode(%s, a/b) = false, want true for subPathExpr $(X)/b", mounts[0].HostPath)
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestSubPathAgain(t *testing.T) {
 	must(t, os.Remove(file), os.Mkdir(file, 0o755))
 	mountOne(t, m, pod, vols, "f")
 	if !sameInode(t, bound, file) {
-		t.Error("still bound to the file of before")
+		t.Errorf("sameInode(%s, %s) = false, want true: the old file is still mounted", bound, file)
 	}
 	if points, err := mountsBelow(bound); err != nil || len(points) != 1 {
 		t.Errorf("mounts: %v, %v; want no error, one", points, err)

@@ -53,7 +53,7 @@ func tree(t *testing.T) (dir, outside string) {
 
 func TestSetOwnership(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("these tests change owners: run them as root")
+		t.Fatalf("effective user ID = %d, want 0: these tests change owners", os.Geteuid())
 	}
 	for _, tc := range []struct {
 		name string

@@ -44,15 +44,16 @@ func TestLocalVolume(t *testing.T) {
 	}
 	must(t, os.WriteFile(filepath.Join(host, "new"), nil, 0o600))
 	before := stamps(t, host)
-	if setup(t, m, pod); cmp.Diff(before, stamps(t, host)) != "" {
-		t.Error("the group was set a second time")
+	setup(t, m, pod)
+	if diff := cmp.Diff(before, stamps(t, host)); diff != "" {
+		t.Errorf("a second setup changed files (-want +got):\n%s", diff)
 	}
 	// Another pod with another group leaves the volume that is in use as it is.
 	second := podWith(claimVolume("c", true))
 	second.UID, second.Spec.SecurityContext = "second", &v1.PodSecurityContext{FSGroup: ptr.To[int64](99)}
 	ro := setup(t, m, second)["v"]
 	if err := os.WriteFile(filepath.Join(ro.Path, "new"), nil, 0o600); !errors.Is(err, unix.EROFS) || !ro.ReadOnly {
-		t.Errorf("a claim that is read-only was written: %v", err)
+		t.Errorf("write to a read-only claim: %v, ReadOnly = %t, want %v, true", err, ro.ReadOnly, unix.EROFS)
 	}
 	third := podWith(claimVolume("c", false))
 	third.UID, third.Spec.SecurityContext = "third", second.Spec.SecurityContext
@@ -64,7 +65,7 @@ func TestLocalVolume(t *testing.T) {
 	must(t, unix.Mount("tmpfs", filepath.Join(host, "sub"), "tmpfs", 0, ""))
 	t.Cleanup(func() { must(t, unmountAll(filepath.Join(host, "sub"))) })
 	if mounted, err := isMountpoint(filepath.Join(place.Path, "sub")); err != nil || mounted {
-		t.Errorf("the node's mount is in the pod: %v", err)
+		t.Errorf("isMountpoint(sub in the pod) = %t, %v, want false, nil", mounted, err)
 	}
 	for _, id := range m.pods(t) {
 		must(t, m.Teardown(t.Context(), id), m.RemovePodDir(id))
@@ -75,7 +76,7 @@ func TestLocalVolume(t *testing.T) {
 	for path, want := range map[string]string{"missing": "does not exist", "precious": "only directory and block device are supported", "../x": "must not contain '..'"} {
 		pv.Spec.Local.Path = host + "/" + path
 		if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("Setup(%s): %v, want an error with %q", path, err, want)
 		}
 	}
 }
@@ -140,7 +141,7 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 	m, c, _ := withClaims(t)
 	_, pv := c.bound("c", "disk", localSource(device))
 	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", true))); err == nil {
-		t.Error("a blank device was mounted read-only")
+		t.Error("Setup(a blank device, read-only) = nil, want an error")
 	}
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.Local.FSType = ptr.To("xfs; reboot")
@@ -180,7 +181,7 @@ func TestHostPathClaim(t *testing.T) {
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	if _, err := os.Stat(host + "/new"); err != nil {
-		t.Error("the node's folder went with the pod")
+		t.Errorf("the node's folder after RemovePodDir: %v, want it to exist", err)
 	}
 	pv.Spec.HostPath.Type = ptr.To(v1.HostPathFile)
 	const want = `MountVolume.SetUp failed for volume "v" : hostPath type check failed: %s/new is not a file`
@@ -307,7 +308,7 @@ func TestNFS(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	for _, src := range []v1.NFSVolumeSource{{Server: "", Path: "/"}, {Server: "-o", Path: "/"}, {Server: "a b", Path: "/"}, {Server: "nas", Path: "x"}, {Server: "nas", Path: "/../x"}} {
 		if got, err := nfsSource(&src); err == nil {
-			t.Errorf("%+v became %s", src, got)
+			t.Errorf("nfsSource(%+v) = %s, nil, want an error", src, got)
 		}
 	}
 }
@@ -387,6 +388,6 @@ func TestMountCommandEndsWithContext(t *testing.T) {
 	target := t.TempDir()
 	must(t, unix.Mount("tmpfs", target, "tmpfs", 0, ""), mountCommand{}.Unmount(t.Context(), target, true))
 	if mounted, err := isMountpoint(target); err != nil || mounted {
-		t.Errorf("still mounted: %v", err)
+		t.Errorf("isMountpoint after Unmount = %t, %v, want false, nil", mounted, err)
 	}
 }

@@ -57,7 +57,7 @@ func TestMountStatuses(t *testing.T) {
 			t.Errorf("MountStatuses() mismatch (-want +got):\n%s", diff)
 		}
 	}
-	if MountStatuses(nil, nil) != nil {
-		t.Error("no mounts have statuses")
+	if got := MountStatuses(nil, nil); got != nil {
+		t.Errorf("MountStatuses(nil) = %v, want nil", got)
 	}
 }

@@ -187,13 +187,13 @@ func TestRemovalStopsAtMounts(t *testing.T) {
 			}
 			if fs == "tmpfs" {
 				if _, err := os.Stat(filepath.Join(point, "precious")); err != nil {
-					t.Errorf("lost: %v", err)
+					t.Errorf("Stat of a file below the mount: %v, want it to exist", err)
 				}
 			}
 			// Teardown's own check comes before, and names the mount too.
 			m := &Manager{}
 			if err := m.remove(t.Context(), tree); err == nil || !strings.Contains(err.Error(), "still mounted are "+point) {
-				t.Errorf("got %v", err)
+				t.Errorf("remove: %v, want an error with \"still mounted are %s\"", err, point)
 			}
 			must(t, unmountAll(tree), removeTree(t.Context(), tree))
 		})
@@ -249,7 +249,7 @@ func TestMountID(t *testing.T) {
 	b, err := mountIDFromProc(fd)
 	must(t, err)
 	if a != b || a == 0 {
-		t.Errorf("statx says %d, fdinfo says %d", a, b)
+		t.Errorf("mount ID by statx = %d, by fdinfo = %d, want the same, not 0", a, b)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestTeardownOfImmutableFiles(t *testing.T) {
 		t.Errorf("the pod's folder: %v, want os.ErrNotExist", err)
 	}
 	if flags, err := getFlags(outside); err != nil || flags&fsImmutable == 0 {
-		t.Errorf("a file outside lost its flags: %x, %v", flags, err)
+		t.Errorf("flags of a file outside = %x, %v, want %x set", flags, err, fsImmutable)
 	}
 }
 

@@ -68,15 +68,15 @@ func TestToken(t *testing.T) {
 			setup(t, m, pod)
 			for path, stamp := range stamps(t, dir) {
 				if before[path] != stamp {
-					t.Errorf("%s was written again", path)
+					t.Errorf("stamp of %s = %v, want %v: not written again", path, stamp, before[path])
 				}
 			}
 			o.broken = errors.New("no token for now")
 			if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), `volume "token" : no token for now`) {
-				t.Error(err)
+				t.Errorf("Setup without a new token: %v, want an error with \"no token for now\"", err)
 			}
 			if _, err := os.Stat(path); err != nil {
-				t.Error("the old token is gone")
+				t.Errorf("Stat of the old token: %v, want it to exist", err)
 			}
 		})
 	}

@@ -108,7 +108,7 @@ func FuzzAnchors(f *testing.F) {
 		out := anchors([]certificatesv1.ClusterTrustBundle{trustBundle("a", "", a, nil), trustBundle("b", "", b, nil)})
 		again := anchors([]certificatesv1.ClusterTrustBundle{trustBundle("c", "", string(out), nil)})
 		if string(out) != string(again) {
-			t.Errorf("not normal: %q became %q", out, again)
+			t.Errorf("anchors of normalized anchors = %q, want %q", again, out)
 		}
 	})
 }

@@ -73,7 +73,7 @@ const uid = types.UID("3f2a9d8e-0000-4000-8000-000000000001")
 func start(t *testing.T) (*Manager, *objects) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("these tests mount things: run them as root")
+		t.Fatalf("effective user ID = %d, want 0: these tests mount things", os.Geteuid())
 	}
 	root := t.TempDir()
 	t.Cleanup(func() {
@@ -224,18 +224,18 @@ func TestHostileNames(t *testing.T) {
 		pod := podWith(vol("v", empty))
 		pod.UID = id
 		if _, err := m.Setup(t.Context(), pod); err == nil {
-			t.Errorf("Setup accepted the UID %q", id)
+			t.Errorf("Setup(UID %q) = nil, want an error", id)
 		}
 		if err := m.Teardown(t.Context(), id); err == nil {
-			t.Errorf("Teardown accepted the UID %q", id)
+			t.Errorf("Teardown(UID %q) = nil, want an error", id)
 		}
 		if err := m.RemovePodDir(id); err == nil {
-			t.Errorf("RemovePodDir accepted the UID %q", id)
+			t.Errorf("RemovePodDir(UID %q) = nil, want an error", id)
 		}
 	}
 	for _, name := range []string{"", "..", "../../../x", "a/b", ".a.new"} {
 		if _, err := m.Setup(t.Context(), podWith(vol(name, empty))); err == nil {
-			t.Errorf("Setup accepted the volume name %q", name)
+			t.Errorf("Setup(volume name %q) = nil, want an error", name)
 		}
 	}
 }
@@ -360,12 +360,15 @@ func TestReferences(t *testing.T) {
 		}
 		for _, name := range names {
 			if !Refers(pod, kind, name) {
-				t.Errorf("pod does not refer to %s %s", kind, name)
+				t.Errorf("Refers(%s %s) = false, want true", kind, name)
 			}
 		}
 	}
-	if Refers(pod, KindConfigMap, "pull") || slices.Contains(References(pod, KindSecret), "") {
-		t.Error("a reference that is none")
+	if Refers(pod, KindConfigMap, "pull") {
+		t.Error("Refers(ConfigMap pull) = true, want false")
+	}
+	if got := References(pod, KindSecret); slices.Contains(got, "") {
+		t.Errorf("References(Secret) = %q, want no empty name", got)
 	}
 }
 
