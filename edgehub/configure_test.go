@@ -17,21 +17,21 @@ func TestConfigure(t *testing.T) {
 	c := config(e.files, other.addr)
 	c.Heartbeat = 0
 	if err := e.hub.Configure(c); err == nil {
-		t.Error("a heartbeat of 0 is taken over")
+		t.Error("Configure with a heartbeat of 0 = nil, want an error")
 	}
 	c.Heartbeat, c.TLSCertFile = 60, "/none"
 	if err := e.hub.Configure(c); err != nil {
 		t.Fatal(err)
 	}
-	if e.told(2).Connected || !e.told(3).Connected {
-		t.Error("news of the link are wrong")
+	if lost, again := e.told(2), e.told(3); lost.Connected || !again.Connected {
+		t.Errorf("news of the link = %+v and %+v, want it lost and connected again", lost, again)
 	}
 	other.connected(1)
 	if n := len(one.seen()); n != 1 {
 		t.Errorf("%d sessions with the first cloud; want the one from before", n)
 	}
 	if s := e.hub.State(); !s.Connected || s.Server != other.addr {
-		t.Errorf("state %+v", s)
+		t.Errorf("state %+v, want connected with server %s", s, other.addr)
 	}
 	// With no link and an hour to wait, it is taken over at once, too.
 	other.drop()

@@ -45,7 +45,7 @@ func TestBackoff(t *testing.T) {
 	}
 	b.failures = 1 << 30
 	if d := b.next(); d != 60*s {
-		t.Errorf("after very many failures: %v", d)
+		t.Errorf("after very many failures: %v, want %v", d, 60*s)
 	}
 
 	spread := map[time.Duration]int{}
@@ -54,13 +54,13 @@ func TestBackoff(t *testing.T) {
 		b.failures = 4
 		d := b.next()
 		if d < s || d > 32*s {
-			t.Fatalf("%v is out of bounds", d)
+			t.Fatalf("wait = %v, want %v to %v", d, s, 32*s)
 		}
 		spread[d/(4*s)]++
 	}
 	for i := range time.Duration(8) {
 		if spread[i] < 40 { // of 125
-			t.Errorf("%d of 1000 waits in %v to %v: they are not spread", spread[i], i*4*s, (i+1)*4*s)
+			t.Errorf("%d of 1000 waits in %v to %v, want 40 or more: they are spread", spread[i], i*4*s, (i+1)*4*s)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestDestinations(t *testing.T) {
 	} {
 		m := &model.Message{Header: model.Header{ID: "i", ParentID: c.parent}, Route: model.Route{Group: c.group, Source: c.source, Operation: c.operation}}
 		if diff := cmp.Diff(c.want, destinationOf(m), cmp.AllowUnexported(destination{})); diff != "" {
-			t.Errorf("%+v: %s", c, diff)
+			t.Errorf("%+v (-want +got):\n%s", c, diff)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestLate(t *testing.T) {
 	}
 	m := answer(func(*model.Message) {})
 	want := *m
-	want.Header.ParentID, want.Route.Operation = "", "update"
+	want.Header.ParentID = ""
 	if diff := cmp.Diff(&want, late(m)); diff != "" || m.Header.ParentID == "" {
 		t.Errorf("(-want +got) %s", diff)
 	}
@@ -120,7 +120,7 @@ func TestLate(t *testing.T) {
 		"the cluster CA": func(m *model.Message) { m.Route.Resource = "k8s/ca.crt" },
 	} {
 		if news := late(answer(change)); news != nil {
-			t.Errorf("%s: %+v", name, news)
+			t.Errorf("late with %s = %+v, want nil", name, news)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		m := request(fmt.Sprintf("default/secret/%d", i))
 		m.Header.ID = fmt.Sprint(i)
 		if !r.add(m) {
-			t.Fatal("not taken")
+			t.Fatalf("add of request %d = false, want true", i)
 		}
 		if i%2 == 0 {
 			r.done(m.Header.ID)
@@ -139,10 +139,10 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 	left := r.end()
 	if len(left) == 0 || len(left) > requestsKept || left[len(left)-1].Header.ID != fmt.Sprint(3*requestsKept-1) {
-		t.Errorf("%d are left", len(left))
+		t.Errorf("%d requests are left, want 1 to %d with the newest", len(left), requestsKept)
 	}
-	if r.add(request("a/b/c")) || len(r.end()) != 0 {
-		t.Error("a request was taken after the end")
+	if taken, left := r.add(request("a/b/c")), r.end(); taken || len(left) != 0 {
+		t.Errorf("add after the end = %v, left %v; want false and none", taken, left)
 	}
 }
 
@@ -170,10 +170,10 @@ func TestSettings(t *testing.T) {
 			got = append(got, t.url+" "+t.handshake.String())
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: %s", name, diff)
+			t.Errorf("%s: targets (-want +got):\n%s", name, diff)
 		}
 		if s.targets[0].limits.ReadTimeout > 2*s.heartbeat || s.rate != 30 || s.burst != 60 {
-			t.Errorf("%s: %+v", name, s)
+			t.Errorf("%s: %+v, want a read timeout of at most %v, rate 30 and burst 60", name, s, 2*s.heartbeat)
 		}
 	}
 	free := base
@@ -188,11 +188,11 @@ func TestSettings(t *testing.T) {
 		bad := base
 		change(&bad)
 		if _, err := settingsOf("edge-1", bad); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("settingsOf with a bad %s = %v, want an error that names it", name, err)
 		}
 	}
 	if _, err := settingsOf("", base); err == nil {
-		t.Error("a node without a name was taken")
+		t.Error("settingsOf a node without a name = nil, want an error")
 	}
 }
 
@@ -245,7 +245,7 @@ func TestExplain(t *testing.T) {
 		}
 		for _, part := range c.has {
 			if !strings.Contains(got.text, part) {
-				t.Errorf("%s: %q does not contain %q", name, got.text, part)
+				t.Errorf("%s: text %q, want %q in it", name, got.text, part)
 			}
 		}
 	}

@@ -173,7 +173,7 @@ func (m meta) Run(ctx context.Context) error {
 				e.t.Error(err)
 			}
 			if msg.Route.Source != "websocket" || msg.Route.Resource != "null/link" || msg.Route.Group != "meta" {
-				e.t.Errorf("route of the news: %+v", msg.Route)
+				e.t.Errorf("route of the news = %+v, want null/link of websocket in group meta", msg.Route)
 			}
 			e.note(func() { e.links = append(e.links, link) })
 			continue

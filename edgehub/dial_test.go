@@ -70,7 +70,7 @@ func TestReasonsOfRealDials(t *testing.T) {
 			}})
 			text := e.reason(c.want)
 			if expired := strings.Contains(text, "expired"); expired != has(registry, health.CertificateExpired) {
-				t.Errorf("%q: the condition CertificateExpired is %v", text, !expired)
+				t.Errorf("%q: the condition CertificateExpired is %v, want %v", text, !expired, expired)
 			}
 			if c.spoil == nil {
 				return
@@ -78,7 +78,7 @@ func TestReasonsOfRealDials(t *testing.T) {
 			ca.Write(t, filepath.Dir(e.files.CA), ca.Node(t, "edge-1", time.Now().Add(time.Hour)))
 			e.told(1)
 			if has(registry, health.CertificateExpired) {
-				t.Error("the condition outlives its cause")
+				t.Errorf("conditions = %v, want no %s after its cause", registry.Snapshot(), health.CertificateExpired)
 			}
 		})
 	}
@@ -183,11 +183,13 @@ func TestProxy(t *testing.T) {
 		}
 		e := startEdge(t, u.ca, u.addr, through(proxy))
 		e.told(1)
-		if answer, err := e.ask(t.Context(), request("default/secret/a")); err != nil || string(answer.ContentData()) != "default/secret/a" {
-			t.Errorf("%v, %v", answer, err)
+		if answer, err := e.ask(t.Context(), request("default/secret/a")); err != nil {
+			t.Error(err)
+		} else if got := string(answer.ContentData()); got != "default/secret/a" {
+			t.Errorf("answer = %q, want %q", got, "default/secret/a")
 		}
 		if r := <-asked; connects() != 1 || r.URL.Scheme != "https" || r.URL.Host != u.addr {
-			t.Errorf("%d connections; the proxy was chosen for %s", connects(), r.URL)
+			t.Errorf("%d connections, proxy chosen for %s; want 1 and https://%s", connects(), r.URL, u.addr)
 		}
 		if password == "" {
 			continue
@@ -196,7 +198,7 @@ func TestProxy(t *testing.T) {
 		wrong.User = nil
 		text := startEdge(t, u.ca, u.addr, through(&wrong)).reason("the proxy " + proxy.Host)
 		if strings.Contains(text, password) || !strings.Contains(text, "Proxy Authentication Required") {
-			t.Errorf("reason %q", text)
+			t.Errorf("reason %q, want %q without the password", text, "Proxy Authentication Required")
 		}
 	}
 }
@@ -229,7 +231,7 @@ func TestOurCloud(t *testing.T) {
 		s.heartbeat, s.backoffMin, s.backoffMax = 50*time.Millisecond, time.Hour, time.Hour
 	}})
 	if link := e.told(1); link.Features != wire.AllFeatures() {
-		t.Errorf("told %+v", link)
+		t.Errorf("told %+v, want features %+v", link, wire.AllFeatures())
 	}
 	far := <-conns
 	ended := make(chan error, 1)
@@ -250,7 +252,8 @@ func TestOurCloud(t *testing.T) {
 	before := pings(2)
 	after := pings(before.Pings + 4)
 	if cost := after.BytesReceived + after.BytesSent - before.BytesReceived - before.BytesSent; cost > 64*(after.Pings-before.Pings+1) {
-		t.Errorf("%d heartbeats cost %d bytes", after.Pings-before.Pings, cost)
+		t.Errorf("%d heartbeats cost %d bytes, want at most %d", after.Pings-before.Pings, cost,
+			64*(after.Pings-before.Pings+1))
 	}
 	_ = far.Close(wire.CloseReplaced, "another connection of this node came")
 	if err := <-ended; err == nil || messages != 0 {

@@ -71,10 +71,10 @@ func destinationOf(m *model.Message) destination {
 	return destination{problem: "nobody here takes its group"}
 }
 
-// late makes of an answer for which nobody waits any more (the link was lost in between, or the answer comes twice) news
-// of the object in it, which metamanager stores and acknowledges like any. KubeEdge's cloud sends such answers until
-// they are acknowledged, and nothing else meanwhile (protocol section 5.2). It returns nil for answers that
-// are of use to the one who asked only.
+// late makes a message for metamanager of an answer that nobody waits for any more: the link was lost in between, or the
+// answer comes twice. Metamanager acknowledges it, and takes it for a newer version of an object that it has. KubeEdge's
+// cloud sends such answers until they are acknowledged, and nothing else meanwhile (protocol section 5.2). It returns
+// nil for answers that are of use to the one who asked only.
 func late(m *model.Message) *model.Message {
 	key, err := resource.Parse(m.Route.Resource)
 	if err != nil || m.Route.Operation != model.OpResponse || m.Route.Group != model.GroupResource || m.Header.ResourceVersion == "" || key.Name == "" {
@@ -85,9 +85,9 @@ func late(m *model.Message) *model.Message {
 	default:
 		return nil
 	}
-	news := *m
-	news.Header.ParentID, news.Route.Operation = "", model.OpUpdate
-	return &news
+	alone := *m
+	alone.Header.ParentID = ""
+	return &alone
 }
 
 // dispatch hands a message from the cloud to whom it is for. A module that has no room holds up the link for as

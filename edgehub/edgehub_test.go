@@ -29,7 +29,7 @@ func TestUpstreamCloud(t *testing.T) {
 	u.connected(1)
 	r := u.seen()[0]
 	if r.URL.Path != "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events" || r.ProtoMajor != 1 {
-		t.Errorf("%s %s", r.Proto, r.URL.Path)
+		t.Errorf("%s %s, want HTTP/1 and %s", r.Proto, r.URL.Path, "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events")
 	}
 	for name, want := range map[string]string{"Node_id": "edge-1", "Project_id": "e632aba927ea4ac2b575ec1603d56f10", "Connectionuse": "msg", "Origin": ""} {
 		if got := r.Header.Get(name); got != want {
@@ -38,17 +38,19 @@ func TestUpstreamCloud(t *testing.T) {
 	}
 	u.until("the keepalive that comes first", func() bool { return len(u.got) > 0 })
 	if first := u.heard("")[0]; first.Route.Operation != model.OpKeepalive {
-		t.Errorf("the first message is %+v", first)
+		t.Errorf("the first message is %+v, want a keepalive", first)
 	}
 	if !u.reliably(push("default/pod/web")) {
-		t.Error("a push was not acknowledged")
+		t.Error("reliably(push) = false, want it acknowledged")
 	}
 	answer, err := e.ask(t.Context(), request("default/configmap/web"))
-	if err != nil || string(answer.ContentData()) != "default/configmap/web" {
-		t.Errorf("answer %v, %v", answer, err)
+	if err != nil {
+		t.Error(err)
+	} else if got := string(answer.ContentData()); got != "default/configmap/web" {
+		t.Errorf("answer = %q, want %q", got, "default/configmap/web")
 	}
 	if s := e.hub.State(); !s.Connected || s.Protocol != "websocket" || s.Server != u.addr || s.Since.IsZero() {
-		t.Errorf("state %+v", s)
+		t.Errorf("state %+v, want connected by websocket with server %s", s, u.addr)
 	}
 }
 
@@ -91,11 +93,11 @@ func TestLateAnswer(t *testing.T) {
 	e.told(3)
 	u.until("the new link", func() bool { return u.sessions == 2 }) // the edge may know of it first
 	if !u.reliably(answer) {
-		t.Error("the answer was not acknowledged")
+		t.Error("reliably(answer) = false, want it acknowledged")
 	}
 	e.until("the object", func() bool { return len(e.got) >= 1 }) // it may come twice
-	if got := e.got[0]; got.Route.Operation != model.OpUpdate || got.Route.Resource != "default/configmap/late" || got.Header.ID != answer.Header.ID {
-		t.Errorf("metamanager got %+v", got)
+	if got := e.got[0]; got.Route.Operation != model.OpResponse || got.Header.ParentID != "" || got.Route.Resource != "default/configmap/late" || got.Header.ID != answer.Header.ID {
+		t.Errorf("metamanager got %+v, want the object of %+v", got, answer)
 	}
 }
 
@@ -117,25 +119,30 @@ func TestOffline(t *testing.T) {
 	offline(proxy)
 	answer := <-waiting
 	if answer == nil || answer.Route.Operation != model.OpError || !strings.Contains(string(answer.ContentData()), "not connected to the cloud") {
-		t.Errorf("answer %+v", answer)
+		t.Errorf("answer %+v, want an error with %q", answer, "not connected to the cloud")
 	}
 	if link := e.told(2); link.Connected {
-		t.Error("the loss was not told")
+		t.Errorf("news 2 of the link = %+v, want it not connected", link)
 	}
 	answer, err := e.ask(t.Context(), request("default/secret/other"))
-	if err != nil || answer.Route.Operation != model.OpError || string(answer.ContentData()) != "not connected to the cloud" || answer.Route.Source != "websocket" {
-		t.Errorf("offline: %+v, %v", answer, err)
+	if err != nil {
+		t.Error(err)
+	} else if got, want := string(answer.ContentData()), "not connected to the cloud"; answer.Route.Operation != model.OpError ||
+		got != want || answer.Route.Source != "websocket" {
+		t.Errorf("offline: %+v with %q, want an error of websocket with %q", answer.Route, got, want)
 	}
 	if s := e.hub.State(); s.Connected || s.Reason == "" {
-		t.Errorf("state %+v", s)
+		t.Errorf("state %+v, want not connected, with a reason", s)
 	}
 	proxy.Refuse(false)
 	if link := e.told(3); !link.Connected {
-		t.Error("the new link was not told")
+		t.Errorf("news 3 of the link = %+v, want it connected", link)
 	}
 	u.note(func() { u.answer = echo })
-	if answer, err := e.ask(t.Context(), request("default/secret/now")); err != nil || string(answer.ContentData()) != "default/secret/now" {
-		t.Errorf("after it: %v, %v", answer, err)
+	if answer, err := e.ask(t.Context(), request("default/secret/now")); err != nil {
+		t.Error(err)
+	} else if got := string(answer.ContentData()); got != "default/secret/now" {
+		t.Errorf("answer with the new link = %q, want %q", got, "default/secret/now")
 	}
 }
 
@@ -198,8 +205,10 @@ func TestBadFrames(t *testing.T) {
 			t.Errorf("%s: closed with %d, want %d", name, s.code, c.code)
 		}
 		e.told(2*n + 1)
-		if answer, err := e.ask(t.Context(), request("default/secret/"+fmt.Sprint(n))); err != nil || answer.Route.Operation != model.OpResponse {
-			t.Errorf("after %s: %v, %v", name, answer, err)
+		if answer, err := e.ask(t.Context(), request("default/secret/"+fmt.Sprint(n))); err != nil {
+			t.Errorf("after %s: %v, want an answer", name, err)
+		} else if got := answer.Route.Operation; got != model.OpResponse {
+			t.Errorf("after %s: answer %s %s, want %s", name, got, answer.Content, model.OpResponse)
 		}
 	}
 }
@@ -214,10 +223,10 @@ func TestReconnect(t *testing.T) {
 	e.hub.Reconnect()
 	u.connected(2)
 	if got := u.seen()[1].TLS.PeerCertificates[0].SerialNumber; got.Cmp(renewed.Leaf.SerialNumber) != 0 {
-		t.Error("the old certificate was used")
+		t.Errorf("certificate = %v, want the renewed one, %v", got, renewed.Leaf.SerialNumber)
 	}
-	if e.told(2).Connected || !e.told(3).Connected {
-		t.Error("news of the link are wrong")
+	if lost, again := e.told(2), e.told(3); lost.Connected || !again.Connected {
+		t.Errorf("news of the link = %+v and %+v, want it lost and connected again", lost, again)
 	}
 	// With no link and an hour to wait, it dials at once, too.
 	u.drop()
@@ -239,10 +248,10 @@ func TestCertificateEnded(t *testing.T) {
 	})
 	u.connected(2)
 	if got := u.seen()[1].TLS.PeerCertificates[0].SerialNumber; got.Cmp(renewed.Leaf.SerialNumber) != 0 {
-		t.Error("the old certificate was used")
+		t.Errorf("certificate = %v, want the renewed one, %v", got, renewed.Leaf.SerialNumber)
 	}
-	if e.told(2).Connected || !e.told(3).Connected {
-		t.Error("news of the link are wrong")
+	if lost, again := e.told(2), e.told(3); lost.Connected || !again.Connected {
+		t.Errorf("news of the link = %+v and %+v, want it lost and connected again", lost, again)
 	}
 }
 
@@ -316,12 +325,16 @@ func TestUnsendable(t *testing.T) {
 	large, broken := request("default/secret/large"), request("default/secret/broken")
 	large.Content, broken.Content = json.RawMessage(`"`+strings.Repeat("x", 70<<10)+`"`), json.RawMessage(`{`)
 	for m, want := range map[*model.Message]string{large: "larger than 65536", broken: "unexpected end of JSON"} {
-		if answer, err := e.ask(t.Context(), m); err != nil || answer.Route.Operation != model.OpError || !strings.Contains(string(answer.ContentData()), want) {
-			t.Errorf("%s: %v, %v", m.Route.Resource, answer, err)
+		if answer, err := e.ask(t.Context(), m); err != nil {
+			t.Error(err)
+		} else if got := string(answer.ContentData()); answer.Route.Operation != model.OpError || !strings.Contains(got, want) {
+			t.Errorf("%s: %s %q, want an error with %q", m.Route.Resource, answer.Route.Operation, got, want)
 		}
 	}
-	if answer, err := e.ask(t.Context(), request("default/secret/a")); err != nil || answer.Route.Operation != model.OpResponse || len(u.seen()) != 1 {
-		t.Errorf("afterwards: %v, %v, %d sessions", answer, err, len(u.seen()))
+	if answer, err := e.ask(t.Context(), request("default/secret/a")); err != nil {
+		t.Error(err)
+	} else if got, n := answer.Route.Operation, len(u.seen()); got != model.OpResponse || n != 1 {
+		t.Errorf("afterwards: answer %s %s, %d sessions; want %s and 1", got, answer.Content, n, model.OpResponse)
 	}
 }
 
@@ -367,10 +380,10 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if sent := got["edgecore_link_messages_total sent"]; sent < 5 { // two keepalives, three requests
-		t.Errorf("%v messages sent", sent)
+		t.Errorf("%v messages sent, want 5 or more", sent)
 	}
 	// Two handshakes with certificates, and the messages.
 	if in, out := got["edgecore_link_bytes_total received"], got["edgecore_link_bytes_total sent"]; in < 2000 || out < 2500 || in > 20000 || out > 20000 {
-		t.Errorf("%v bytes received, %v sent", in, out)
+		t.Errorf("%v bytes received, %v sent; want 2000 and 2500 or more, at most 20000", in, out)
 	}
 }

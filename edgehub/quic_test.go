@@ -43,7 +43,7 @@ func quicCloud(t *testing.T, ca *wiretest.CA, refuse error) (addr string, conns 
 				return
 			}
 			if header.Get(wire.HeaderNodeID) != "edge-1" || header.Get(wire.HeaderUse) != wire.UseMessages {
-				t.Errorf("header %v", header)
+				t.Errorf("header %v, want node edge-1 and use %s", header, wire.UseMessages)
 			}
 			conns <- c
 			go func() {
@@ -85,10 +85,10 @@ func TestQUICFirst(t *testing.T) {
 		settings: func(s *settings) { s.targets[0].limits.ReadTimeout = 8 * time.Second },
 	})
 	if link := e.told(1); link.Features != (wire.Features{Inventory: true, Lease: true}) {
-		t.Errorf("told %+v", link)
+		t.Errorf("told %+v, want the features inventory and lease", link)
 	}
 	if s := e.hub.State(); s.Protocol != "quic" || has(registry, health.QUICUnavailable) {
-		t.Errorf("state %+v", s)
+		t.Errorf("state %+v, conditions %v; want quic and no %s", s, registry.Snapshot(), health.QUICUnavailable)
 	}
 	far := <-conns
 	defer far.Close(wire.CloseNormal, "")
@@ -97,8 +97,10 @@ func TestQUICFirst(t *testing.T) {
 	}
 	e.until("the push", func() bool { return len(e.got) == 1 })
 	answer, err := e.ask(t.Context(), request("default/secret/a"))
-	if err != nil || string(answer.ContentData()) != "default/secret/a" {
-		t.Errorf("%v, %v", answer, err)
+	if err != nil {
+		t.Error(err)
+	} else if got := string(answer.ContentData()); got != "default/secret/a" {
+		t.Errorf("answer = %q, want %q", got, "default/secret/a")
 	}
 
 	// A network that lets no UDP through any more. With -long the device notices it by itself; else it connects anew, and
@@ -113,14 +115,16 @@ func TestQUICFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if e.told(2).Connected || !e.told(3).Connected {
-		t.Error("news of the link are wrong")
+	if lost, again := e.told(2), e.told(3); lost.Connected || !again.Connected {
+		t.Errorf("news of the link = %+v and %+v, want it lost and connected again", lost, again)
 	}
 	if s := e.hub.State(); s.Protocol != "websocket" || !has(registry, health.QUICUnavailable) {
-		t.Errorf("state %+v, conditions %v", s, registry.Snapshot())
+		t.Errorf("state %+v, conditions %v; want websocket and %s", s, registry.Snapshot(), health.QUICUnavailable)
 	}
-	if answer, err := e.ask(t.Context(), request("default/secret/b")); err != nil || answer.Route.Operation != model.OpResponse {
-		t.Errorf("%v, %v", answer, err)
+	if answer, err := e.ask(t.Context(), request("default/secret/b")); err != nil {
+		t.Error(err)
+	} else if got := answer.Route.Operation; got != model.OpResponse {
+		t.Errorf("answer %s %s, want %s", got, answer.Content, model.OpResponse)
 	}
 
 	// And one that does again.
@@ -130,7 +134,7 @@ func TestQUICFirst(t *testing.T) {
 	}
 	e.told(5)
 	if s := e.hub.State(); s.Protocol != "quic" || has(registry, health.QUICUnavailable) {
-		t.Errorf("state %+v, conditions %v", s, registry.Snapshot())
+		t.Errorf("state %+v, conditions %v; want quic and no %s", s, registry.Snapshot(), health.QUICUnavailable)
 	}
 }
 
@@ -181,9 +185,9 @@ func TestBothFail(t *testing.T) {
 	}
 	missing := &failure{kind: "no_certificate", text: "no file"}
 	if got := together([]error{missing, missing}); got.Error() != "no file" {
-		t.Errorf("the same reason twice: %v", got)
+		t.Errorf("the same reason twice = %v, want %q", got, "no file")
 	}
 	if got := together([]error{&failure{text: "q", expired: true}, &failure{kind: "dns", text: "w"}}); got.Error() != "w; and by QUIC: q" || !got.(*failure).expired {
-		t.Errorf("%+v", got)
+		t.Errorf("together = %+v, want %q, expired", got, "w; and by QUIC: q")
 	}
 }

@@ -62,6 +62,14 @@ func (l *linkState) set(link Link) <-chan struct{} {
 	return l.ended
 }
 
+// noteLink notes what a message says of a new link before anything that came over that link is worked on.
+func (m *Module) noteLink(msg *model.Message) {
+	var link Link
+	if msg.Route.Operation == wire.OpConnect && json.Unmarshal(msg.ContentData(), &link) == nil && link.Connected {
+		m.ordered.Store(link.Features.Inventory)
+	}
+}
+
 // linkChanged acts on news of the link: reports leave, edged is told, and a cloud of ours hears what is here.
 func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 	var link Link

@@ -8,9 +8,12 @@
 //     "error", and the sender tries again.
 //   - Messages about one object are handled in the order in which they came; those about different objects
 //     side by side, so that they share the store's transactions.
-//   - An object that is older than the stored one (by resourceVersion, of the same UID) changes nothing, and is
-//     acknowledged. So does a message that was carried out before. A delete removes the UID that it names and no other.
-//     Pods, configmaps and secrets are handed to edged after they are on the disk and before they are acknowledged.
+//   - A cloud of ours sends in order, and what it sends is taken, also if its resourceVersion is lower than the stored one: the
+//     API server's database may have been restored from a backup. With KubeEdge's cloud, an object that is older than the
+//     stored one (by resourceVersion, of the same UID) changes nothing, and is acknowledged.
+//   - A message that was carried out before changes nothing, and is acknowledged.
+//   - A delete removes the UID that it names and no other.
+//   - Pods, configmaps and secrets are handed to edged after they are on the disk and before they are acknowledged.
 //   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk
 //     until the cloud has answered it. Pods are told apart by UID.
 //   - A stored object that the cloud cannot be asked for is used however old it is.
@@ -24,6 +27,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,6 +83,8 @@ type Module struct {
 	tokens tokenPace
 	// carried are the messages of the cloud that were carried out.
 	carried wire.Recent
+	// ordered: the newest link is to a cloud of ours, over which objects come in the order of their changes.
+	ordered atomic.Bool
 	// asking bounds the requests that wait for the cloud.
 	asking chan struct{}
 	wg     sync.WaitGroup
@@ -126,6 +132,7 @@ func (m *Module) Run(ctx context.Context) error {
 			}
 			return err
 		}
+		m.noteLink(msg)
 		l.put(laneKey(msg.Route.Resource), msg)
 	}
 }
@@ -232,6 +239,8 @@ func (m *Module) obey(ctx context.Context, key resource.Key, msg *model.Message,
 		return m.query(ctx, key, msg)
 	case model.OpPatch:
 		return model.OK, m.report(ctx, key, msg)
+	case model.OpResponse:
+		return model.OK, m.upsertLate(ctx, key, msg)
 	case model.OpInsert, model.OpUpdate:
 		if fromEdged && key.Type == resource.TypeEvent {
 			return model.OK, m.reportEvent(ctx, key, msg)

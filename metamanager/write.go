@@ -65,39 +65,77 @@ func readIdentity(key resource.Key, data []byte) (identity, error) {
 	return id, nil
 }
 
-// upsert stores an object unless what is stored is newer, and then hands it to edged.
-func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Message, forward bool) error {
+// incoming is an object of a message, checked.
+type incoming struct {
+	id  identity
+	row store.Meta
+}
+
+func readIncoming(key resource.Key, msg *model.Message) (incoming, error) {
 	if err := storable(key); err != nil {
-		return err
+		return incoming{}, err
 	}
 	data := msg.ContentData()
 	id, err := readIdentity(key, data)
 	if err != nil {
-		return err
+		return incoming{}, err
 	}
 	if key.Type == resource.TypePod && id.Metadata.UID == "" {
-		return fmt.Errorf("%s: the pod has no UID", key)
+		return incoming{}, fmt.Errorf("%s: the pod has no UID", key)
 	}
 	row, err := rowKey(key, data)
+	return incoming{id: id, row: store.Meta{Key: row, Type: key.Type, Value: data}}, err
+}
+
+// upsert stores an object, and then hands it to edged. What came over a link without order is passed over where the stored
+// object is newer.
+func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Message, fromCloud bool) error {
+	in, err := readIncoming(key, msg)
 	if err != nil {
 		return err
 	}
-	stale := false
-	op := store.UpsertIf(store.Meta{Key: row, Type: key.Type, Value: data}, func(old []byte) bool {
-		stale = older(id, old)
-		return !stale
-	})
+	op, stale := store.Upsert(in.row), false
+	if !fromCloud || !m.ordered.Load() {
+		op = store.UpsertIf(in.row, func(old []byte) bool {
+			stale = older(in.id, old)
+			return !stale
+		})
+	}
 	if err := m.apply(ctx, key, op); err != nil {
 		return err
 	}
 	if stale {
-		klog.V(2).InfoS("Older version of an object passed over", "resource", key.String(), "resourceVersion", id.Metadata.ResourceVersion)
+		klog.V(2).InfoS("Older version of an object passed over", "resource", key.String(), "resourceVersion", in.id.Metadata.ResourceVersion)
 		return nil
 	}
-	if !forward {
+	if !fromCloud {
 		return nil
 	}
 	return m.forward(ctx, key, msg)
+}
+
+// upsertLate takes an answer for which nobody waits any more. It may be older than anything that was sent since, so that it
+// brings nothing back that was deleted, and replaces only an older version of the same object.
+func (m *Module) upsertLate(ctx context.Context, key resource.Key, msg *model.Message) error {
+	in, err := readIncoming(key, msg)
+	if err != nil {
+		return err
+	}
+	taken := false
+	op := store.ReplaceIf(in.row, func(old []byte) bool {
+		taken = sameUID(in.id, old) && !older(in.id, old)
+		return taken
+	})
+	if err := m.apply(ctx, key, op); err != nil || !taken {
+		return err
+	}
+	return m.forward(ctx, key, msg)
+}
+
+// sameUID reports whether a stored object is the same one, in whatever version.
+func sameUID(id identity, stored []byte) bool {
+	var old identity
+	return json.Unmarshal(stored, &old) == nil && old.Metadata.UID == id.Metadata.UID
 }
 
 // older tells whether an object is an older version of the stored one. Another UID is another object, and

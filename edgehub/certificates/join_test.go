@@ -50,8 +50,10 @@ func TestJoin(t *testing.T) {
 		t.Error(err)
 	}
 	for _, name := range []string{opts.Files.CA, opts.Files.Cert, opts.Files.Key} {
-		if info, err := os.Stat(name); err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		if info, err := os.Stat(name); err != nil {
+			t.Error(err)
+		} else if info.Mode() != 0o600 {
+			t.Errorf("%s: mode %v, want %v", name, info.Mode(), os.FileMode(0o600))
 		}
 	}
 	// A second time nobody is asked.
@@ -62,7 +64,7 @@ func TestJoin(t *testing.T) {
 	// What it gives the hub is good for the hub.
 	peer := handshake(t, c.ServerTLS(tls.RequireAndVerifyClientCert), id.ClientTLS(c.clock.now))
 	if got := peer.PeerCertificates[0].Subject.CommonName; got != "system:node:edge1" {
-		t.Errorf("the hub sees %s", got)
+		t.Errorf("name in the certificate that the hub sees = %q, want %q", got, "system:node:edge1")
 	}
 }
 
@@ -141,7 +143,7 @@ func TestJoinFails(t *testing.T) {
 			wantProblem(t, certificates.New(opts).Ensure(t.Context()), tc.reason, tc.texts...)
 			for _, name := range []string{opts.Files.CA, opts.Files.Cert, opts.Files.Key} {
 				if _, err := os.Stat(name); err == nil {
-					t.Errorf("%s is there", name)
+					t.Errorf("Stat(%s) = nil, want it not written", name)
 				}
 			}
 		})
@@ -237,11 +239,11 @@ func TestStrangers(t *testing.T) {
 			opts.Server = o.start(t)
 			wantProblem(t, certificates.New(opts).Ensure(t.Context()), tc.reason, tc.text)
 			if _, err := os.Stat(opts.Files.Key); err == nil {
-				t.Error("files were written")
+				t.Errorf("Stat(%s) = nil, want no files written", opts.Files.Key)
 			}
 			for _, r := range o.all() {
 				if tc.reason == certificates.WrongCA && r.auth != "" {
-					t.Error("a stranger got the token")
+					t.Errorf("authorization sent to a wrong CA = %q, want none", r.auth)
 				}
 			}
 		})
@@ -249,8 +251,8 @@ func TestStrangers(t *testing.T) {
 	t.Run("who has the CA's certificate but not its key", func(t *testing.T) {
 		thief := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Date", clk.now().UTC().Format(http.TimeFormat))
-			if r.Header.Get("Authorization") != "" {
-				t.Error("the thief got the token")
+			if got := r.Header.Get("Authorization"); got != "" {
+				t.Errorf("authorization sent without the CA's key = %q, want none", got)
 			}
 			w.Write(c.CA().Raw)
 		}))
@@ -298,7 +300,9 @@ func TestWithKubeEdgesCloud(t *testing.T) {
 		t.Fatal(err)
 	}
 	if second.Cert().Equal(first.Cert()) || second.Key.Equal(first.Key) || !second.CAs[0].Equal(c.CA()) {
-		t.Error("not renewed with a new key, or the CA is gone")
+		t.Errorf("same certificate %v, same key %v, CA %v; want a new certificate with a new key, and CA %v",
+			second.Cert().Equal(first.Cert()), second.Key.Equal(first.Key), second.CAs[0].SerialNumber,
+			c.CA().SerialNumber)
 	}
 	type wire struct{ Method, Path, Auth, Node, Usages, Peer string }
 	bearer := "Bearer " + strings.SplitN(token, ".", 2)[1]
@@ -315,8 +319,10 @@ func TestWithKubeEdgesCloud(t *testing.T) {
 		if r.path != "/edge.crt" {
 			continue
 		}
-		if req, err := certs.ParseRequest(r.csr); err != nil || req.Subject.String() != "CN=system:node:edge1,O=system:nodes" {
-			t.Errorf("the request: %v", err)
+		if req, err := certs.ParseRequest(r.csr); err != nil {
+			t.Errorf("ParseRequest = %v, want no error", err)
+		} else if got, want := req.Subject.String(), "CN=system:node:edge1,O=system:nodes"; got != want {
+			t.Errorf("subject of the request = %q, want %q", got, want)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -389,7 +395,7 @@ func TestProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"CONNECT cloud.example:10002", "CONNECT cloud.example:10002"}; !cmp.Equal(asked, want) {
-		t.Errorf("the proxy was asked for %v", asked)
+		t.Errorf("requests to the proxy = %v, want %v", asked, want)
 	}
 }
 
@@ -406,6 +412,6 @@ func TestTokenFrom(t *testing.T) {
 		t.Errorf("a file: %q, %v", got, err)
 	}
 	if _, err := certificates.TokenFrom(t.TempDir(), "configured")(); err == nil {
-		t.Error("a folder gives no error")
+		t.Error("TokenFrom with a folder = nil, want an error")
 	}
 }

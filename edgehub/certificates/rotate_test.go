@@ -59,27 +59,27 @@ func TestRotate(t *testing.T) {
 	id := join(t, opts)
 	s := &sleeper{clock: clk, until: clk.now().Add(1000 * time.Hour)}
 	opts.Sleep, opts.Token = s.sleep, nil
-	opts.Report = func(err error) { t.Errorf("reported: %v", err) }
+	opts.Report = func(err error) { t.Errorf("reported %v, want no report", err) }
 	renewals, keys := 0, map[string]bool{}
 	certificates.New(opts).Rotate(t.Context(), func() {
 		renewals++
 		next := load(t, opts.Files)
 		lived := clk.now().Sub(id.Cert().NotBefore).Hours() / id.Cert().NotAfter.Sub(id.Cert().NotBefore).Hours()
 		if lived < 0.7 || lived > 0.91 {
-			t.Errorf("renewed after %.2f of its life", lived)
+			t.Errorf("renewed after %.2f of its life, want 0.7 to 0.91", lived)
 		}
 		if keys[next.Key.X.String()] || next.Key.Equal(id.Key) {
-			t.Error("the key is an old one")
+			t.Error("the renewed certificate has an old key, want a new one")
 		}
 		keys[next.Key.X.String()] = true
 		id = next
 	})
 	if renewals < 1000/91 || renewals > 1000/69 {
-		t.Errorf("%d renewals in 10 lives", renewals)
+		t.Errorf("%d renewals in 10 lives, want %d to %d", renewals, 1000/91, 1000/69)
 	}
 	for _, d := range s.slept {
 		if d > time.Hour {
-			t.Errorf("slept for %v: a clock that jumps is not noticed", d)
+			t.Errorf("slept for %v, want at most 1 h: a clock that jumps must be noticed", d)
 		}
 	}
 }
@@ -107,14 +107,15 @@ func TestRotateTriesAgain(t *testing.T) {
 	opts.Report = func(err error) {
 		reported = append(reported, err)
 		if id := load(t, opts.Files); err != nil && !id.Cert().Equal(first.Cert()) {
-			t.Error("a failure changed the certificate")
+			t.Errorf("certificate after failure %v = %v, want %v as before", err, id.Cert().SerialNumber,
+				first.Cert().SerialNumber)
 		}
 	}
 	opts.Sleep = s.sleep
 	ctx, cancel := context.WithCancel(t.Context())
 	certificates.New(opts).Rotate(ctx, cancel)
 	if len(reported) != 13 || reported[12] != nil {
-		t.Fatalf("%d reports: %v", len(reported), reported)
+		t.Fatalf("%d reports %v, want 13 with the last one nil", len(reported), reported)
 	}
 	wantProblem(t, reported[0], certificates.Busy, "look at cloudcore's log")
 	waits := s.slept[len(s.slept)-13:] // the last is after the renewal
@@ -138,7 +139,8 @@ func TestExpired(t *testing.T) {
 	k := certificates.New(opts)
 	wantProblem(t, k.Ensure(t.Context()), certificates.Expired, "ended at 2027-11-21T12:00:00Z (the clock says 2027-12-26T12:00:00Z)", "edgecore join", "no state is lost, and the pods run on")
 	if !load(t, opts.Files).Cert().Equal(first.Cert()) {
-		t.Error("the files are changed")
+		t.Errorf("certificate = %v, want %v as before", load(t, opts.Files).Cert().SerialNumber,
+			first.Cert().SerialNumber)
 	}
 	var reported []error
 	opts.Report = func(err error) {
@@ -150,7 +152,7 @@ func TestExpired(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	certificates.New(opts).Rotate(ctx, cancel)
 	if len(reported) != 4 || reported[3] != nil {
-		t.Fatalf("reported %v", reported)
+		t.Fatalf("reported %v, want 4 with the last one nil", reported)
 	}
 	wantProblem(t, reported[0], certificates.Expired)
 	if err := certificates.New(opts).Check(); err != nil {
@@ -190,7 +192,7 @@ func TestRenewalRefused(t *testing.T) {
 			defer cancel()
 			var got error
 			opts.Report = func(err error) { got = err; cancel() }
-			certificates.New(opts).Rotate(ctx, func() { t.Error("renewed") })
+			certificates.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", tc.reason) })
 			wantProblem(t, got, tc.reason, tc.text)
 		})
 	}
@@ -224,9 +226,9 @@ func TestClockOfTheCertificate(t *testing.T) {
 		cancel()
 	}
 	opts.Now = func() time.Time { return clk.now().Add(-200 * 24 * time.Hour) }
-	certificates.New(opts).Rotate(ctx, func() { t.Error("renewed") })
+	certificates.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", certificates.Clock) })
 	if ctx.Err() == nil {
-		t.Error("nothing was reported")
+		t.Errorf("reported nothing, want a report of %s", certificates.Clock)
 	}
 }
 
@@ -269,11 +271,11 @@ func TestAwait(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(reported) != 21 || reported[20] != nil {
-		t.Errorf("%d reports", len(reported))
+		t.Errorf("%d reports %v, want 21 with the last one nil", len(reported), reported)
 	}
 	wantProblem(t, reported[0], certificates.NoToken)
 	if took := c.clock.now().Sub(newClock().now()); took > 3*time.Hour {
-		t.Errorf("20 tries took %v", took)
+		t.Errorf("20 tries took %v, want at most 3 h", took)
 	}
 
 	// With the real clock it ends with its context.
@@ -284,7 +286,7 @@ func TestAwait(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := certificates.New(opts).Await(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("Await = %v, want %v", err, context.Canceled)
 		}
 	})
 	wg.Wait()
@@ -292,7 +294,9 @@ func TestAwait(t *testing.T) {
 
 func TestProblem(t *testing.T) {
 	cause := errors.New("cause")
-	if !errors.Is(&certificates.Problem{Err: cause}, cause) || certificates.ReasonOf(cause) != "" {
-		t.Error("the cause is lost")
+	got := &certificates.Problem{Err: cause}
+	if !errors.Is(got, cause) || certificates.ReasonOf(cause) != "" {
+		t.Errorf("problem %v is its cause %v, reason of the cause %q; want true and none", got, errors.Is(got, cause),
+			certificates.ReasonOf(cause))
 	}
 }

@@ -31,6 +31,7 @@ type opKind int
 
 const (
 	opUpsert opKind = iota + 1
+	opReplace
 	opDelete
 	opOutboxPut
 	opOutboxAck
@@ -48,6 +49,12 @@ func Upsert(m Meta) Op { return Op{kind: opUpsert, meta: m} }
 // writer's goroutine: it has to be quick, and must not call the store.
 func UpsertIf(m Meta, guard func(old []byte) bool) Op {
 	return Op{kind: opUpsert, meta: m, guard: guard}
+}
+
+// ReplaceIf stores a row in place of one of that key if guard, as in UpsertIf, says so of its value. Where there is none,
+// it stores nothing.
+func ReplaceIf(m Meta, guard func(old []byte) bool) Op {
+	return Op{kind: opReplace, meta: m, guard: guard}
 }
 
 // Delete removes a row; one that is not there is no error.

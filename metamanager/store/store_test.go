@@ -80,11 +80,20 @@ func TestRowsAndReports(t *testing.T) {
 		t.Errorf("List mismatch (-want +got):\n%s", diff)
 	}
 	apply(t, s, DeleteIf("a/pod/x", func([]byte) bool { return false }), Delete("a/pod/nothing"),
+		ReplaceIf(meta("a/pod/x", "6"), func(old []byte) bool { return string(old) != "4" }),
+		ReplaceIf(meta("a/pod/nothing", "6"), func([]byte) bool { return true }),
 		UpsertIf(meta("a/pod/y", "5"), func(old []byte) bool { return string(old) == "not this" }))
 	if got := value(t, s, "a/pod/x") + value(t, s, "a/pod/y"); got != "42" {
 		t.Errorf("values after guarded changes = %s, want 42 as before", got)
 	}
-	apply(t, s, DeleteIf("a/pod/x", func(old []byte) bool { return string(old) == "4" }))
+	if got := value(t, s, "a/pod/nothing"); got != "(none)" {
+		t.Errorf("a row that was to replace another is %q, want none", got)
+	}
+	apply(t, s, ReplaceIf(meta("a/pod/x", "6"), func(old []byte) bool { return string(old) == "4" }))
+	if got := value(t, s, "a/pod/x"); got != "6" {
+		t.Errorf("a replaced row is %q, want 6", got)
+	}
+	apply(t, s, DeleteIf("a/pod/x", func(old []byte) bool { return string(old) == "6" }))
 	if got := value(t, s, "a/pod/x"); got != "(none)" {
 		t.Errorf("a deleted row is %q, want none", got)
 	}

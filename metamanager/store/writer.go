@@ -265,9 +265,9 @@ func (w *writer) apply(j *job) (own, fatal error) {
 
 func (w *writer) do(op Op) error {
 	switch op.kind {
-	case opUpsert:
+	case opUpsert, opReplace:
 		if op.guard != nil {
-			if ok, err := w.ask(op, true); err != nil || !ok {
+			if ok, err := w.ask(op, op.kind == opUpsert); err != nil || !ok {
 				return err
 			}
 		}
