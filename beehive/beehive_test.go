@@ -73,8 +73,8 @@ func TestGroupSendsKeepTheirOrder(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		for i := range n {
 			m, err := b.Receive(t.Context(), name)
-			if err != nil || m.Route.Resource != fmt.Sprintf("default/pod/p%d", i) {
-				t.Fatalf("%s: message %d is %v, %v", name, i, m, err)
+			if want := fmt.Sprintf("default/pod/p%d", i); err != nil || m.Route.Resource != want {
+				t.Fatalf("%s: message %d = %v, %v; want %s", name, i, m, err, want)
 			}
 		}
 	}
@@ -111,13 +111,13 @@ func TestFullInboxIsAnErrorInTime(t *testing.T) {
 func TestUnknownReceivers(t *testing.T) {
 	b := New()
 	if err := b.Send(t.Context(), "x", message(0)); !errors.Is(err, ErrNoModule) {
-		t.Error(err)
+		t.Errorf("Send = %v, want %v", err, ErrNoModule)
 	}
 	if err := b.SendToGroup(t.Context(), "x", message(0)); !errors.Is(err, ErrNoGroup) {
-		t.Error(err)
+		t.Errorf("SendToGroup = %v, want %v", err, ErrNoGroup)
 	}
 	if err := b.SendResp(t.Context(), message(0)); !errors.Is(err, ErrNoWaiter) {
-		t.Error(err)
+		t.Errorf("SendResp = %v, want %v", err, ErrNoWaiter)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestAnswerIsNeverMissed(t *testing.T) {
 				req := message(i)
 				answer, err := b.SendSync(ctx, "a", req)
 				if err != nil || answer.Header.ParentID != req.Header.ID {
-					t.Errorf("answer %v, %v", answer, err)
+					t.Errorf("answer %v, %v; want one to %s", answer, err, req.Header.ID)
 					return
 				}
 			}
@@ -251,7 +251,7 @@ func TestFailingModuleRestartsAlone(t *testing.T) {
 func TestAddTwiceAndAfterRemove(t *testing.T) {
 	b := newBus(t, nil, &module{name: "a", group: "g"})
 	if err := b.Add(&module{name: "a", group: "g"}); err == nil {
-		t.Error("a second module of the same name was taken")
+		t.Error("Add of a second module of the same name = nil, want an error")
 	}
 	b.Remove("a")
 	b.Remove("a")
@@ -265,8 +265,8 @@ func TestHopAllocatesNothing(t *testing.T) {
 	b := newBus(t, nil, &module{name: "a", group: "g"})
 	m, ctx := message(0), t.Context()
 	if n := testing.AllocsPerRun(1000, func() {
-		if b.Send(ctx, "a", m) != nil {
-			t.Error("not sent")
+		if err := b.Send(ctx, "a", m); err != nil {
+			t.Error(err)
 		}
 		if _, err := b.Receive(ctx, "a"); err != nil {
 			t.Error(err)

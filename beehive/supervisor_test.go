@@ -61,10 +61,10 @@ func TestBackoff(t *testing.T) {
 			delay = min(2*delay, restartMax)
 		}
 		if even > failures/2 {
-			t.Errorf("%d of %d delays are not spread", even, failures)
+			t.Errorf("%d of %d delays have no spread, want at most %d", even, failures, failures/2)
 		}
 		if delay != restartMax {
-			t.Errorf("the limit was not reached: %v", delay)
+			t.Errorf("last delay = %v, want the limit %v", delay, restartMax)
 		}
 		between("after a good run", starts[failures+1].Sub(starts[failures])-steady, restartMin)
 	})
@@ -107,7 +107,7 @@ func TestModuleThatEndsLeavesTheBus(t *testing.T) {
 			t.Errorf("group afterwards: %v, want ErrNoGroup", err)
 		}
 		if s := b.Stats(); len(s) != 0 {
-			t.Errorf("still there: %v", s)
+			t.Errorf("Stats = %v, want none", s)
 		}
 		cancel()
 		wg.Wait()
@@ -115,7 +115,7 @@ func TestModuleThatEndsLeavesTheBus(t *testing.T) {
 			t.Errorf("added after the end: %v, want ErrStopped", err)
 		}
 		if err := b.Run(t.Context()); err == nil {
-			t.Error("a bus ran twice")
+			t.Error("second Run of a bus = nil, want an error")
 		}
 	})
 }
@@ -219,7 +219,7 @@ func TestModulesEndInReverse(t *testing.T) {
 			t.Error(err)
 		}
 		if !slices.Equal(ended, []string{"worker", "store"}) {
-			t.Errorf("ended: %v", ended)
+			t.Errorf("ended = %v, want worker, then store", ended)
 		}
 	})
 }
@@ -253,7 +253,7 @@ func TestEndUnderFire(t *testing.T) {
 				_, one := b.SendSync(context.Background(), "a", message(n))
 				_, all := b.SendToGroupSync(context.Background(), "g", message(n))
 				if err := b.Send(context.Background(), "b", message(n)); !known(err) || !known(one) || !known(all) {
-					t.Errorf("unexpected: %v, %v, %v", err, one, all)
+					t.Errorf("errors %v, %v, %v; want none or those of the bus", err, one, all)
 				}
 			}
 		})
@@ -263,7 +263,7 @@ func TestEndUnderFire(t *testing.T) {
 			name := fmt.Sprintf("extra%d", n%3)
 			b.Remove(name)
 			if err := add(name); !known(err) {
-				t.Error(err)
+				t.Errorf("add(%s) = %v, want no error or one of the bus", name, err)
 			}
 			runtime.Gosched()
 		}

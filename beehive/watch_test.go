@@ -120,7 +120,7 @@ func TestBeyondTheBus(t *testing.T) {
 		}
 		time.Sleep(endWithin)
 		if err := b.Alive(); err == nil || !strings.Contains(err.Error(), "module stuck is stuck (it takes no message, and 1 wait)") {
-			t.Errorf("err = %v", err)
+			t.Errorf("Alive = %v, want that stuck takes no message, and 1 wait", err)
 		}
 		cancel()
 		close(hold)

@@ -40,12 +40,12 @@ func TestRecordedMessages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("message %d (-recorded +ours):\n%s", n, diff)
+			t.Errorf("message %d (-want +got):\n%s", n, diff)
 		}
 		n++
 	}
 	if n < 10 {
-		t.Errorf("only %d recorded messages", n)
+		t.Errorf("%d recorded messages, want 10 or more", n)
 	}
 }
 
@@ -70,11 +70,11 @@ func TestResponses(t *testing.T) {
 	ack := req.Respond(OK)
 	if ack.Header.ParentID != req.Header.ID || ack.Header.ID == req.Header.ID || ack.Route.Operation != OpResponse ||
 		ack.Route.Source != "edgecontroller" || ack.Route.Resource != "default/pod/a" || !ack.IsResponse() || req.IsResponse() {
-		t.Errorf("ack %+v", ack)
+		t.Errorf("ack %+v, want a response of edgecontroller to %s", ack, req.Header.ID)
 	}
 	bad := req.RespondError(ModuleMetaManager, errors.New(`disk "full"`))
 	if bad.Route.Operation != OpError || bad.Route.Source != ModuleMetaManager || string(bad.ContentData()) != `disk "full"` {
-		t.Errorf("error answer %+v", bad)
+		t.Errorf("error answer %+v, want one of %s with %q", bad, ModuleMetaManager, `disk "full"`)
 	}
 }
 
