@@ -81,7 +81,8 @@ func TestEvictions(t *testing.T) {
 	for _, name := range live {
 		n, err := c.admin.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil || len(n.Status.Conditions) != 1 || n.Status.Conditions[0].Status != v1.ConditionTrue {
-			t.Errorf("a node whose lease is renewed: %v %+v", err, n.Status.Conditions)
+			t.Errorf("node with a renewed lease: %v, conditions %+v, want no error, one condition, True",
+				err, n.Status.Conditions)
 		}
 	}
 	// One that came later and is evicted shows that the turn of the others has passed.
@@ -92,7 +93,7 @@ func TestEvictions(t *testing.T) {
 	wait.Until(c.t, "the later pod is evicted", func() error { return c.evicted("on-server-later") })
 	for _, name := range []string{"on-first", "on-other", "limited"} {
 		if c.evicted(name) == nil {
-			t.Errorf("pod %s is evicted", name)
+			t.Errorf("evicted(%s) = nil, want an error: the pod is not evicted", name)
 		}
 	}
 }

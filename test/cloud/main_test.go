@@ -144,8 +144,14 @@ func start(t *testing.T, opts kube.Options, manifests ...string) *cloud {
 	return c
 }
 
-// control starts the controller.
+// control starts the controller, which runs until the test ends.
 func (c *cloud) control() {
+	c.t.Helper()
+	c.t.Cleanup(c.startController())
+}
+
+// startController starts the controller, and returns what stops it.
+func (c *cloud) startController() (stop func()) {
 	c.t.Helper()
 	var err error
 	wait.Until(c.t, "cloudcore may act for nodes", func() error {
@@ -156,18 +162,22 @@ func (c *cloud) control() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if c.ctl, err = edgecontroller.New(edgecontroller.Options{Clients: clients, LocalIP: "192.0.2.2"}); err != nil {
+	ctl, err := edgecontroller.New(edgecontroller.Options{Clients: clients, LocalIP: "192.0.2.2"})
+	if err != nil {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
-		c.ctl.Wait()
+		ctl.Wait()
 		clients.Close()
 	})
-	if err := c.ctl.Start(ctx, c.hub); err != nil {
+	if err := ctl.Start(ctx, c.hub); err != nil {
+		stop()
 		c.t.Fatal(err)
 	}
+	c.ctl = ctl
+	return stop
 }
 
 func (c *cloud) apply(text string) {
@@ -206,7 +216,8 @@ func (c *cloud) ask(node, op, res string, content any) *model.Message {
 	}
 	if answer.Header.ParentID != m.Header.ID || answer.Route.Source != "edgecontroller" || answer.Route.Group != "resource" ||
 		answer.Route.Operation != "response" || answer.Route.Resource != res {
-		c.t.Errorf("%s %s: the answer's header is %+v %+v", op, res, answer.Header, answer.Route)
+		c.t.Errorf("%s %s: answer's header %+v, route %+v, want parent %s, edgecontroller, resource, response, %s",
+			op, res, answer.Header, answer.Route, m.Header.ID, res)
 	}
 	return answer
 }
@@ -220,7 +231,7 @@ func (c *cloud) oldAsk(node, op, res string, content any) *model.Message {
 	}
 	answer := c.ctl.Handle(c.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res, data))
 	if answer == nil {
-		c.t.Fatal("no answer")
+		c.t.Fatalf("%s %s by %s: answer = nil, want one", op, res, node)
 	}
 	return answer
 }
@@ -248,7 +259,7 @@ func (c *cloud) parse(m *model.Message) *reply {
 	c.t.Helper()
 	out := &reply{}
 	if m == nil {
-		c.t.Fatal("no answer")
+		c.t.Fatal("answer = nil, want one")
 	}
 	if string(m.Content) == `"OK"` {
 		return out
@@ -264,7 +275,7 @@ func (c *cloud) must(node, op, res string, content any) *model.Message {
 	c.t.Helper()
 	m := c.ask(node, op, res, content)
 	if f := c.parse(m).failure(); f != nil {
-		c.t.Fatalf("%s %s by %s: %s: %s", op, res, node, f.Reason, f.Message)
+		c.t.Fatalf("%s %s by %s: %s: %s, want success", op, res, node, f.Reason, f.Message)
 	}
 	return m
 }
@@ -289,7 +300,7 @@ func (c *cloud) refused(node, op, res string, content any, reason metav1.StatusR
 	m := c.ask(node, op, res, content)
 	f := c.parse(m).failure()
 	if f == nil {
-		c.t.Fatalf("%s %s by %s is not refused: %s", op, res, node, m.Content)
+		c.t.Fatalf("%s %s by %s: answer %s, want a failure for %s", op, res, node, m.Content, reason)
 	}
 	if f.Reason != reason {
 		c.t.Fatalf("%s %s by %s: %s (%s), want %s", op, res, node, f.Reason, f.Message, reason)

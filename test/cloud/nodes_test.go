@@ -44,7 +44,8 @@ func registration(c *cloud) {
 	}
 	now, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "reg", metav1.GetOptions{})
 	if err != nil || now.Labels["site"] != "pump-8" || now.Annotations["note"] != "x" || now.Labels["kubernetes.io/os"] != "linux" {
-		c.t.Errorf("after the update: %v %+v", err, now)
+		c.t.Errorf("after the update: %v, labels %v, annotations %v, want site=pump-8, kubernetes.io/os=linux, note=x",
+			err, now.Labels, now.Annotations)
 	}
 	c.refused("reg", "update", "null/node/reg", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "reg",
 		Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}}}, metav1.StatusReasonForbidden)
@@ -71,11 +72,11 @@ func statusAndLease(c *cloud) {
 	patch := `{"status":{"capacity":{"cpu":"2"},"conditions":[{"type":"Ready","status":"True","reason":"EdgeReady"}]}}`
 	answer := c.must("st", "patch", "default/nodepatch/st", patch)
 	if told := object[v1.Node](c, answer); told.Name != "st" || told.ResourceVersion == "" || answer.Header.ResourceVersion != told.ResourceVersion {
-		c.t.Errorf("answer %s", answer.Content)
+		c.t.Errorf("answer %s, version %q, want node st and its version", answer.Content, answer.Header.ResourceVersion)
 	}
 	node, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "st", metav1.GetOptions{})
 	if err != nil || len(node.Status.Conditions) != 1 || node.Status.Conditions[0].Reason != "EdgeReady" {
-		c.t.Errorf("status %+v, %v", node.Status, err)
+		c.t.Errorf("status %+v, %v, want one condition, EdgeReady", node.Status, err)
 	}
 	c.must("st", "patch", "null/nodepatch/st", "{}")
 	c.refused("st", "patch", "null/nodepatch/reg", patch, metav1.StatusReasonForbidden)
@@ -99,23 +100,23 @@ func statusAndLease(c *cloud) {
 		var got *coordinationv1.Lease
 		wait.Until(c.t, "a renewed lease of "+name, func() (err error) { // one that is not there is made once the cache has the node
 			if err := c.ctl.Heartbeat(c.t.Context(), name); err != nil {
-				c.t.Errorf("renew the lease of %s: %v", name, err)
+				c.t.Errorf("Heartbeat(%s): %v, want no error", name, err)
 			}
 			got, err = c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), name, metav1.GetOptions{})
 			return err
 		})
 		if got.Spec.RenewTime.Before(&metav1.MicroTime{Time: before}) || *got.Spec.HolderIdentity != name {
-			c.t.Errorf("lease of %s: %+v", name, got)
+			c.t.Errorf("lease of %s: %+v, want it held by %s and renewed after %v", name, got.Spec, name, before)
 		}
 		if name == "reg" && (len(got.OwnerReferences) != 1 || got.OwnerReferences[0].Name != "reg") {
-			c.t.Errorf("owner of the lease: %+v", got.OwnerReferences)
+			c.t.Errorf("owners of the lease: %+v, want node reg alone", got.OwnerReferences)
 		}
 	}
 	if err := c.ctl.Heartbeat(c.t.Context(), "nobody"); err != nil {
-		c.t.Errorf("renew the lease of a node that does not exist: %v", err)
+		c.t.Errorf("Heartbeat(a node that does not exist): %v, want no error", err)
 	}
 	if _, err := c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), "nobody", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		c.t.Errorf("a node that does not exist has a lease: %v", err)
+		c.t.Errorf("Get of the lease of a node that does not exist: %v, want NotFound", err)
 	}
 }
 

@@ -47,10 +47,10 @@ func pods(c *cloud) {
 	answer := c.must("p1", "patch", "default/podpatch/web", status(pod.UID, v1.PodRunning))
 	now := object[v1.Pod](c, answer)
 	if now.Name != "web" || answer.Header.ResourceVersion != now.ResourceVersion {
-		c.t.Errorf("answer %s", answer.Content)
+		c.t.Errorf("answer %s, version %q, want pod web and its version", answer.Content, answer.Header.ResourceVersion)
 	}
 	if pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); err != nil || pod.Status.Phase != v1.PodRunning {
-		c.t.Errorf("status %+v, %v", pod.Status, err)
+		c.t.Errorf("status %+v, %v, want phase %s", pod.Status, err, v1.PodRunning)
 	}
 	wait.Until(c.t, "the cache has the status", func() error {
 		if ref := c.wants("p1", key); ref.ResourceVersion != now.ResourceVersion {
@@ -59,7 +59,7 @@ func pods(c *cloud) {
 		return nil
 	})
 	if after := c.hub.count("p1", key); after != calls {
-		c.t.Errorf("a change of status alone is told to the hub: %d calls, were %d", after, calls)
+		c.t.Errorf("%d calls of the hub after a change of status alone, want %d", after, calls)
 	}
 	c.refused("p2", "patch", "default/podpatch/web", status(pod.UID, v1.PodFailed), metav1.StatusReasonForbidden)
 	c.refused("p2", "query", key, nil, metav1.StatusReasonForbidden)
@@ -67,7 +67,7 @@ func pods(c *cloud) {
 	c.refused("p1", "patch", "default/podpatch/web", `{"status":{"phase":"Failed"}}`, metav1.StatusReasonBadRequest)
 	c.refused("p1", "patch", "default/podpatch/web", fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{"a":"b"}},"status":{}}`, pod.UID), metav1.StatusReasonForbidden)
 	if o, err := c.ctl.Object("p2", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil || err != nil {
-		c.t.Errorf("node p2 is sent the pod of p1: %v %v", o, err)
+		c.t.Errorf("Object(p2, the pod of p1) = %v, %v, want nil, nil", o, err)
 	}
 	endOfPod(c, pod)
 }
@@ -93,7 +93,7 @@ func endOfPod(c *cloud, pod *v1.Pod) {
 		return nil
 	})
 	if answer := c.soon("p1", "delete", key, deleteOptions(pod.UID)); string(answer.Content) != `"OK"` || answer.Header.ResourceVersion != "" {
-		c.t.Errorf("answer %s", answer.Content)
+		c.t.Errorf("answer %s, version %q, want \"OK\", none", answer.Content, answer.Header.ResourceVersion)
 	}
 	c.must("p1", "delete", key, deleteOptions(pod.UID)) // as good a second time
 	wait.Until(c.t, "the pod is wanted no more", func() error {
@@ -115,7 +115,7 @@ func endOfPod(c *cloud, pod *v1.Pod) {
 	}
 	c.soon("p2", "delete", key, string(again.UID))
 	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		c.t.Errorf("after its end: %v", err)
+		c.t.Errorf("Get of the pod after its deletion: %v, want NotFound", err)
 	}
 }
 
@@ -151,7 +151,7 @@ func event(node, name, kind, of string, uid types.UID) *v1.Event {
 func (c *cloud) send(node, op, name string, content any) {
 	c.t.Helper()
 	if m := c.ask(node, op, "default/event/"+name, content); m == nil || string(m.Content) != `"OK"` {
-		c.t.Errorf("%s of event %s is answered %+v", op, name, m)
+		c.t.Errorf("%s of event %s is answered %+v, want \"OK\"", op, name, m)
 	}
 }
 
@@ -159,7 +159,7 @@ func (c *cloud) send(node, op, name string, content any) {
 func (c *cloud) sendBad(node, op, name string, content any) {
 	c.t.Helper()
 	if m := c.ask(node, op, "default/event/"+name, content); m == nil || !strings.Contains(string(m.Content), `"ErrStatus"`) {
-		c.t.Errorf("%s of event %s is answered %+v", op, name, m)
+		c.t.Errorf("%s of event %s is answered %+v, want ErrStatus", op, name, m)
 	}
 }
 
@@ -183,32 +183,32 @@ func events(c *cloud) {
 	e := event("e2", "ev1", "Pod", "eventful", pod.UID)
 	c.send("e2", "insert", "ev1", e)
 	if got := c.recorded("ev1"); got == nil || got.Message != "one" {
-		c.t.Fatalf("inserted: %+v", got)
+		c.t.Fatalf("event after insert = %+v, want message \"one\"", got)
 	}
 	e.Count, e.Message = 2, "two"
 	c.send("e2", "update", "ev1", e)
 	c.send("e2", "insert", "ev1", e) // came twice
 	if got := c.recorded("ev1"); got.Count != 2 || got.Message != "two" {
-		c.t.Errorf("updated: %+v", got)
+		c.t.Errorf("event after update = %+v, want count 2, message \"two\"", got)
 	}
 	c.send("e2", "patch", "ev1", map[string]any{"event": e, "patchData": `{"count":3}`})
 	if got := c.recorded("ev1"); got.Count != 3 {
-		c.t.Errorf("patched: %+v", got)
+		c.t.Errorf("event after patch = %+v, want count 3", got)
 	}
 	c.sendBad("e2", "patch", "ev1", map[string]any{"event": e, "patchData": `{"involvedObject":{"name":"x"}}`})
 	if got := c.recorded("ev1"); got.InvolvedObject.Name != "eventful" {
-		c.t.Errorf("an event became one about %s", got.InvolvedObject.Name)
+		c.t.Errorf("event after a refused patch is about %q, want \"eventful\"", got.InvolvedObject.Name)
 	}
 	late := event("e2", "ev2", "Pod", "eventful", pod.UID)
 	c.send("e2", "patch", "ev2", map[string]any{"event": late, "patchData": `{"count":2}`})
 	if c.recorded("ev2") == nil {
-		c.t.Error("a patch of an event that is there no more is lost")
+		c.t.Error("event ev2 after a patch of an event that no longer exists = nil, want it recorded")
 	}
 	c.send("e2", "insert", "ev3", event("e2", "ev3", "Node", "e2", ""))
 	c.send("e2", "insert", "ev4", event("e2", "ev4", "Pod", "long-gone", "u"))
 	for _, name := range []string{"ev3", "ev4"} {
 		if c.recorded(name) == nil {
-			c.t.Errorf("event %s is not recorded", name)
+			c.t.Errorf("event %s = nil, want it recorded", name)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func foreignEvents(c *cloud) {
 	}
 	for _, e := range list.Items {
 		if strings.HasPrefix(e.Name, "bad") || e.Name == "else" {
-			c.t.Errorf("event %s is recorded", e.Name)
+			c.t.Errorf("event %s is recorded, want it refused", e.Name)
 		}
 	}
 }
@@ -252,7 +252,7 @@ func tolerations(c *cloud) {
 		}
 		for _, tol := range pod.Spec.Tolerations {
 			if tol.TolerationSeconds == nil {
-				c.t.Errorf("pod %s got %+v", name, tol)
+				c.t.Errorf("toleration of pod %s = %+v, want one with TolerationSeconds", name, tol)
 			}
 		}
 	}

@@ -41,14 +41,15 @@ func configmapsAndSecrets(c *cloud) {
 	answer := c.must("c1", "query", "default/configmap/conf", nil)
 	conf := object[v1.ConfigMap](c, answer)
 	if conf.Kind != "ConfigMap" || conf.APIVersion != "v1" || conf.Data["a"] != "1" || answer.Header.ResourceVersion != conf.ResourceVersion || conf.ManagedFields != nil {
-		c.t.Errorf("answer %s", answer.Content)
+		c.t.Errorf("answer %s, version %q, want ConfigMap conf with a=1, its version, no managed fields",
+			answer.Content, answer.Header.ResourceVersion)
 	}
 	if secret := object[v1.Secret](c, c.must("c1", "query", "default/secret/key", nil)); string(secret.Data["p"]) != "s3cret" {
 		c.t.Errorf("secret = %+v, want p=s3cret", secret)
 	}
 	c.refused("c1", "query", "default/secret/other", nil, metav1.StatusReasonForbidden)
 	if o, err := c.ctl.Object("c1", key("default/secret/release")); err != nil || o == nil {
-		c.t.Errorf("a secret that is not in the caches: %v %v", err, o)
+		c.t.Errorf("Object(a secret that is not in the caches) = %v, %v, want it, no error", o, err)
 	}
 	c.wants("c1", "default/configmap/conf")
 	c.wants("c1", "default/secret/key")
@@ -91,12 +92,13 @@ func tokens(c *cloud) {
 	answer := c.soon("t1", "query", key, ask(pod.UID))
 	got := object[authenticationv1.TokenRequest](c, answer)
 	if got.Status.Token == "" || got.Kind != "TokenRequest" || got.APIVersion != "authentication.k8s.io/v1" || answer.Header.ResourceVersion != "" {
-		c.t.Errorf("kind %s %s, version %q, a token of %d bytes", got.APIVersion, got.Kind, answer.Header.ResourceVersion, len(got.Status.Token))
+		c.t.Errorf("%s %s, version %q, a token of %d bytes, want authentication.k8s.io/v1 TokenRequest, none, some",
+			got.APIVersion, got.Kind, answer.Header.ResourceVersion, len(got.Status.Token))
 	}
 	review, err := c.admin.AuthenticationV1().TokenReviews().Create(c.t.Context(),
 		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: got.Status.Token}}, metav1.CreateOptions{})
 	if err != nil || !review.Status.Authenticated || review.Status.User.Username != "system:serviceaccount:default:default" {
-		c.t.Errorf("the token: %v %+v", err, review.Status)
+		c.t.Errorf("review of the token: %v, %+v, want system:serviceaccount:default:default", err, review.Status)
 	}
 	c.refused("t2", "query", key, ask(pod.UID), metav1.StatusReasonForbidden)
 	c.refused("t1", "query", key, ask("another"), metav1.StatusReasonForbidden)
@@ -148,7 +150,8 @@ spec: {attacher: d.example.com, nodeName: v1, source: {persistentVolumeName: dis
 	})
 	answer := c.must("v1", "query", "null/persistentvolume/disk", nil)
 	if pv := object[v1.PersistentVolume](c, answer); pv.Kind != "PersistentVolume" || answer.Header.ResourceVersion != pv.ResourceVersion {
-		c.t.Errorf("answer %s", answer.Content)
+		c.t.Errorf("answer %s, version %q, want a PersistentVolume and its version",
+			answer.Content, answer.Header.ResourceVersion)
 	}
 	for _, key := range []string{"null/persistentvolume/disk", "default/volumeattachment/attached", "default/secret/pv-secret"} {
 		c.refused("v2", "query", key, nil, metav1.StatusReasonForbidden)
@@ -217,14 +220,16 @@ func services(c *cloud) {
 	c.wants("s1", "default/service/kubernetes")
 	for _, ref := range c.ctl.Desired("s1") {
 		if ref.Key.Name == "headless" {
-			c.t.Error("a service without an address is sent")
+			c.t.Errorf("Desired(s1) contains %v, want no service without an address", ref)
 		}
 	}
 	c.ctl.Connected(c.t.Context(), "upstream", "websocket")
 	defer c.ctl.Disconnected("upstream", "done")
 	c.pod("upstream", "elsewhere", "")
-	if slices.ContainsFunc(c.ctl.Desired("upstream"), isService) || slices.ContainsFunc(c.ctl.Desired("s2"), isService) {
-		c.t.Error("services for an upstream edge, or for one without pods")
+	for _, node := range []string{"upstream", "s2"} { // a node of the upstream project, one without pods
+		if refs := c.ctl.Desired(node); slices.ContainsFunc(refs, isService) {
+			c.t.Errorf("Desired(%s) = %v, want no service", node, refs)
+		}
 	}
 	if s := object[v1.Service](c, c.must("s1", "query", "default/service/db", nil)); s.Kind != "Service" || s.Spec.ClusterIP == "" {
 		c.t.Errorf("service = %+v, want kind Service with an address", s)
