@@ -36,7 +36,7 @@ func testJoin(t *testing.T, c *env.Cluster) {
 			t.Errorf("join with a token that is %s: %v, %q, want an error with %q", bad.name, err, out, bad.want)
 		}
 		if _, err := os.Stat(certs); !os.IsNotExist(err) {
-			t.Errorf("join with a token that is %s left %s: %v", bad.name, certs, err)
+			t.Errorf("join with a token that is %s: Stat(%s): %v, want %v", bad.name, certs, err, os.ErrNotExist)
 		}
 	}
 	out, err := e.join(certs, general)
@@ -60,11 +60,11 @@ func testJoin(t *testing.T, c *env.Cluster) {
 	}
 	env.Must(t, e.Stop(t.Context()))
 	if out, err := e.Run(t.Context(), "reset", "--force"); err != nil {
-		t.Errorf("reset: %v\n%s", err, out)
+		t.Errorf("reset: %v, want no error\n%s", err, out)
 	}
 	for _, path := range []string{e.Config(), e.Store()} {
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
-			t.Errorf("reset left %s: %v", path, err)
+			t.Errorf("Stat(%s) after reset: %v, want %v", path, err, os.ErrNotExist)
 		}
 	}
 }

@@ -120,7 +120,7 @@ func (e *edge) unchanged(before map[string]int64, after string) {
 	now := e.RunningContainers()
 	for id, at := range before {
 		if now[id] != at {
-			e.T.Errorf("container %s started at %d, but at %d after %s (0: it does not run)", id, at, now[id], after)
+			e.T.Errorf("start of container %s after %s = %d, want %d (0: it does not run)", id, after, now[id], at)
 		}
 	}
 }
@@ -157,6 +157,6 @@ func (e *edge) cloudLogs(text string) {
 	data, err := os.ReadFile(e.cluster.Cloud.Log())
 	env.Must(e.T, err)
 	if !strings.Contains(string(data), text) {
-		e.T.Errorf("cloudcore's log does not contain %s:\n%s", text, daemon.Tail(e.cluster.Cloud.Log(), 10))
+		e.T.Errorf("end of cloudcore's log = %s\nwant %s in the log", daemon.Tail(e.cluster.Cloud.Log(), 10), text)
 	}
 }

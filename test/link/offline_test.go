@@ -152,7 +152,7 @@ func (e *edge) metric(name string) float64 {
 			return value
 		}
 	}
-	e.T.Fatalf("there is no metric %s in\n%s", name, text)
+	e.T.Fatalf("metrics = %s\nwant %s among them", text, name)
 	return 0
 }
 
@@ -187,16 +187,15 @@ func TestLongOutage(t *testing.T) {
 	e := startEdge(t, c, nil)
 	e.apply(e.pod("stays", env.Forever))
 	e.running("stays")
-	p := c.PodUntil(e.NodeName, "stays", "to tolerate an outage without a limit", func(p *v1.Pod) error {
-		for _, key := range []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable} {
-			if !slices.ContainsFunc(p.Spec.Tolerations, func(tol v1.Toleration) bool {
-				return tol.Key == key && tol.Effect == v1.TaintEffectNoExecute && tol.TolerationSeconds == nil
-			}) {
-				return fmt.Errorf("its tolerations are %v, want %s with no limit", p.Spec.Tolerations, key)
-			}
+	p := c.PodUntil(e.NodeName, "stays", "to be ready", func(p *v1.Pod) error {
+		if !env.IsReady(p) {
+			return fmt.Errorf("it is not")
 		}
 		return nil
 	})
+	if p.Generation != 1 {
+		t.Errorf("generation of a pod that has just started = %d, want 1", p.Generation)
+	}
 	before := e.RunningContainers()
 	e.cable.Set(proxy.Cut)
 	away := c.PodUntil(e.NodeName, "stays", "to count as not ready", func(p *v1.Pod) error {
@@ -209,8 +208,25 @@ func TestLongOutage(t *testing.T) {
 		t.Errorf("the pod of an edge that is away has UID %s, deleted at %v; want %s, not deleted",
 			away.UID, away.DeletionTimestamp, p.UID)
 	}
+	// cloudcore sees the outage, too, and takes the limit off before Kubernetes evicts the pod.
+	c.PodUntil(e.NodeName, "stays", "to tolerate an outage without a limit", func(p *v1.Pod) error {
+		for _, key := range []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable} {
+			if !slices.ContainsFunc(p.Spec.Tolerations, func(tol v1.Toleration) bool {
+				return tol.Key == key && tol.Effect == v1.TaintEffectNoExecute && tol.TolerationSeconds == nil
+			}) {
+				return fmt.Errorf("its tolerations are %v, want %s with no limit", p.Spec.Tolerations, key)
+			}
+		}
+		return nil
+	})
 	e.cable.Set(proxy.Passing)
 	c.NodeUntil(e.NodeName, "to be Ready again", env.Ready)
 	e.running("stays")
-	e.unchanged(before, "an outage")
+	c.PodUntil(e.NodeName, "stays", "to be seen with its tolerations", func(p *v1.Pod) error {
+		if p.Status.ObservedGeneration != p.Generation {
+			return fmt.Errorf("observed generation %d of %d", p.Status.ObservedGeneration, p.Generation)
+		}
+		return nil
+	})
+	e.unchanged(before, "an outage and a change of tolerations")
 }

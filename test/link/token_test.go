@@ -99,7 +99,7 @@ func (e *edge) ageTokens(by time.Duration) {
 	rows, err := db.List(t.Context(), "serviceaccounttoken")
 	env.Must(t, err)
 	if len(rows) == 0 {
-		t.Fatal("no token is stored")
+		t.Fatal("0 tokens are stored, want at least 1")
 	}
 	for _, row := range rows {
 		var token authenticationv1.TokenRequest
