@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -88,36 +87,6 @@ func rank(key resource.Key) int {
 		return 1
 	}
 	return 0
-}
-
-// inventoried takes what the edge says that it holds.
-func (s *session) inventoried(m *model.Message) {
-	var content wire.Inventory
-	if err := json.Unmarshal(m.ContentData(), &content); err != nil {
-		s.end(wire.CloseMalformed, "the inventory cannot be read: "+clip(err.Error(), 60))
-		return
-	}
-	held := make(map[resource.Key]queue.State, len(content.Objects))
-	var pods []wire.Held
-	for _, o := range content.Objects {
-		key, err := resource.Parse(o.Key)
-		if err == nil && !s.hub.kinds.pushed(key.Type) {
-			continue // it asked for it, and keeps it as long as it likes
-		}
-		if err != nil || key.Name == "" {
-			klog.V(2).InfoS("Entry of an inventory left out", "node", s.node, "key", clip(o.Key, 256))
-			continue
-		}
-		held[key] = queue.State{UID: types.UID(o.UID), Version: o.Version}
-		if key.Type == resource.TypePod {
-			pods = append(pods, o)
-		}
-	}
-	told := &inventoryReply{inventory: &model.Message{Header: m.Header, Route: m.Route}}
-	if checker, ok := s.hub.opts.Upstream.(StatusChecker); ok {
-		told.report = checker.Inventoried(s.ctx, s.node, pods)
-	}
-	s.start(held, told)
 }
 
 // syncedNow answers the inventory when the peer has what it lacked. s.mu is held.

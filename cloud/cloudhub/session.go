@@ -195,8 +195,8 @@ func (s *session) read() {
 		if s.ctx.Err() != nil {
 			return
 		}
-		s.receive(m)
-		if pause := rates.Reserve().Delay(); pause > 0 {
+		cost := s.receive(m)
+		if pause := rates.ReserveN(time.Now(), cost).Delay(); pause > 0 {
 			s.rest(pause)
 		}
 	}
@@ -221,8 +221,9 @@ func (s *session) resume() {
 	}
 }
 
-// receive sees to one message. What takes time is done elsewhere.
-func (s *session) receive(m *model.Message) {
+// receive sees to one message. What takes time is done elsewhere. It returns how many messages of the node's rate it
+// costs.
+func (s *session) receive(m *model.Message) (cost int) {
 	what, why := classify(m, s.features)
 	switch what {
 	case keepalive:
@@ -238,18 +239,18 @@ func (s *session) receive(m *model.Message) {
 			break
 		}
 		if what == inventory {
-			s.inventoried(m)
-			return
+			return s.takeInventory(m)
 		}
 		s.lanes.put(m, s.stall)
 		s.resume()
-		return
+		return 1
 	case dropped:
 	}
 	if why != "" {
 		s.hub.metrics.dropped.Inc()
 		klog.V(4).InfoS("Message dropped", "node", s.node, "why", why, "source", m.Route.Source, "operation", m.Route.Operation, "resource", m.Route.Resource)
 	}
+	return 1
 }
 
 // repeated tells of a request that came before. KubeEdge's edges do send one again under its id when they had no answer.
