@@ -130,9 +130,11 @@ type Options struct {
 	DNS      dns.Config
 }
 
-// Edged is the beehive module.
+// Edged is one run of the module: its parts are made by build and never replaced. Whoever asks while the module is
+// restarted (a check whether it lives, an HTTP request that outlasts the server) has one run or the other, never a mix.
 type Edged struct {
 	opts Options
+	*state
 
 	client   *cri.Client
 	meta     *metaclient.Client
@@ -172,12 +174,6 @@ type Edged struct {
 	system     v1.NodeSystemInfo
 	// nodeFacts are what is told of the node and nobody else keeps.
 	nodeFacts nodeFacts
-	wanted    *wanted
-	results   results
-	sizes     sizes
-	reloads   reloads
-	// deadlines are those of pods that may be active for some time only.
-	deadlines deadlines
 
 	// statusMu makes a pod's status one after another: each is made from the one before.
 	statusMu sync.Mutex
@@ -187,8 +183,6 @@ type Edged struct {
 	// preparing are the pods that wait for devices, room, or the cloud's word before they start; they end with life.
 	preparing sync.WaitGroup
 	life      context.Context
-	// ends are told when a pod has ended.
-	ends ends
 	// roomMade says that a pod has gone, so that a rejected one may fit.
 	roomMade chan struct{}
 	// up says that the runtime answers.
@@ -197,36 +191,12 @@ type Edged struct {
 	// started: the pods have been handed to their workers. staticLoaded: the manifests were read.
 	// storeTried: the store was asked; storeRead: it answered; storeLoaded: it has all that it should hold.
 	started, staticLoaded, storeTried, storeRead, storeLoaded atomic.Bool
-	// gate is shut while the device is shut down: nothing starts any more.
-	gate gate
-	// built: the parts were made, and may be asked.
-	built atomic.Bool
-	// damaged: rows may have been lost, and the cloud has not sent them anew.
-	damaged                     atomic.Bool
-	runtimeName, runtimeVersion atomic.Value // string
-	runtimeLearned              atomic.Bool  // since it came back last
+	runtimeLearned                                            atomic.Bool // since it came back last
 }
 
-// New makes the module. It connects to nothing yet.
-func New(opts Options) *Edged {
-	e := &Edged{opts: opts, health: opts.Health, wanted: newWanted(), roomMade: make(chan struct{}, 1), up: make(chan struct{}, 1)}
-	e.damaged.Store(opts.StoreDamaged)
-	return e
-}
-
-// Name implements beehive.Module.
-func (e *Edged) Name() string { return model.ModuleEdged }
-
-// Group implements beehive.Module.
-func (e *Edged) Group() string { return model.GroupEdged }
-
-// Run implements beehive.Module. It reads like the list of parts, in the order in which they start.
-func (e *Edged) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if err := e.build(ctx); err != nil {
-		return err
-	}
+// run runs the parts until ctx ends or one fails. It reads like their list, in the order in which they start. ctx is the
+// one that build had; cancel ends it.
+func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	defer func() {
 		if err := e.client.Close(); err != nil {
 			klog.V(2).InfoS("Connection to the runtime not closed", "err", err)
@@ -298,13 +268,10 @@ func (e *Edged) Run(ctx context.Context) error {
 	return err
 }
 
-// build makes the parts and hands each what it needs.
+// build makes the parts and hands each what it needs. Nobody else has e before it returns.
 func (e *Edged) build(ctx context.Context) (err error) {
 	o := e.opts
 	e.began, e.life = time.Now(), ctx
-	for _, flag := range []*atomic.Bool{&e.built, &e.started, &e.staticLoaded, &e.storeTried, &e.storeRead, &e.storeLoaded} {
-		flag.Store(false)
-	}
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
 		return err
 	}
@@ -360,7 +327,6 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	}
 	e.takeReloads()
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})
-	e.built.Store(true)
 	return nil
 }
 

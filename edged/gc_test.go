@@ -19,7 +19,7 @@ func (silentReporter) PodStatus(*v1.Pod, v1.PodStatus) {}
 
 // TestWantedImages: the images of all pods that are to run are wanted, and none is known while a pod may be missing.
 func TestWantedImages(t *testing.T) {
-	e := New(Options{StoreDamaged: true})
+	e := New(Options{StoreDamaged: true}).next()
 	e.statuses = status.NewManager(silentReporter{})
 	pod := func(name string, phase v1.PodPhase) *v1.Pod {
 		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Containers: []v1.Container{{Image: name + ":1"}, {Image: "same:1"}}}}

@@ -17,7 +17,7 @@ import (
 // receive takes what metamanager forwards, in order, until ctx ends.
 func (e *Edged) receive(ctx context.Context) error {
 	for {
-		m, err := e.opts.Bus.Receive(ctx, e.Name())
+		m, err := e.opts.Bus.Receive(ctx, model.ModuleEdged)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil

@@ -41,19 +41,18 @@ type reloads struct {
 	takers []func(*Settings)
 }
 
-// Reload takes over other settings. No container is restarted for it: what concerns containers counts for those that are
-// started from now on.
-func (e *Edged) Reload(next Settings) {
-	e.reloads.mu.Lock()
-	defer e.reloads.mu.Unlock()
-	e.reloads.next = &next
-	for _, take := range e.reloads.takers {
+// set hands other settings to the takers.
+func (r *reloads) set(next Settings) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next = &next
+	for _, take := range r.takers {
 		take(&next)
 	}
 }
 
 // onReload has a part told of the settings when they change, and at once if they have changed since the start. It must
-// not call back into Reload.
+// not call back into Module.Reload.
 func (e *Edged) onReload(take func(*Settings)) {
 	e.reloads.mu.Lock()
 	defer e.reloads.mu.Unlock()

@@ -21,7 +21,7 @@ func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
 
 // resizing is an agent of two cpus, and a pod with one container that asks for some.
 func resizing(cpu string) (*Edged, *v1.Pod, *observed.Pod) {
-	e := New(Options{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}})
+	e := New(Options{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}}).next()
 	e.statuses, e.recorder = status.NewManager(noReports{}), events.New("n", nil)
 	obs := &observed.Pod{UID: "1", Containers: []*observed.Container{{ID: "x", Name: "main", State: runtimeapi.ContainerState_CONTAINER_RUNNING}}}
 	return e, asking(cpu), obs

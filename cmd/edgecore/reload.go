@@ -195,7 +195,7 @@ func (r *reloader) wait(changes []v1alpha2.Change) {
 }
 
 // takeOver hands a changed configuration to the parts that can take it over; either may be missing.
-func takeOver(pods *edged.Edged, hub *link, started *v1alpha2.EdgeCore) func(*v1alpha2.EdgeCore) error {
+func takeOver(pods *edged.Module, hub *link, started *v1alpha2.EdgeCore) func(*v1alpha2.EdgeCore) error {
 	before := started.Modules.EdgeHub
 	return func(next *v1alpha2.EdgeCore) error {
 		var settings edged.Settings

@@ -89,7 +89,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	if err != nil {
 		return err
 	}
-	var pods *edged.Edged
+	var pods *edged.Module
 	if cfg.Modules.Edged.Enable {
 		opts, err := edgedOptions(cfg)
 		if err != nil {

@@ -1,0 +1,80 @@
+package edged
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// Module is the beehive module. Each Run makes all parts again, in an Edged of its own.
+type Module struct {
+	opts  Options
+	state *state
+	// running is the run whose parts are made; nil between two runs.
+	running atomic.Pointer[Edged]
+}
+
+// state is what outlives a run.
+type state struct {
+	wanted  *wanted
+	results results
+	sizes   sizes
+	reloads reloads
+	// deadlines are those of pods that may be active for some time only.
+	deadlines deadlines
+	// ends are told when a pod has ended.
+	ends ends
+	// gate is shut while the device is shut down: nothing starts any more.
+	gate gate
+	// damaged: rows may have been lost, and the cloud has not sent them anew.
+	damaged                     atomic.Bool
+	runtimeName, runtimeVersion atomic.Value // string
+}
+
+// New makes the module. It connects to nothing yet.
+func New(opts Options) *Module {
+	m := &Module{opts: opts, state: &state{wanted: newWanted()}}
+	m.state.damaged.Store(opts.StoreDamaged)
+	return m
+}
+
+// Name implements beehive.Module.
+func (m *Module) Name() string { return model.ModuleEdged }
+
+// Group implements beehive.Module.
+func (m *Module) Group() string { return model.GroupEdged }
+
+// Run implements beehive.Module.
+func (m *Module) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e := m.next()
+	if err := e.build(ctx); err != nil {
+		return err
+	}
+	m.running.Store(e)
+	defer m.running.Store(nil)
+	return e.run(ctx, cancel)
+}
+
+// next makes the Edged of the next run, without its parts.
+func (m *Module) next() *Edged {
+	return &Edged{
+		opts: m.opts, state: m.state, health: m.opts.Health, roomMade: make(chan struct{}, 1), up: make(chan struct{}, 1),
+	}
+}
+
+// Alive implements beehive.Prober: it returns once the locks that all pods share have been had. The runtime is not asked:
+// one that hangs is a condition of its own, which no restart of this module mends. It may be called at any time, and may
+// outlast the run that it asks.
+func (m *Module) Alive(context.Context) error {
+	if e := m.running.Load(); e != nil {
+		e.askLocks()
+	}
+	return nil
+}
+
+// Reload takes over other settings. No container is restarted for it: what concerns containers counts for those that are
+// started from now on.
+func (m *Module) Reload(next Settings) { m.state.reloads.set(next) }
