@@ -29,7 +29,7 @@ func save(t *testing.T, f Files, ca *authority, node string) (*x509.Certificate,
 func TestSaveAndLoad(t *testing.T) {
 	f, ca := testFiles(t), newAuthority(t)
 	if _, err := f.Load(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("nothing there: %v", err)
+		t.Errorf("Load without files = %v, want %v", err, os.ErrNotExist)
 	}
 	cert, key := save(t, f, ca, "edge1")
 	id, err := f.Load()
@@ -37,14 +37,17 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !id.Cert().Equal(cert) || !id.Key.Equal(key) || len(id.CAs) != 1 || !id.CAs[0].Equal(ca.cert) {
-		t.Error("not what was saved")
+		t.Errorf("loaded: same certificate %v, same key %v, %d CAs; want what was saved", id.Cert().Equal(cert),
+			id.Key.Equal(key), len(id.CAs))
 	}
 	if c := id.TLS(); len(c.Certificate) != 1 || !bytes.Equal(c.Certificate[0], cert.Raw) || c.PrivateKey != id.Key {
-		t.Error("not what TLS needs")
+		t.Errorf("TLS: %d certificates, same key %v; want the one saved, with its key", len(c.Certificate),
+			c.PrivateKey == id.Key)
 	}
 	c := id.ClientTLS(func() time.Time { return time.Unix(0, 0) })
 	if own, err := c.GetClientCertificate(nil); err != nil || own.Leaf != id.Cert() || !c.RootCAs.Equal(id.Pool()) || !c.Time().Equal(cert.NotBefore) {
-		t.Errorf("not what the node dials with: %v, at %v", err, c.Time())
+		t.Errorf("ClientTLS: certificate %v, %v, same CAs %v, time %v; want what was saved, at %v", own, err,
+			c.RootCAs.Equal(id.Pool()), c.Time(), cert.NotBefore)
 	}
 	if err := VerifyClient(id.Cert(), id.Pool(), cert.NotBefore); err != nil {
 		t.Error(err)
@@ -56,10 +59,10 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, _ := filepath.Glob(filepath.Dir(filepath.Dir(f.CA)) + "/*/*"); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("left = %v, want no files", left)
 	}
 	if got := f.ClockBound(); !got.IsZero() {
-		t.Errorf("bound without files %v", got)
+		t.Errorf("bound without files = %v, want zero", got)
 	}
 }
 
@@ -88,7 +91,7 @@ func TestModes(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(elsewhere); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a link was followed: %v", err)
+		t.Errorf("Stat of a link's target = %v, want %v: the link is not followed", err, os.ErrNotExist)
 	}
 }
 
@@ -127,12 +130,15 @@ func TestPowerCut(t *testing.T) {
 				break
 			}
 			if !id.Cert().Equal(want) || !Fits(id.Cert(), id.Key) || !id.CAs[0].Equal(ca.cert) {
-				t.Errorf("after %d renames: not whole", renamed)
+				t.Errorf("after %d renames: same certificate %v, fits its key %v, same CA %v; want all true", renamed,
+					id.Cert().Equal(want), Fits(id.Cert(), id.Key), id.CAs[0].Equal(ca.cert))
 			}
 		}
 		if _, key := save(t, f, old, "edge1"); key != nil {
-			if id, err := f.Load(); err != nil || !id.Key.Equal(key) {
-				t.Errorf("after %d renames, saved again: %v", renamed, err)
+			if id, err := f.Load(); err != nil {
+				t.Errorf("after %d renames, saved again: %v, want no error", renamed, err)
+			} else if !id.Key.Equal(key) {
+				t.Errorf("after %d renames, saved again: another key, want the one saved", renamed)
 			}
 		}
 	}
@@ -182,8 +188,10 @@ func TestReadPair(t *testing.T) {
 		t.Errorf("neither is named: %v", err)
 	}
 	cert, key := save(t, f, ca, "edge1")
-	if c, k, err := ReadPair(f.Cert, f.Key); err != nil || !c.Equal(cert) || !k.Equal(key) {
-		t.Errorf("both are there: %v", err)
+	if c, k, err := ReadPair(f.Cert, f.Key); err != nil {
+		t.Errorf("ReadPair = %v, want no error", err)
+	} else if !c.Equal(cert) || !k.Equal(key) {
+		t.Errorf("ReadPair: same certificate %v, same key %v; want true, true", c.Equal(cert), k.Equal(key))
 	}
 	_, _, err := ReadPair(f.CA, f.Key)
 	wantError(t, err, "does not belong to key")
@@ -201,10 +209,10 @@ func TestWriteFile(t *testing.T) {
 		}
 		got, err := os.ReadFile(name)
 		if err != nil || string(got) != content {
-			t.Errorf("%q, %v", got, err)
+			t.Errorf("ReadFile = %q, %v; want %q", got, err, content)
 		}
 	}
 	if err := WriteFile("/proc/none/file", nil); err == nil {
-		t.Error("no error where nothing can be written")
+		t.Error("WriteFile below /proc/none = nil, want an error")
 	}
 }

@@ -22,7 +22,7 @@ func TestKeyForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(string(sec1), "-----BEGIN EC PRIVATE KEY-----\n") {
-		t.Errorf("not KubeEdge's form: %.40s", sec1)
+		t.Errorf("key begins with %.40q, want KubeEdge's form, EC PRIVATE KEY", sec1)
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -31,8 +31,10 @@ func TestKeyForms(t *testing.T) {
 	pkcs8 := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	parameters := pem.EncodeToMemory(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte{6, 8, 42, 134, 72, 206, 61, 3, 1, 7}})
 	for name, data := range map[string][]byte{"SEC1": sec1, "PKCS#8": pkcs8, "with parameters, as openssl writes": append(parameters, sec1...)} {
-		if got, err := ParseKeyPEM(data); err != nil || !got.Equal(key) {
-			t.Errorf("%s: %v", name, err)
+		if got, err := ParseKeyPEM(data); err != nil {
+			t.Errorf("%s: ParseKeyPEM = %v, want no error", name, err)
+		} else if !got.Equal(key) {
+			t.Errorf("%s: public key = %v, want %v", name, got.PublicKey, key.PublicKey)
 		}
 	}
 	_, other, err := ed25519.GenerateKey(rand.Reader)
@@ -48,7 +50,7 @@ func TestKeyForms(t *testing.T) {
 		"Ed25519": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	} {
 		if _, err := ParseKeyPEM(data); err == nil || !strings.Contains(err.Error(), "EC") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("ParseKeyPEM(%s) = %v, want an error with EC", name, err)
 		}
 	}
 }
@@ -67,10 +69,12 @@ func TestNewRequest(t *testing.T) {
 		t.Errorf("subject %s, want %s", got, want)
 	}
 	if len(req.DNSNames)+len(req.IPAddresses)+len(req.EmailAddresses)+len(req.URIs)+len(req.Extensions) > 0 {
-		t.Error("it asks for more than a subject")
+		t.Errorf("request for %v, %v, %v, %v, %v; want a subject alone", req.DNSNames, req.IPAddresses,
+			req.EmailAddresses, req.URIs, req.Extensions)
 	}
 	if key.Curve != elliptic.P256() || !key.PublicKey.Equal(req.PublicKey) {
-		t.Error("not the key, or not P-256")
+		t.Errorf("key on curve %v, of the request %v; want %v, true", key.Curve, key.PublicKey.Equal(req.PublicKey),
+			elliptic.P256())
 	}
 }
 
@@ -82,7 +86,7 @@ func TestKubeEdgeRequest(t *testing.T) {
 	}
 	node, err := NodeOf(req.Subject)
 	if err != nil || node != "edge1" {
-		t.Errorf("node %q, %v", node, err)
+		t.Errorf("NodeOf = %q, %v; want edge1", node, err)
 	}
 }
 
@@ -144,7 +148,7 @@ func TestNewSerial(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n.Sign() <= 0 || n.BitLen() > 63 || seen[n.String()] {
-			t.Fatalf("serial %s", n)
+			t.Fatalf("serial %s, want a new positive one of at most 63 bits", n)
 		}
 		seen[n.String()] = true
 	}
@@ -156,7 +160,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, der []byte) {
 		req, err := ParseRequest(der)
 		if err == nil && req.CheckSignature() != nil {
-			t.Error("a request without a signature is taken")
+			t.Errorf("ParseRequest of a request with signature error %v = nil, want an error", req.CheckSignature())
 		}
 	})
 }
@@ -170,10 +174,10 @@ func FuzzPEM(f *testing.F) {
 	f.Add(EncodeCertPEM(newAuthority(f).cert.Raw))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if key, err := ParseKeyPEM(data); err == nil && key == nil {
-			t.Error("no key and no error")
+			t.Error("ParseKeyPEM = nil, nil; want a key or an error")
 		}
 		if list, err := ParseCertsPEM(data); err == nil && (len(list) == 0 || list[0] == nil) {
-			t.Error("no certificate and no error")
+			t.Errorf("ParseCertsPEM = %v, nil; want certificates or an error", list)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestParseToken(t *testing.T) {
 			wantError(t, err, tc.err)
 			if err != nil {
 				if strings.Contains(err.Error(), "eyJ") {
-					t.Errorf("the error holds the token: %v", err)
+					t.Errorf("error = %v, want it without the token", err)
 				}
 				return
 			}
@@ -56,7 +56,7 @@ func TestParseToken(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if got.String() != strings.TrimSpace(tc.text) {
-				t.Errorf("printed as %s", got)
+				t.Errorf("token printed as %s, want %s", got, strings.TrimSpace(tc.text))
 			}
 		})
 	}
@@ -69,13 +69,14 @@ func TestTokenNamesItsCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !token.SignedBy(a.cert.Raw) || token.SignedBy(b.cert.Raw) || token.SignedBy(nil) {
-		t.Error("the CA is not told from others")
+		t.Errorf("signed by its CA %v, another CA %v, none %v; want true, false, false", token.SignedBy(a.cert.Raw),
+			token.SignedBy(b.cert.Raw), token.SignedBy(nil))
 	}
 	if token.Bearer != kubeEdgeBearer {
-		t.Errorf("bearer %q", token.Bearer)
+		t.Errorf("bearer = %q, want %q", token.Bearer, kubeEdgeBearer)
 	}
 	if _, err := NewToken(a.cert.Raw, "x"); err == nil {
-		t.Error("what is no JSON Web Token makes a token")
+		t.Error("NewToken of what is not a JSON Web Token = nil, want an error")
 	}
 }
 
@@ -90,10 +91,10 @@ func FuzzParseToken(f *testing.F) {
 		}
 		again, err := ParseToken(token.String())
 		if err != nil {
-			t.Fatalf("%q is printed as %q, which is none: %v", text, token, err)
+			t.Fatalf("ParseToken of %q, as %q is printed = %v, want no error", token, text, err)
 		}
 		if diff := cmp.Diff(token, again); diff != "" {
-			t.Errorf("(-first +again):\n%s", diff)
+			t.Errorf("token parsed again (-want +got):\n%s", diff)
 		}
 	})
 }

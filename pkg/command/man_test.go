@@ -52,7 +52,7 @@ func TestManPages(t *testing.T) {
 		}
 	}
 	if slices.Contains(names, "tool-gone.8") || slices.Contains(names, "tool-man.8") {
-		t.Errorf("hidden commands have pages: %v", names)
+		t.Errorf("pages = %v, want none of hidden commands", names)
 	}
 	for name, wants := range map[string][]string{
 		"tool.8": {".TH TOOL 8 \"2026-11-21\"", "tool \\- Do it", "Do it well.\n.PP", ".nf\n/etc/tool.yaml  what\n\\&.hidden  more\n.fi", "\\&.A line",
@@ -69,7 +69,7 @@ func TestManPages(t *testing.T) {
 			}
 		}
 		if strings.Contains(string(text), "secret") {
-			t.Errorf("%s shows what is hidden", name)
+			t.Errorf("%s has the word secret, want what is hidden left out:\n%s", name, text)
 		}
 	}
 	formatted(t, dir, names)
@@ -87,7 +87,7 @@ func formatted(t *testing.T, dir string, names []string) {
 		cmd := exec.CommandContext(t.Context(), groff, "-man", "-Tutf8", "-ww", filepath.Join(dir, name))
 		cmd.Stderr = &said
 		if err := cmd.Run(); err != nil || said.Len() > 0 {
-			t.Errorf("groff %s: %v\n%s", name, err, said.String())
+			t.Errorf("groff %s: %v, want no error and no words\n%s", name, err, said.String())
 		}
 	}
 }

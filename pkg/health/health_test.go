@@ -21,7 +21,7 @@ func TestRegistry(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		if worst, ok := r.Healthy(); ok || worst.Code != RuntimeDown || worst.Detail != "no answer" || worst.Remedy == "" {
-			t.Errorf("%+v, %v", worst, ok)
+			t.Errorf("Healthy = %+v, %v; want %s with no answer and a remedy, false", worst, ok, RuntimeDown)
 		}
 		since := r.Snapshot()[0].Since
 		r.Set(RuntimeDown, "", "another detail")
@@ -32,8 +32,8 @@ func TestRegistry(t *testing.T) {
 		r.Clear(StaticPodBad, "a")
 		r.Clear(StaticPodBad, "b")
 		r.Clear(StaticPodBad, "never set")
-		if _, ok := r.Healthy(); !ok {
-			t.Error("a warning is no ill health")
+		if worst, ok := r.Healthy(); !ok {
+			t.Errorf("Healthy with a warning = %+v, false; want true", worst)
 		}
 	})
 }
@@ -48,10 +48,10 @@ func TestEveryCodeIsExplained(t *testing.T) {
 	codes := regexp.MustCompile(`Code\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)
 	for _, match := range codes {
 		if e := known[Code(match[1])]; e.Title == "" || e.Remedy == "" || e.Severity == "" {
-			t.Errorf("%s: %+v", match[1], e)
+			t.Errorf("%s: %+v, want a title, a remedy and a severity", match[1], e)
 		}
 	}
 	if len(codes) == 0 || len(known) != len(codes) {
-		t.Errorf("%d conditions are known, %d have a code", len(known), len(codes))
+		t.Errorf("%d conditions are known, %d have a code; want as many", len(known), len(codes))
 	}
 }

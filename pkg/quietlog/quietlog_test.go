@@ -47,7 +47,7 @@ func TestRepeats(t *testing.T) {
 	}
 	lines := said(out)
 	if len(lines) < 5+9 || len(lines) > 5+10 || lines[4] != `"Disk is full"` || lines[5] != `"Disk is full" leftOut=55` {
-		t.Errorf("%d lines: %q", len(lines), lines)
+		t.Errorf("%d lines %q, want 14 or 15 with 55 left out at the sixth", len(lines), lines)
 	}
 	// After a pause it is news again.
 	out.Reset()
@@ -56,7 +56,7 @@ func TestRepeats(t *testing.T) {
 		t.Fatal(err)
 	}
 	if lines := said(out); len(lines) != 1 {
-		t.Errorf("%q", lines)
+		t.Errorf("lines after a pause = %q, want one", lines)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestLoop(t *testing.T) {
 		t.Errorf("%d lines passed, want %d to %d", len(lines), placeBurst, placeBurst+110)
 	}
 	if len(w.seen) > kept || w.order.Len() != len(w.seen) {
-		t.Errorf("%d and %d are remembered", len(w.seen), w.order.Len())
+		t.Errorf("%d seen, %d in order; want as many, at most %d", len(w.seen), w.order.Len(), kept)
 	}
 	out.Reset()
 	if _, err := w.Write(record("b.go:1", `"Other"`)); err != nil {
@@ -94,7 +94,7 @@ func TestPasses(t *testing.T) {
 			}
 		}
 		if out.String() != strings.Repeat(text, 20) {
-			t.Errorf("%q: %q", text, out.String())
+			t.Errorf("%q: wrote %q, want it 20 times", text, out.String())
 		}
 	}
 }
@@ -106,7 +106,8 @@ func FuzzWrite(f *testing.F) {
 		w, out, _ := at()
 		before := bytes.Clone(text)
 		if n, err := w.Write(text); err != nil || n != len(text) || !bytes.Equal(out.Bytes(), before) || !bytes.Equal(text, before) {
-			t.Errorf("%q: %d, %v, wrote %q", before, n, err, out.Bytes())
+			t.Errorf("Write(%q) = %d, %v, wrote %q, text now %q; want the text as it is", before, n, err, out.Bytes(),
+				text)
 		}
 	})
 }
@@ -129,9 +130,9 @@ func TestInstall(t *testing.T) {
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v\n%s", err, errOut.String())
+		t.Fatalf("child: %v, want no error\n%s", err, errOut.String())
 	}
 	if same, other := strings.Count(errOut.String(), `"The same"`), strings.Count(errOut.String(), `"Another"`); same != sameBurst || other != 1 {
-		t.Errorf("%d and %d lines:\n%s", same, other, errOut.String())
+		t.Errorf("%d and %d lines, want %d and 1:\n%s", same, other, sameBurst, errOut.String())
 	}
 }

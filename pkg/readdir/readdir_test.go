@@ -40,12 +40,12 @@ func TestQuiet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := time.Unix(stat.Atim.Unix()); !at.Equal(before) {
-		t.Errorf("the folder was read at %v, it says", at)
+		t.Errorf("access time of the folder = %v, want %v as before", at, before)
 	}
 	if _, err := Quiet(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a folder that is not there: %v", err)
+		t.Errorf("Quiet of a missing folder = %v, want %v", err, os.ErrNotExist)
 	}
 	if _, err := Quiet(filepath.Join(dir, "a")); !errors.Is(err, syscall.ENOTDIR) {
-		t.Errorf("a file: %v", err)
+		t.Errorf("Quiet of a file = %v, want %v", err, syscall.ENOTDIR)
 	}
 }

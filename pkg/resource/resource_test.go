@@ -25,7 +25,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("default/pod/web")
 	f.Fuzz(func(t *testing.T, text string) {
 		if k, err := Parse(text); err == nil && k.String() != text {
-			t.Errorf("%q came back as %q", text, k.String())
+			t.Errorf("Parse(%q).String() = %q, want it as it was", text, k.String())
 		}
 	})
 }

@@ -39,10 +39,10 @@ func TestFromEnv(t *testing.T) {
 		switch {
 		case c.bad != "":
 			if err == nil || !strings.Contains(err.Error(), c.bad) {
-				t.Errorf("%s: err = %v", name, err)
+				t.Errorf("%s: err = %v, want %q in it", name, err, c.bad)
 			}
 		case err != nil || (n == nil) != c.none:
-			t.Errorf("%s: %+v, %v", name, n, err)
+			t.Errorf("%s: %+v, %v; want nil: %v", name, n, err, c.none)
 		case n != nil && n.limit != c.limit:
 			t.Errorf("%s: limit %v, want %v", name, n.limit, c.limit)
 		}
@@ -131,11 +131,11 @@ func TestKeep(t *testing.T) {
 func TestNobody(t *testing.T) {
 	var n *Notifier
 	if err := n.Send(Ready); err != nil || n.Watched() {
-		t.Error(err)
+		t.Errorf("Send = %v, Watched = %v; want no error, false", err, n.Watched())
 	}
-	n.Keep(t.Context(), func() error { t.Error("asked"); return nil }, func() string { return "" })
+	n.Keep(t.Context(), func() error { t.Error("asked, want no question"); return nil }, func() string { return "" })
 	gone := &Notifier{socket: filepath.Join(t.TempDir(), "none")}
 	if err := gone.Send(Ready); err == nil {
-		t.Error("nobody heard it, and there is no error")
+		t.Error("Send to a missing socket = nil, want an error")
 	}
 }

@@ -33,11 +33,11 @@ func TestChoose(t *testing.T) {
 
 func TestString(t *testing.T) {
 	if v := Version(); !strings.HasPrefix(v, "v") || strings.ContainsAny(v, " \n") {
-		t.Errorf("version %q", v)
+		t.Errorf("version = %q, want a v first and no white space", v)
 	}
 	for _, part := range []string{Version(), "commit ", runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH} {
 		if !strings.Contains(String(), part) {
-			t.Errorf("%q is not in %q", part, String())
+			t.Errorf("String = %q, want %q in it", String(), part)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestRecordedJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(want)+"\n", string(got)); diff != "" {
-			t.Errorf("message %d (-recorded +ours):\n%s", i, diff)
+			t.Errorf("message %d (-want +got):\n%s", i, diff)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestRecordedPacked(t *testing.T) {
 			t.Fatalf("message %d: %v", i, err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("message %d (-sent +received):\n%s", i, diff)
+			t.Errorf("message %d (-want +got):\n%s", i, diff)
 		}
 	}
 	if _, err := ReadPacked(r, DefaultMaxMessage); err != io.EOF {
@@ -112,7 +112,7 @@ func TestKeepalivePacked(t *testing.T) {
 	}
 	back, err := ReadPacked(&got, DefaultMaxMessage)
 	if diff := cmp.Diff(m, back); err != nil || diff != "" {
-		t.Errorf("%v %s", err, diff)
+		t.Errorf("ReadPacked: %v (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestPackedContents(t *testing.T) {
 		got, err := ReadPacked(&stream, DefaultMaxMessage)
 		m.Content = json.RawMessage(want)
 		if diff := cmp.Diff(m, got); err != nil || diff != "" {
-			t.Errorf("%s: %v %s", content, err, diff)
+			t.Errorf("%s: %v (-want +got):\n%s", content, err, diff)
 		}
 	}
 	var bad *Unsendable
@@ -182,7 +182,7 @@ func TestDecodeJSON(t *testing.T) {
 		var bad *Malformed
 		switch {
 		case c.problem == "" && (err != nil || m.Header.ID != "a"):
-			t.Errorf("%s: %v, %v", c.name, m, err)
+			t.Errorf("%s: %+v, %v; want message a", c.name, m, err)
 		case c.problem != "" && (!errors.As(err, &bad) || !strings.Contains(err.Error(), c.problem)):
 			t.Errorf("%s: %v, want *Malformed with %q", c.name, err, c.problem)
 		}
@@ -194,11 +194,13 @@ func TestSyncStaysHome(t *testing.T) {
 	m := &model.Message{Header: model.Header{ID: "a", Sync: true}}
 	data, err := EncodeJSON(m)
 	if err != nil || bytes.Contains(data, []byte("sync")) || !m.Header.Sync {
-		t.Errorf("%s, %v; the message itself: %v", data, err, m.Header.Sync)
+		t.Errorf("encoded %s, %v, sync of the message itself %v; want no sync, true", data, err, m.Header.Sync)
 	}
 	got, err := DecodeJSON([]byte(`{"header":{"msg_id":"a","sync":true}}`))
-	if err != nil || got.Header.Sync {
-		t.Errorf("%v, %v", got, err)
+	if err != nil {
+		t.Error(err)
+	} else if got.Header.Sync {
+		t.Error("decoded sync = true, want false")
 	}
 }
 
@@ -246,7 +248,7 @@ func TestClaimedLengthCostsNothing(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	for range reads {
 		if _, err := ReadPacked(bytes.NewReader(claim), 32<<20); err == nil {
-			t.Fatal("a frame that never came was read")
+			t.Fatal("ReadPacked of a frame that never came = nil, want an error")
 		}
 	}
 	runtime.ReadMemStats(&after)
@@ -274,7 +276,7 @@ func FuzzDecodeJSON(f *testing.F) {
 			t.Fatalf("ours is not decoded: %v", err)
 		}
 		if third, err := EncodeJSON(back); err != nil || !bytes.Equal(again, third) {
-			t.Errorf("%v\n%s\n%s", err, again, third)
+			t.Errorf("encoded again: %v, want no error and the same\n%s, want\n%s", err, third, again)
 		}
 	})
 }
@@ -302,7 +304,7 @@ func FuzzReadPacked(f *testing.F) {
 		}
 		back, err := ReadPacked(bytes.NewReader(packed), 2<<20)
 		if diff := cmp.Diff(m, back); err != nil || diff != "" {
-			t.Errorf("%v %s", err, diff)
+			t.Errorf("ReadPacked: %v (-want +got):\n%s", err, diff)
 		}
 	})
 }

@@ -103,11 +103,11 @@ func FuzzFrameReader(f *testing.F) {
 		whole, wholeErr := readFrames(data, max(len(data), 1), deflate)
 		parts, partsErr := readFrames(data, int(size)+1, deflate)
 		if diff := cmp.Diff(whole, parts, cmp.AllowUnexported(frame{})); diff != "" || (wholeErr == nil) != (partsErr == nil) {
-			t.Errorf("%v and %v (-whole +parts):\n%s", wholeErr, partsErr, diff)
+			t.Errorf("read in parts: %v, want as a whole: %v (-want +got):\n%s", partsErr, wholeErr, diff)
 		}
 		for _, f := range whole {
 			if len(f.payload) > 4096 {
-				t.Errorf("a message of %d bytes", len(f.payload))
+				t.Errorf("a message of %d bytes, want at most 4096", len(f.payload))
 			}
 		}
 	})

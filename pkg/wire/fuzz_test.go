@@ -58,11 +58,11 @@ func FuzzFrames(f *testing.F) {
 				break
 			}
 			if m.Header.ID == "" || len(m.Content) > 4096 {
-				t.Errorf("read %+v", m)
+				t.Errorf("read %+v, want an ID and at most 4096 bytes", m)
 			}
 		}
 		if err == nil {
-			t.Error("more messages than bytes")
+			t.Errorf("%d messages without an error, want fewer than bytes", len(data)+1)
 		}
 		_ = c.Close(CloseNormal, "")
 		_ = near.Close()
@@ -82,7 +82,7 @@ func FuzzHeaderMessage(f *testing.F) {
 			return
 		}
 		if got := ParseFeatures(header); got.And(AllFeatures()) != got {
-			t.Errorf("features %v", got)
+			t.Errorf("features = %v, want none that are unknown", got)
 		}
 	})
 }
@@ -101,7 +101,7 @@ func FuzzInventory(f *testing.F) {
 			t.Fatal(err)
 		}
 		if back, err := ParseInventory(again); err != nil || len(back.Objects) != len(got.Objects) {
-			t.Errorf("%v, %v", back, err)
+			t.Errorf("ParseInventory = %v, %v; want %d objects", back, err, len(got.Objects))
 		}
 	})
 }

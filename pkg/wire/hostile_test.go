@@ -122,7 +122,7 @@ func TestHostileFrames(t *testing.T) {
 			var bad *Malformed
 			var closed *Closed
 			if !errors.As(err, &large) && !errors.As(err, &bad) && !errors.As(err, &closed) {
-				t.Errorf("%v (%T) does not say what is wrong", err, err)
+				t.Errorf("link ended with %v (%T), want *TooLarge, *Malformed or *Closed", err, err)
 			}
 			code, reason := CloseCode(err)
 			_ = far.Close(code, reason)

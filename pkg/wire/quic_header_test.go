@@ -69,10 +69,10 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 	}
 	messages, err := conn.AcceptStream(ctx)
 	if err != nil {
-		t.Fatalf("accept: %v, dial: %v", err, <-dialled)
+		t.Fatalf("AcceptStream = %v, dial: %v; want no error", err, <-dialled)
 	}
 	if got := readHex(t, messages, hexed("msg")); got != hexed("msg") {
-		t.Errorf("the stream of messages begins with %s", got)
+		t.Errorf("the stream of messages begins with %s, want %s", got, hexed("msg"))
 	}
 	close(seen)
 	if err := <-dialled; err != nil {
@@ -113,7 +113,7 @@ func TestQUICHeaderOfCloud(t *testing.T) {
 			"1212" + "1a08" + hexed("response") + "2206" + hexed("header") +
 			"1a" + hex.EncodeToString([]byte{byte(len(c.answer))}) + hexed(c.answer) + "a00601"
 		if diff := cmp.Diff(want, masked(readHex(t, control, want), want)); diff != "" {
-			t.Errorf("%s: %s", c.node, diff)
+			t.Errorf("%s (-want +got):\n%s", c.node, diff)
 		}
 		_ = conn.CloseWithError(0, "")
 		cancel()

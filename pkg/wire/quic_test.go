@@ -64,7 +64,7 @@ func (c *quicCloud) pair(o DialOptions) (edge, far Conn) {
 		c.t.Fatal(err)
 	}
 	if header.Get("node_id") != "edge-1" || len(chain) != 1 || chain[0].Subject.CommonName != "system:node:edge-1" {
-		c.t.Errorf("header %v, chain %v", header, chain)
+		c.t.Errorf("header %v, chain %v; want node edge-1 and its certificate", header, chain)
 	}
 	c.t.Cleanup(func() {
 		_ = edge.Close(CloseNormal, "")
@@ -147,7 +147,7 @@ func TestQUICClose(t *testing.T) {
 	}
 	var closed *Closed
 	if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseReplaced || closed.Reason != "another came" {
-		t.Errorf("the other end learns %v", err)
+		t.Errorf("the other end learns %v, want %d: another came", err, CloseReplaced)
 	}
 	if err := <-farEnd; !errors.Is(err, ErrClosed) {
 		t.Errorf("this end: %v, want ErrClosed", err)
@@ -171,10 +171,10 @@ func TestQUICClose(t *testing.T) {
 	}
 	_ = far.Close(CloseCode(err))
 	if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseTooLarge || !strings.Contains(closed.Reason, "larger than 65536") {
-		t.Errorf("the sender learns %v", err)
+		t.Errorf("the sender learns %v, want %d: larger than 65536", err, CloseTooLarge)
 	}
 	if err := <-wrote; err == nil {
-		t.Error("more was taken than fits")
+		t.Error("Write of more than fits = nil, want an error")
 	}
 }
 
@@ -190,13 +190,13 @@ func TestQUICRefusals(t *testing.T) {
 	o := cloud.options(cloud.addr, Features{})
 	o.TLS.Certificates = nil
 	if _, err := DialQUIC(t.Context(), o); err == nil || !strings.Contains(err.Error(), "certificate required") {
-		t.Errorf("without a certificate: %v", err)
+		t.Errorf("DialQUIC without a certificate = %v, want an error with %q", err, "certificate required")
 	}
 	o = cloud.options(cloud.addr, Features{})
 	o.TLS.RootCAs = wiretest.NewCA(t).Pool()
 	var unknown x509.UnknownAuthorityError
 	if _, err := DialQUIC(t.Context(), o); !errors.As(err, &unknown) {
-		t.Errorf("a cloud of another CA: %v", err)
+		t.Errorf("DialQUIC to a cloud of another CA = %v, want %T", err, unknown)
 	}
 }
 
@@ -297,7 +297,7 @@ func TestQUICHostile(t *testing.T) {
 			select {
 			case <-conn.Context().Done():
 			case <-ctx.Done():
-				t.Fatal("the connection goes on")
+				t.Fatalf("the connection is open at the end of the test's time, %v; want it closed", ctx.Err())
 			}
 			var closed *quic.ApplicationError
 			if err := context.Cause(conn.Context()); !errors.As(err, &closed) || !closed.Remote {
@@ -310,7 +310,7 @@ func TestQUICHostile(t *testing.T) {
 	plain.NextProtos = []string{"h3"}
 	var alert *quic.TransportError
 	if _, err := quic.DialAddr(t.Context(), cloud.addr, plain, nil); !errors.As(err, &alert) {
-		t.Errorf("another protocol: %v", err)
+		t.Errorf("dial with another protocol = %v, want %T", err, alert)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestQUICListenerEnds(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-got; err == nil {
-		t.Error("accepted after the end")
+		t.Error("Accept after the end = nil, want an error")
 	}
 	messages, _ := reading(far)
 	if err := edge.Write(message(10)); err != nil {
@@ -335,7 +335,7 @@ func TestQUICListenerEnds(t *testing.T) {
 	}
 	wait.Receive(t, "a message over a connection that outlives its listener", messages)
 	if _, err := ListenQUIC("256.0.0.1:0", &tls.Config{}, patient, nil); err == nil || !strings.Contains(err.Error(), "256.0.0.1") {
-		t.Errorf("err = %v", err)
+		t.Errorf("ListenQUIC = %v, want an error with 256.0.0.1", err)
 	}
 }
 

@@ -10,7 +10,7 @@ func TestRecent(t *testing.T) {
 	for i := range 3 * recentKept {
 		id := fmt.Sprint("id-", i)
 		if r.Has(id) {
-			t.Errorf("%s is known before it came", id)
+			t.Errorf("Has(%s) before Add = true, want false", id)
 		}
 		r.Add(id)
 	}
@@ -20,6 +20,6 @@ func TestRecent(t *testing.T) {
 		}
 	}
 	if cap(r.ids) > recentKept {
-		t.Errorf("%d ids take room for %d", len(r.ids), cap(r.ids))
+		t.Errorf("%d ids take room for %d, want at most %d", len(r.ids), cap(r.ids), recentKept)
 	}
 }

@@ -15,7 +15,7 @@ func version(t *testing.T, obj string) string {
 		t.Fatalf("%s: %v", obj, err)
 	}
 	if len(v) != 12 {
-		t.Fatalf("version %q has not 12 characters", v)
+		t.Fatalf("version %q has %d characters, want 12", v, len(v))
 	}
 	return v
 }
@@ -28,8 +28,8 @@ func TestVersionLeavesOut(t *testing.T) {
 		`{"metadata":{"name":"a","resourceVersion":"9","generation":3,"managedFields":[{"manager":"m"}],"selfLink":"/x"},"spec":{"x":1}}`,
 		`{"metadata":{"name":"a","creationTimestamp":null,"labels":{},"finalizers":[]},"spec":{"x":1,"y":null,"z":{"deep":{}}},"status":{"phase":"Running"}}`,
 	} {
-		if version(t, same) != version(t, base) {
-			t.Errorf("%s: another version than %s", same, base)
+		if got, want := version(t, same), version(t, base); got != want {
+			t.Errorf("%s: version %s, want %s as %s has", same, got, want, base)
 		}
 	}
 	for _, other := range []string{
@@ -43,8 +43,8 @@ func TestVersionLeavesOut(t *testing.T) {
 		`{"metadata":{"name":"a"},"spec":{"x":1,"resourceVersion":"1"}}`,
 		`{"metadata":{"name":"a"},"spec":{"x":[{}]}}`,
 	} {
-		if version(t, other) == version(t, base) {
-			t.Errorf("%s: the same version as %s", other, base)
+		if got := version(t, other); got == version(t, base) {
+			t.Errorf("%s: version %s, want another than %s has", other, got, base)
 		}
 	}
 	// What is said of readiness gates is not the edge's.
@@ -52,21 +52,22 @@ func TestVersionLeavesOut(t *testing.T) {
 		return version(t, `{"metadata":{"name":"a"},"spec":{"readinessGates":[{"conditionType":"g"}]},"status":`+status+`}`)
 	}
 	if open := gated(`{"conditions":[{"type":"g","status":"True"}]}`); open == gated(`{"conditions":[{"type":"g","status":"False"}]}`) || open == gated(`{}`) {
-		t.Error("a readiness gate that opens makes no other version")
-	} else if open != gated(`{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"g","status":"True","reason":"x"}]}`) {
-		t.Error("what does not belong to a gate makes another version")
+		t.Errorf("version with an open readiness gate = %s, want another than with a closed one or none", open)
+	} else if got := gated(`{"phase":"Running","conditions":[{"type":"Ready","status":"True"},` +
+		`{"type":"g","status":"True","reason":"x"}]}`); got != open {
+		t.Errorf("version with more than the gate in the status = %s, want %s", got, open)
 	}
 	for _, odd := range []string{`{"conditions":[{"type":{},"status":[]}]}`, `{"conditions":7}`, `[]`} {
 		gated(odd)
 	}
 	version(t, `{"spec":{"readinessGates":[{"conditionType":{}},7]},"status":{"conditions":[{"type":{}},7]}}`)
 	// 2^53 and its neighbour are one number to a float64.
-	if version(t, `{"x":9007199254740992}`) == version(t, `{"x":9007199254740993}`) {
-		t.Error("large numbers are rounded")
+	if got := version(t, `{"x":9007199254740992}`); got == version(t, `{"x":9007199254740993}`) {
+		t.Errorf("version of 2^53 and its neighbour = %s, want two", got)
 	}
 	for _, bad := range []string{``, `null`, `[]`, `"x"`, `{"a":`, `{} {}`} {
 		if v, err := Version([]byte(bad)); err == nil {
-			t.Errorf("%q has the version %q", bad, v)
+			t.Errorf("Version(%q) = %q, want an error", bad, v)
 		}
 	}
 }
@@ -96,13 +97,13 @@ func TestVersionTyped(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen[head.Kind]++
-		if version(t, string(m.ContentData())) != version(t, string(typed)) {
-			t.Errorf("%s: versions differ between\n%s\n%s", m.Route.Resource, m.ContentData(), typed)
+		if got, want := version(t, string(typed)), version(t, string(m.ContentData())); got != want {
+			t.Errorf("%s: version %s of\n%s\nwant %s of\n%s", m.Route.Resource, got, typed, want, m.ContentData())
 		}
 	}
 	for kind := range kinds {
 		if seen[kind] == 0 {
-			t.Errorf("no %s was recorded", kind)
+			t.Errorf("recorded %s = 0, want some", kind)
 		}
 	}
 }
@@ -126,7 +127,7 @@ func FuzzVersion(f *testing.F) {
 			t.Fatal(err)
 		}
 		if again, err := Version(more); err != nil || again != v {
-			t.Errorf("%q, then %q, %v", v, again, err)
+			t.Errorf("version with empty fields = %q, %v; want %q", again, err, v)
 		}
 	})
 }
@@ -134,17 +135,17 @@ func FuzzVersion(f *testing.F) {
 func TestInventory(t *testing.T) {
 	m, err := NewInventory([]Held{{Key: "default/pod/a", UID: "u", Version: "v"}})
 	if err != nil || string(m.Content) != `{"objects":[{"k":"default/pod/a","u":"u","v":"v"}]}` || !IsInventory(m) {
-		t.Errorf("%+v, %v", m, err)
+		t.Errorf("NewInventory = %+v with %s, %v; want default/pod/a in an inventory", m, m.Content, err)
 	}
 	got, err := ParseInventory(m)
 	if err != nil || len(got.Objects) != 1 || got.Objects[0].UID != "u" {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("ParseInventory = %+v, %v; want one object with UID u", got, err)
 	}
 	if m, err := NewInventory(nil); err != nil || string(m.Content) != `{"objects":[]}` {
-		t.Errorf("%s, %v", m.Content, err)
+		t.Errorf("NewInventory(nil) = %s, %v; want no objects", m.Content, err)
 	}
 	m.Content = json.RawMessage(`{"objects":1}`)
 	if _, err := ParseInventory(m); err == nil {
-		t.Error("a broken inventory was read")
+		t.Error("ParseInventory of a broken one = nil, want an error")
 	}
 }

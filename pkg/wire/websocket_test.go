@@ -208,13 +208,14 @@ func checkStats(t *testing.T, f Features, near Stats, c Conn) {
 		t.Errorf("messages: %+v, %+v; want 32 each way", near, far)
 	}
 	if f.Deflate && near.BytesSent > payload/4 || !f.Deflate && (near.BytesSent < payload || near.BytesSent > payload*11/10) {
-		t.Errorf("%d bytes sent for a payload of %d", near.BytesSent, payload)
+		t.Errorf("%d bytes sent for a payload of %d, want a fourth at most with deflate (%v), else up to 110 %%",
+			near.BytesSent, payload, f.Deflate)
 	}
 	if near.Heard.IsZero() {
 		t.Errorf("last heard at %v, want a time", near.Heard)
 	}
 	if c.Protocol() != ProtocolWebSocket || c.RemoteAddr() == nil {
-		t.Errorf("%s, %v", c.Protocol(), c.RemoteAddr())
+		t.Errorf("protocol %s, address %v; want %s and an address", c.Protocol(), c.RemoteAddr(), ProtocolWebSocket)
 	}
 }
 
@@ -262,10 +263,10 @@ func kept(t *testing.T, limits Limits, pair func() (edge, far Conn)) (ends [2]<-
 		case err == nil:
 			return [2]<-chan error{edgeEnd, farEnd}
 		case !errors.Is(err, ErrSilent):
-			t.Fatal(err)
+			t.Fatalf("link with pings = %v, want it kept, or %v", err, ErrSilent)
 		}
 	}
-	t.Fatal("pings keep no link")
+	t.Fatalf("20 links with pings ended with %v, want one kept", ErrSilent)
 	return ends
 }
 
@@ -318,9 +319,9 @@ func TestSlowLinkIsNotSilent(t *testing.T) {
 			case <-messages:
 				waiting = false
 			case err := <-end:
-				t.Fatalf("the cloud's end: %v", err)
+				t.Fatalf("the cloud's end: %v, want it to last", err)
 			case err := <-edgeEnd:
-				t.Fatalf("the edge's end: %v", err)
+				t.Fatalf("the edge's end: %v, want it to last", err)
 			case <-time.After(limits.ReadTimeout / 4):
 				_ = far.Ping() // for the edge, that hears nothing else
 			}
@@ -353,7 +354,7 @@ func TestStuckPeer(t *testing.T) {
 			t.Errorf("Read says %v, want what Write said: %v", e, err)
 		}
 		if again := edge.Write(message(1)); again == nil {
-			t.Error("written after the end")
+			t.Error("Write after the end = nil, want an error")
 		}
 	})
 }
@@ -415,7 +416,7 @@ func TestCloseTellsWhy(t *testing.T) {
 			t.Errorf("Closed mismatch (-want +got):\n%s", diff)
 		}
 		if err := edge.Write(message(1)); err == nil {
-			t.Error("written to an end that said good-bye")
+			t.Error("Write to an end that closed = nil, want an error")
 		}
 		if _, err := edge.Read(); !errors.As(err, &closed) {
 			t.Errorf("after a write: %v, want *Closed all the same", err)
@@ -442,7 +443,7 @@ func TestCutMidFrame(t *testing.T) {
 		t.Errorf("err = %v, want that the connection ended", err)
 	}
 	if len(messages) != 0 {
-		t.Error("half a message was delivered")
+		t.Errorf("%d messages delivered, want none: half of one came", len(messages))
 	}
 }
 
@@ -476,18 +477,19 @@ func TestHandshakeIsPlain(t *testing.T) {
 	o.Header.Set(HeaderNodeID, "edge-1")
 	o.Header.Set(HeaderUse, UseMessages)
 	if _, err := DialWebSocket(t.Context(), o); err == nil {
-		t.Fatal("connected")
+		t.Fatalf("DialWebSocket with status %d = nil, want an error", http.StatusTeapot)
 	}
 	r := <-requests
 	if r.ProtoMajor != 1 || r.TLS.NegotiatedProtocol == "h2" || r.URL.Path != "/project/edge-1/events" {
-		t.Errorf("%s over %q, path %s", r.Proto, r.TLS.NegotiatedProtocol, r.URL.Path)
+		t.Errorf("%s over %q, path %s; want HTTP/1, not h2, /project/edge-1/events", r.Proto, r.TLS.NegotiatedProtocol,
+			r.URL.Path)
 	}
 	if r.Header["Node_id"] == nil || r.Header["Connectionuse"] == nil {
-		t.Errorf("headers %v", r.Header)
+		t.Errorf("headers %v, want %s and %s", r.Header, HeaderNodeID, HeaderUse)
 	}
 	for _, name := range []string{"Sec-Websocket-Extensions", "Sec-Websocket-Protocol", "Origin", HeaderFeatures} {
 		if r.Header[name] != nil {
-			t.Errorf("header %s: %q", name, r.Header[name])
+			t.Errorf("header %s = %q, want none", name, r.Header[name])
 		}
 	}
 }

@@ -45,7 +45,7 @@ last: 3
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := x.paths[14]; got != "list[1].nested[0][1].x" {
-		t.Errorf("line 14 is %q", got)
+		t.Errorf("path of line 14 = %q, want %q", got, "list[1].nested[0][1].x")
 	}
 }
 
@@ -55,7 +55,7 @@ func TestLinesOfADeepFile(t *testing.T) {
 		t.Errorf("line %d, want 3", got)
 	}
 	if len(x.lines) > 2*maxDepth {
-		t.Errorf("%d paths kept", len(x.lines))
+		t.Errorf("%d paths kept, want at most %d", len(x.lines), 2*maxDepth)
 	}
 }
 

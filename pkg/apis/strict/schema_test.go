@@ -149,10 +149,10 @@ func TestSplitAndJoin(t *testing.T) {
 		t.Errorf("schema mismatch (-want +got):\n%s", diff)
 	}
 	if got := Split(""); got != nil {
-		t.Errorf("%q", got)
+		t.Errorf("Split of nothing = %q, want nil", got)
 	}
 	if got := Join("", "a"); got != "a" {
-		t.Errorf("%q", got)
+		t.Errorf("Join of nothing and a = %q, want a", got)
 	}
 }
 
@@ -160,18 +160,18 @@ func TestSplitAndJoin(t *testing.T) {
 func TestLoadNamesTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.yaml")
 	if _, _, err := small().Load(path); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "`prog --minconfig > "+path+"`") {
-		t.Errorf("%v", err)
+		t.Errorf("Load of a missing file = %v, want %v and how to make one", err, os.ErrNotExist)
 	}
 	if err := os.WriteFile(path, []byte("kind: File\ncount: x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := small().Load(path); err == nil || !strings.HasPrefix(err.Error(), "configuration "+path+": line 2: count: ") {
-		t.Errorf("%v", err)
+		t.Errorf("Load of a wrong file = %v, want its name, line 2 and count", err)
 	}
 	if err := os.WriteFile(path, []byte("kind: File\ncount: 2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, warnings, err := small().Load(path); err != nil || warnings != nil || got.Count != 2 {
-		t.Errorf("%+v, %v, %v", got, warnings, err)
+		t.Errorf("Load = %+v, %v, %v; want count 2", got, warnings, err)
 	}
 }

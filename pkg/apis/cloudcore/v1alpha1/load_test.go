@@ -25,11 +25,11 @@ func TestTablesNameKeys(t *testing.T) {
 	known := stricttest.TablesNameKeys(t, schema())
 	for path, keys := range formerKeys() {
 		if path != "" && !known[path] {
-			t.Errorf("%s is no key", path)
+			t.Errorf("%s in the tables is not a key, want one", path)
 		}
 		for _, key := range keys {
 			if at := strict.Join(path, key); known[at] {
-				t.Errorf("%s is a key of today", at)
+				t.Errorf("former key %s is a key, want none", at)
 			}
 		}
 	}
@@ -80,7 +80,7 @@ func TestDefaultIsAFile(t *testing.T) {
 	}
 	for _, w := range warnings {
 		if !strings.HasSuffix(w, ".enable: "+strict.NotThere) {
-			t.Errorf("a default is warned of: %s", w)
+			t.Errorf("warning of a default = %q, want only those of modules that are not there", w)
 		}
 	}
 	fromNothing, warnings, err := Parse([]byte(head))
@@ -198,7 +198,7 @@ func TestParseErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg, _, err := Parse([]byte(tc.text))
 			if err == nil {
-				t.Fatalf("accepted as %+v", cfg)
+				t.Fatalf("Parse = %+v, want an error", cfg)
 			}
 			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -233,8 +233,8 @@ func TestChooseIP(t *testing.T) {
 			t.Errorf("%v: %s, want %s", addrs, got, want)
 		}
 	}
-	if net.ParseIP(HostIP()) == nil {
-		t.Errorf("the host's address is %q", HostIP())
+	if ip := HostIP(); net.ParseIP(ip) == nil {
+		t.Errorf("HostIP = %q, want an IP address", ip)
 	}
 }
 
@@ -243,9 +243,9 @@ func TestRedacted(t *testing.T) {
 	c := Default()
 	c.KubeAPIConfig.Master = "https://admin:hunter2@192.0.2.1:6443"
 	if got := c.Redacted().KubeAPIConfig.Master; got != "https://admin:(hidden)@192.0.2.1:6443" {
-		t.Errorf("shown as %s", got)
+		t.Errorf("master shown as %s, want the password hidden", got)
 	}
 	if !strings.Contains(c.KubeAPIConfig.Master, "hunter2") {
-		t.Error("the configuration itself has lost it")
+		t.Errorf("master of the configuration itself = %s, want its password kept", c.KubeAPIConfig.Master)
 	}
 }

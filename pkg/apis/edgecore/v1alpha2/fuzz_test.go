@@ -13,7 +13,7 @@ import (
 func FuzzParse(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(files) == 0 {
-		f.Fatal(err, files)
+		f.Fatalf("Glob = %v, %v; want files", files, err)
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
@@ -33,7 +33,7 @@ func FuzzParse(f *testing.F) {
 		cfg, warnings, err := Parse(data)
 		if err != nil {
 			if err.Error() == "" || cfg != nil || warnings != nil {
-				t.Fatalf("an error without words, or with more than itself: %v, %v, %v", err, cfg, warnings)
+				t.Fatalf("Parse = %v, %v, %q; want an error with a text, and nothing else", cfg, warnings, err)
 			}
 			return
 		}
@@ -46,14 +46,14 @@ func FuzzParse(f *testing.F) {
 		}
 		again, _, err := Parse(printed)
 		if err != nil {
-			t.Fatalf("taken, and not when printed: %v\n%s", err, printed)
+			t.Fatalf("Parse of what was printed = %v, want no error\n%s", err, printed)
 		}
 		second, err := yaml.Marshal(again)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(printed), string(second)); diff != "" {
-			t.Fatalf("printed, it says something else:\n%s", diff)
+			t.Fatalf("configuration printed again (-want +got):\n%s", diff)
 		}
 	})
 }

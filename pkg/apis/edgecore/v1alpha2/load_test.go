@@ -74,7 +74,8 @@ func TestFormerEndpointsAreTaken(t *testing.T) {
 	}
 	k := &cfg.Modules.Edged.TailoredKubeletConfig
 	if k.ContainerRuntimeEndpoint != "unix:///run/containerd/containerd.sock" || k.ImageServiceEndpoint != "unix:///run/containerd/images.sock" {
-		t.Errorf("endpoints are %q and %q", k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
+		t.Errorf("endpoints are %q and %q, want containerd.sock and images.sock of unix:///run/containerd/",
+			k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
 	}
 	for text, want := range map[string]string{
 		"remoteRuntimeEndpoint: unix:///var/run/dockershim.sock":                                                                          "there is no dockershim any more",
@@ -85,7 +86,7 @@ func TestFormerEndpointsAreTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := cfg.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint; got != DefaultCRISocket {
-			t.Errorf("%s: the endpoint is %q", text, got)
+			t.Errorf("%s: endpoint = %q, want %q", text, got, DefaultCRISocket)
 		}
 		if len(warnings) != 1 || !strings.Contains(warnings[0], want) {
 			t.Errorf("%s: warnings %q, want one with %q", text, warnings, want)
@@ -108,7 +109,7 @@ func TestDefaultIsAFile(t *testing.T) {
 	}
 	for _, w := range warnings {
 		if !strings.HasSuffix(w, ".enable: "+strict.NotThere) {
-			t.Errorf("a default is warned of: %s", w)
+			t.Errorf("warning of a default = %q, want only those of modules that are not there", w)
 		}
 	}
 	fromNothing, warnings, err := Parse([]byte(head))
@@ -206,7 +207,7 @@ func TestParseErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg, _, err := Parse([]byte(tc.text))
 			if err == nil {
-				t.Fatalf("accepted as %+v", cfg)
+				t.Fatalf("Parse = %+v, want an error", cfg)
 			}
 			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -242,7 +243,7 @@ func BenchmarkManyProblems(b *testing.B) {
 	text := manyProblems(20000)
 	for b.Loop() {
 		if _, _, err := Parse(text); err == nil {
-			b.Fatal("Parse returned no error")
+			b.Fatal("Parse = nil, want an error")
 		}
 	}
 }
@@ -272,13 +273,13 @@ func TestLoadFiles(t *testing.T) {
 	} {
 		_, _, err := Load(path)
 		if err == nil {
-			t.Errorf("%s: accepted", path)
+			t.Errorf("Load(%s) = nil, want an error", path)
 		} else if diff := cmp.Diff("configuration "+path+": "+want, err.Error()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
 	if _, _, err := Load(missing); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v is not os.ErrNotExist", err)
+		t.Errorf("Load(%s) = %v, want %v", missing, err, os.ErrNotExist)
 	}
 }
 
@@ -304,9 +305,9 @@ func TestFileIsNotWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(data) != text || !info.ModTime().Equal(old) {
-		t.Errorf("the file changed, at %v: %s", info.ModTime(), data)
+		t.Errorf("the file is %q, changed at %v; want %q, %v", data, info.ModTime(), text, old)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
-		t.Errorf("files beside it: %v, %v", entries, err)
+		t.Errorf("files in the folder = %v, %v; want one", entries, err)
 	}
 }

@@ -58,7 +58,7 @@ func TestChanges(t *testing.T) {
 			}
 			back, err := Changes(to, from)
 			if err != nil || len(back) != len(got) {
-				t.Errorf("the way back: %v, %v", back, err)
+				t.Errorf("changes back = %v, %v; want %d", back, err, len(got))
 			}
 		})
 	}
@@ -70,14 +70,14 @@ func TestReloadableKeysAreActedOn(t *testing.T) {
 	known := schema().Keys()
 	for _, key := range ReloadableKeys() {
 		if _, ok := known[key]; !ok {
-			t.Errorf("%s is no key", key)
+			t.Errorf("reloadable %s is not a key, want one", key)
 		}
 		below := false
 		for k := range acted {
 			below = below || k == key || strings.HasPrefix(k, key+".")
 		}
 		if !below {
-			t.Errorf("%s is said to be taken over, and nothing acts on it", key)
+			t.Errorf("reloadable %s is not among the live keys, want it there", key)
 		}
 	}
 }

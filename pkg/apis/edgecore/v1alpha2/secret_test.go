@@ -32,7 +32,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 				said += err.Error()
 			}
 			if said == "" {
-				t.Error("neither an error nor a warning")
+				t.Error("no error and no warning, want one of them")
 			}
 			if cfg != nil {
 				data, err := yaml.Marshal(cfg.Redacted())
@@ -42,7 +42,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 				said += string(data)
 			}
 			if strings.Contains(said, secret) {
-				t.Errorf("the secret is in: %s", said)
+				t.Errorf("said %s, want it without the secret %s", said, secret)
 			}
 		})
 	}
@@ -53,10 +53,13 @@ func TestRedactedIsACopy(t *testing.T) {
 	e.Modules.EdgeHub.Token = secret
 	e.Modules.Edged.TailoredKubeletConfig.StaticPodURLHeader = map[string][]string{"Authorization": {secret}}
 	out := e.Redacted()
-	if e.Modules.EdgeHub.Token != secret || e.Modules.Edged.TailoredKubeletConfig.StaticPodURLHeader["Authorization"][0] != secret {
-		t.Error("the configuration itself has lost its secrets")
+	header := e.Modules.Edged.TailoredKubeletConfig.StaticPodURLHeader["Authorization"][0]
+	if e.Modules.EdgeHub.Token != secret || header != secret {
+		t.Errorf("token %q and header %q of the configuration itself, want %q in both", e.Modules.EdgeHub.Token, header,
+			secret)
 	}
 	if out.Modules.EdgeHub.Token == secret || out.Modules.EventBus.MqttPassword != "" {
-		t.Error("a secret is shown, or an empty one is said to be there")
+		t.Errorf("shown: token %q, MQTT password %q; want the first hidden and the second empty",
+			out.Modules.EdgeHub.Token, out.Modules.EventBus.MqttPassword)
 	}
 }

@@ -216,7 +216,7 @@ func TestNodeName(t *testing.T) {
 		err := e.Validate()
 		wantProblem(t, err, "modules.edged.hostnameOverride")
 		if told := strings.Contains(err.Error(), " would do"); told != (want[name] != "") {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("%q: error %q proposes a name: %v, want %v", name, err, told, want[name] != "")
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

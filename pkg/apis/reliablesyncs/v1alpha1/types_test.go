@@ -28,10 +28,10 @@ func TestNames(t *testing.T) {
 	} {
 		node, uid, ok := SplitName(name)
 		if node != want.node || uid != want.uid || ok != want.ok {
-			t.Errorf("%q: %q %q %v", name, node, uid, ok)
+			t.Errorf("SplitName(%q) = %q, %q, %v; want %q, %q, %v", name, node, uid, ok, want.node, want.uid, want.ok)
 		}
 		if ok && Name(node, uid) != name {
-			t.Errorf("%q becomes %q", name, Name(node, uid))
+			t.Errorf("Name(%q, %q) = %q, want %q", node, uid, Name(node, uid), name)
 		}
 	}
 }
@@ -72,19 +72,19 @@ func TestCopies(t *testing.T) {
 		meta.Labels["k"], next = "v", 1
 		cp := o.DeepCopyObject()
 		if diff := cmp.Diff(o, cp); diff != "" {
-			t.Errorf("%T (-original +copy):\n%s", o, diff)
+			t.Errorf("copy of %T (-want +got):\n%s", o, diff)
 		}
 		meta.Labels["k"], next = "changed", 2
 		if cmp.Equal(o, cp) {
-			t.Errorf("%T: the copy changes with the original", o)
+			t.Errorf("the copy of %T changes with the original: %v, want it unchanged", o, cp)
 		}
 		if kinds, _, err := scheme.ObjectKinds(o); err != nil || len(kinds) != 1 || kinds[0].Group != Group {
-			t.Errorf("%T: %v, %v", o, kinds, err)
+			t.Errorf("ObjectKinds(%T) = %v, %v; want one of group %s", o, kinds, err, Group)
 		}
 	}
 	for _, o := range []runtime.Object{(*ObjectSync)(nil), (*ClusterObjectSync)(nil), (*ObjectSyncList)(nil), (*ClusterObjectSyncList)(nil)} {
 		if cp := o.DeepCopyObject(); cp != nil {
-			t.Errorf("the copy of no %T is %v", o, cp)
+			t.Errorf("DeepCopyObject of a nil %T = %v, want nil", o, cp)
 		}
 	}
 }
@@ -120,14 +120,14 @@ func TestDefinitions(t *testing.T) {
 			t.Fatalf("%s: %v", file, err)
 		}
 		if crd.Metadata.Name != want.plural+"."+Group || crd.Spec.Group != Group || crd.Spec.Scope != want.scope || crd.Spec.Names.Kind != want.kind || crd.Spec.Names.Plural != want.plural {
-			t.Errorf("%s: %+v", file, crd)
+			t.Errorf("%s: %+v, want %+v in group %s", file, crd, want, Group)
 		}
 		if len(crd.Spec.Versions) != 1 {
-			t.Fatalf("%s: %d versions", file, len(crd.Spec.Versions))
+			t.Fatalf("%s: %d versions, want 1", file, len(crd.Spec.Versions))
 		}
 		v := crd.Spec.Versions[0]
 		if _, ok := v.Subresources["status"]; !ok || v.Name != Version || !v.Served || !v.Storage {
-			t.Errorf("%s: version %+v", file, v)
+			t.Errorf("%s: version %+v, want %s served and stored, with a status", file, v, Version)
 		}
 		full, err := json.Marshal(map[string]any{"spec": ObjectSyncSpec{"a", "b", "c"}, "status": ObjectSyncStatus{"a", "b"}})
 		if err != nil {
@@ -140,7 +140,7 @@ func TestDefinitions(t *testing.T) {
 		for part, names := range fields {
 			for name := range names {
 				if got := v.Schema.OpenAPIV3Schema.Properties[part].Properties[name].Type; got != "string" {
-					t.Errorf("%s: %s.%s is of type %q", file, part, name, got)
+					t.Errorf("%s: %s.%s is of type %q, want string", file, part, name, got)
 				}
 			}
 		}
