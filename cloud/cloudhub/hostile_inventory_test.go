@@ -72,14 +72,14 @@ func allocated(f func()) uint64 {
 
 // TestInventoryMemory: what an inventory takes does not follow from the entries that it claims to have.
 func TestInventoryMemory(t *testing.T) { // not parallel: it counts allocations
-	const limit = 64 << 20
+	const limit = 32 << 20
 	var k kinds
 	for name, content := range map[string]string{
-		"empty entries":   inventoryOf(2_000_000, func(int) string { return `{}` }),
-		"nulls":           inventoryOf(1_500_000, func(int) string { return `null` }),
-		"the same key":    inventoryOf(200_000, func(int) string { return `{"k":"default/pod/a"}` }),
-		"repeated fields": `{"objects":[{` + strings.Repeat(`"k":"default/pod/a",`, 400_000) + `"u":"a"}]}`,
-		"a long text":     `{"objects":[{"k":"` + strings.Repeat("x", 8<<20) + `"}]}`,
+		"empty entries":   inventoryOf(400_000, func(int) string { return `{}` }),
+		"nulls":           inventoryOf(400_000, func(int) string { return `null` }),
+		"the same key":    inventoryOf(60_000, func(int) string { return `{"k":"default/pod/a"}` }),
+		"repeated fields": `{"objects":[{` + strings.Repeat(`"k":"default/pod/a",`, 50_000) + `"u":"a"}]}`,
+		"a long text":     `{"objects":[{"k":"` + strings.Repeat("x", 4<<20) + `"}]}`,
 	} {
 		if got := allocated(func() { _, _ = k.readInventory([]byte(content)) }); got > limit {
 			t.Errorf("%s: %d bytes of content take %d bytes, want at most %d", name, len(content), got, limit)

@@ -120,10 +120,9 @@ func (s *session) takeInventory(m *model.Message) (cost int) {
 	if i.nameless > 0 {
 		klog.V(2).InfoS("Entries of an inventory left out", "node", s.node, "entries", i.nameless, "one", i.first)
 	}
-	told := &inventoryReply{inventory: &model.Message{Header: m.Header, Route: m.Route}}
-	if checker, ok := s.hub.opts.Upstream.(StatusChecker); ok {
-		told.report = checker.Inventoried(s.ctx, s.node, i.pods)
-	}
-	s.start(i.held, told)
+	s.start(i.held, &inventoryReply{
+		inventory: &model.Message{Header: m.Header, Route: m.Route},
+		report:    s.hub.opts.Upstream.Inventoried(s.ctx, s.node, i.pods),
+	})
 	return 1 + i.entries/heldPerToken
 }

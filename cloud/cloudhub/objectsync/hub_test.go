@@ -62,6 +62,7 @@ type nobody struct{}
 func (nobody) Connected(context.Context, string, string)                              {}
 func (nobody) Disconnected(string, string)                                            {}
 func (nobody) Heartbeat(context.Context, string) error                                { return nil }
+func (nobody) Inventoried(context.Context, string, []wire.Held) (report []string)     { return nil }
 func (nobody) Handle(context.Context, string, *model.Message) (answer *model.Message) { return nil }
 
 // upstreamEdge is a link to an edge that acks everything, without a network.
