@@ -72,7 +72,7 @@ func TestInstancesDoNotMeet(t *testing.T) {
 	first := testenv.StartContainerd(t, testenv.Options{})
 	second := testenv.StartContainerd(t, testenv.Options{})
 	if first.Subnet.Overlaps(second.Subnet) {
-		t.Fatalf("subnets %v and %v overlap", first.Subnet, second.Subnet)
+		t.Fatalf("subnets %v and %v overlap, want them not to", first.Subnet, second.Subnet)
 	}
 	port := freePort(t)
 	create(t, pods(t, first), "web", floor.Port{Container: 80, Host: freePort(t)})
@@ -121,7 +121,7 @@ func TestRestartsKeepPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	if instance.Running() {
-		t.Error("after Kill9 the daemon runs")
+		t.Error("Running() after Kill9 = true, want false")
 	}
 	if err := instance.Run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestRestartsKeepPods(t *testing.T) {
 	hung, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // however long: all its threads are stopped
 	defer cancel()
 	if _, err := c.CRI.Version(hung, &runtimeapi.VersionRequest{}); err == nil {
-		t.Error("a paused daemon answers")
+		t.Error("Version of a paused daemon = nil, want an error")
 	}
 	if err := instance.Resume(); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestPowerCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := containerState(t, c.CRI, pod.Container); got == runtimeapi.ContainerState_CONTAINER_RUNNING {
-		t.Error("the container survived a power cut")
+		t.Errorf("container after a power cut = %v, want it not running", got)
 	}
 	create(t, c, "after")
 
@@ -215,7 +215,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 3 {
-		t.Fatalf("the orphan's owner: %v", err)
+		t.Fatalf("the orphan's owner: %v, want exit code 3", err)
 	}
 	left, err := containerd.Attach(name)
 	if err != nil || !left.Running() {

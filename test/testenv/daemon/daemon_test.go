@@ -45,7 +45,7 @@ func TestStartAndEnd(t *testing.T) {
 	}
 	known := Known(p.Identity)
 	if !p.Running() || !known.Running() {
-		t.Fatal("the process does not count as running")
+		t.Fatalf("Running() = %t, of the known process %t, want true, true", p.Running(), known.Running())
 	}
 	// Also one that is stopped ends.
 	if err := p.Pause(t.Context()); err != nil {
@@ -55,7 +55,8 @@ func TestStartAndEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Running() || known.Running() || Known(p.Identity) != nil {
-		t.Error("the process counts as running after End")
+		t.Errorf("after End: Running() = %t, of the known process %t, Known() = %v, want false, false, nil",
+			p.Running(), known.Running(), Known(p.Identity))
 	}
 	if err := p.End(t.Context(), syscall.SIGTERM); err != nil {
 		t.Errorf("End of a process that has ended: %v", err)
@@ -87,7 +88,7 @@ func TestEndSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Alive() || child.Alive() {
-		t.Error("a process of the session lives")
+		t.Errorf("after EndSession: Alive() = %t, of the child %t, want false, false", p.Alive(), child.Alive())
 	}
 	if err := p.EndSession(t.Context()); err != nil {
 		t.Errorf("EndSession of one that has ended: %v", err)
@@ -119,14 +120,14 @@ func TestPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := p.stopped(); err == nil {
-			t.Fatal("after Resume the process is stopped")
+			t.Fatal("stopped() after Resume = nil, want an error")
 		}
 	}
 	if err := p.End(t.Context(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Pause(t.Context()); err == nil {
-		t.Error("Pause of a process that has ended succeeds")
+		t.Error("Pause of a process that has ended = nil, want an error")
 	}
 }
 

@@ -19,18 +19,18 @@ func TestFreePort(t *testing.T) {
 			t.Fatal(err)
 		}
 		if given[port] {
-			t.Errorf("port %d was given twice", port)
+			t.Errorf("FreePort() = %d, want a port that it has not returned before", port)
 		}
 		given[port] = true
 		if low > 10000 && port >= low {
-			t.Errorf("port %d is one that the kernel gives away", port)
+			t.Errorf("FreePort() = %d, want less than %d: the kernel gives the others away", port, low)
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := isFree(port); err == nil {
-			t.Errorf("port %d is free while somebody listens", port)
+			t.Errorf("isFree(%d) while a listener has it = nil, want an error", port)
 		}
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -45,7 +45,7 @@ func TestReservePort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := reserve(p.Number); err == nil {
-		t.Errorf("port %d was given twice", p.Number)
+		t.Errorf("reserve(%d), which is reserved, = nil, want an error", p.Number)
 	}
 	if err := p.Release(); err != nil {
 		t.Fatal(err)

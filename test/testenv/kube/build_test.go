@@ -124,11 +124,11 @@ func TestBuildKey(t *testing.T) {
 	write("go.sum", "x v1\n")
 	first := key()
 	if again := key(); again != first {
-		t.Errorf("the same module has the keys %s and %s", first, again)
+		t.Errorf("key of the same module = %s, want %s", again, first)
 	}
 	write("go.sum", "x v2\n")
 	if changed := key(); changed == first {
-		t.Errorf("the changed module has the same key %s", first)
+		t.Errorf("key of a changed module = %s, want another", changed)
 	}
 }
 

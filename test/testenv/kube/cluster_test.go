@@ -105,10 +105,10 @@ func TestClusterRunsADeployment(t *testing.T) {
 		}
 		steps.step(again.how)
 		if c.URL() != url {
-			t.Errorf("%s: it is at %s, and was at %s", again.how, c.URL(), url)
+			t.Errorf("%s: URL = %s, want %s", again.how, c.URL(), url)
 		}
 		if after := boundPod(t, c); after.UID != pod.UID {
-			t.Errorf("%s: the pod is %s, and was %s", again.how, after.UID, pod.UID)
+			t.Errorf("%s: UID of the pod = %s, want %s", again.how, after.UID, pod.UID)
 		}
 	}
 	// The controller manager and the scheduler have found the new apiserver.
@@ -133,7 +133,7 @@ func pause(t *testing.T, c *kube.Cluster) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := c.Client().CoreV1().Nodes().Get(ctx, "edge-1", metav1.GetOptions{}); err == nil {
-		t.Error("a paused apiserver answers")
+		t.Error("Get from a paused API server = nil, want an error")
 	}
 	return c.APIServer.Resume()
 }
@@ -179,7 +179,7 @@ func TestClustersDoNotMeet(t *testing.T) {
 	}
 	for _, p := range processes {
 		if p.Running() {
-			t.Errorf("%s runs after the cluster was stopped", p.Name)
+			t.Errorf("%s: Running() after Stop = true, want false", p.Name)
 		}
 	}
 	if _, err := os.Stat(filepath.Dir(first.Kubeconfig(kube.AdminUser))); !errors.Is(err, os.ErrNotExist) {
@@ -271,7 +271,7 @@ func TestSweep(t *testing.T) {
 	cmd.Env = append(os.Environ(), "KUBE_ORPHAN=1")
 	out, err := cmd.Output()
 	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 3 {
-		t.Fatalf("the orphan's owner: %v\n%s", err, out)
+		t.Fatalf("the orphan's owner: %v, want exit code 3\n%s", err, out)
 	}
 	var path string
 	var etcd, apiServer int
@@ -282,7 +282,7 @@ func TestSweep(t *testing.T) {
 	for _, pid := range []int{etcd, apiServer} {
 		id, err := daemon.Identify(pid)
 		if err != nil {
-			t.Fatalf("the orphan should run: %v", err)
+			t.Fatalf("Identify(%d) of the orphan: %v, want no error", pid, err)
 		}
 		left = append(left, id)
 	}
@@ -291,7 +291,7 @@ func TestSweep(t *testing.T) {
 	}
 	for _, id := range left {
 		if id.Alive() {
-			t.Errorf("process %d (%s) of the orphan is left", id.PID, id.Command())
+			t.Errorf("process %d (%s) of the orphan: Alive() = true, want false", id.PID, id.Command())
 		}
 	}
 	if _, err := os.Stat(filepath.Dir(path)); !errors.Is(err, os.ErrNotExist) {
@@ -307,7 +307,7 @@ func TestLaunchFails(t *testing.T) {
 		t.Errorf("error = %v, want one that names kube-apiserver and the flag", err)
 	}
 	if after := clusterDirs(t); after != before {
-		t.Errorf("folders of clusters: %s, and before: %s", after, before)
+		t.Errorf("folders of clusters = %s, want %s", after, before)
 	}
 }
 

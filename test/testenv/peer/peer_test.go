@@ -202,7 +202,7 @@ func TestPushes(t *testing.T) {
 	again.say(gone.Respond(model.OK))
 	entry(t, c, settings, Entry{Sent: 101, Acked: 101, Deleted: true, DeleteSent: true, DeleteAcked: true})
 	if _, err := c.Put(&v1.ConfigMap{ObjectMeta: meta("settings")}); err == nil {
-		t.Error("a name was used twice")
+		t.Error("Put of a name that was used before = nil, want an error")
 	}
 }
 
@@ -278,7 +278,7 @@ func TestAnswers(t *testing.T) {
 	stranger := ca.ClientTLS(t, "another")
 	if conn, err := wire.DialWebSocket(t.Context(), wire.DialOptions{URL: fmt.Sprintf("wss://127.0.0.1:%d/p/edge/events", c.Port()), TLS: stranger}); err == nil {
 		_ = conn.Close(wire.CloseNormal, "")
-		t.Error("another node was let in")
+		t.Error("dial with another node's certificate = nil, want an error")
 	}
 }
 
@@ -369,8 +369,8 @@ func TestLoadIsSeeded(t *testing.T) {
 	if diff := cmp.Diff(one, work(1)); diff != "" {
 		t.Errorf("work of the same seed mismatch (-want +got):\n%s", diff)
 	}
-	if cmp.Equal(one, work(2)) {
-		t.Error("another seed makes the same work")
+	if two := work(2); cmp.Equal(one, two) {
+		t.Errorf("work of another seed = %q, want other work", two)
 	}
 	text := strings.Join(one, "\n")
 	for _, want := range []string{"configmap/conf-", "secret/key-", "pod/web-", "pod/job-", " true"} {

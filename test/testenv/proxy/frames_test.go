@@ -68,7 +68,7 @@ func TestFrames(t *testing.T) {
 					if _, more, err := to.ReadMessage(); err == nil {
 						t.Errorf("after the cut came %.20q, want the end", more)
 					} else if strings.Contains(err.Error(), "timeout") {
-						t.Error("the connection did not end after the cut")
+						t.Errorf("read after the cut: %v, want the end of the connection", err)
 					}
 				} else { // nothing else came before a last message
 					if err := from.WriteMessage(websocket.TextMessage, []byte("last")); err != nil {
