@@ -46,10 +46,10 @@ func TestAdopt(t *testing.T) {
 	t.Logf("undo says:\n%s", d.sh("edgecore adopt --undo 2>&1"))
 	d.inForce(theirUnit)
 	if got := d.sh("ctr -n k8s.io tasks ls -q | sort"); got != tasks {
-		t.Errorf("tasks before:\n%s\nand after:\n%s", tasks, got)
+		t.Errorf("tasks after undo = %s\nwant %s", got, tasks)
 	}
 	if got := d.sh(theirFiles); got != before {
-		t.Errorf("KubeEdge's files before:\n%s\nand after:\n%s", before, got)
+		t.Errorf("KubeEdge's files after undo = %s\nwant %s", got, before)
 	}
 	if err := d.Reboot(t.Context()); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func TestClock(t *testing.T) {
 		})
 		d.running(what, 0, same)
 		if out := d.sh(status); strings.Contains(out, "ClockNotSet") || !strings.Contains(out, "Agent:") {
-			t.Errorf("%s: status:\n%s", what, out)
+			t.Errorf("%s: status = %s\nwant Agent: and no ClockNotSet", what, out)
 		}
 	}
 	d.sh("systemctl restart edgecore")

@@ -17,11 +17,11 @@ func TestParseRows(t *testing.T) {
 		policies: map[string]v1.RestartPolicy{"default/pod/a": v1.RestartPolicyAlways},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(rows{})); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+		t.Errorf("parseRows: %v, want no error; mismatch (-want +got):\n%s", err, diff)
 	}
 	for _, bad := range []string{"Error: database is locked\n", "default/pod/a|x|0|Always\n"} {
-		if _, err := parseRows(bad); err == nil {
-			t.Errorf("%q was read", bad)
+		if got, err := parseRows(bad); err == nil {
+			t.Errorf("parseRows(%q) = %+v, nil, want an error", bad, got)
 		}
 	}
 }
@@ -60,6 +60,6 @@ func TestAfter(t *testing.T) {
 		}
 	}
 	if after(nil, v1.RestartPolicyAlways, tasks, false, nil) == nil {
-		t.Error("a pod that nobody knows is taken for one that runs")
+		t.Error("after(no pod) = nil, want an error")
 	}
 }

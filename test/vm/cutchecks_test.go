@@ -55,13 +55,13 @@ func (l *loaded) store(what string) rows {
 		}
 		sound, text, _ := strings.Cut(out, "\n")
 		if sound != "ok" {
-			l.t.Errorf("%s: integrity check: %s", what, sound)
+			l.t.Errorf("%s: integrity check = %q, want \"ok\"", what, sound)
 		}
 		r, err = parseRows(text)
 		return err
 	})
 	if left := l.sh("ls " + storeFile + ".corrupt* 2>/dev/null || true"); left != "" {
-		l.t.Errorf("%s: the store was damaged: %s", what, left)
+		l.t.Errorf("%s: files of damaged stores = %q, want none", what, left)
 	}
 	return r
 }

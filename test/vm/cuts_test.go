@@ -170,7 +170,7 @@ func (l *loaded) cut(i int) {
 		}
 		select {
 		case <-ctx.Done():
-			l.t.Fatal(ctx.Err())
+			l.t.Fatalf("the load before the cut: %v after %d steps, want it to go on for %v", ctx.Err(), steps, after)
 		case <-time.After(time.Duration(l.rand.Int64N(int64(pace)))):
 		}
 	}
@@ -204,10 +204,10 @@ func (l *loaded) back(what string, boot func() error) {
 	up := time.Now()
 	rows := l.store(what)
 	for _, wrong := range journal.Wrong(rows.stored) {
-		l.t.Errorf("%s: %s", what, wrong)
+		l.t.Errorf("%s: %s, want the store as it was acknowledged", what, wrong)
 	}
 	if carrier := l.sh("cat /sys/class/net/eth0/carrier 2>/dev/null || echo 0"); carrier != "0" {
-		l.t.Errorf("%s: the machine has a network", what)
+		l.t.Errorf("%s: carrier of eth0 = %q, want \"0\": no network", what, carrier)
 	}
 	pods := l.allRun(what, rows, journal)
 	l.settings(what, pods)
@@ -237,7 +237,8 @@ func TestPowerCuts(t *testing.T) {
 	}
 	// A cut that loses nothing would show nothing.
 	if t.Logf("%d of %d cuts lost what was not on the disk yet", l.lost, *cuts); l.lost == 0 && *cuts > 0 {
-		t.Error("no cut has lost anything: what was written before one is not held back, as by a device that has power")
+		t.Errorf("%d of %d cuts lost what was not on the disk yet, want at least 1: the disk holds nothing back",
+			l.lost, *cuts)
 	}
 	if repaired := l.sh("journalctl --no-pager -u edgecore -o cat | grep -c 'Damaged image repaired' || true"); repaired != "0" {
 		t.Logf("damaged images repaired: %s", repaired)

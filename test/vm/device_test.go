@@ -284,7 +284,7 @@ func (d *device) checkCgroups(pods map[string]*v1.Pod) {
 		scope := path.Join(slice(p), "cri-containerd-"+id+".scope")
 		check(scope, c.container)
 		if procs := d.sh("cat " + scope + "/cgroup.procs"); procs == "" {
-			d.t.Errorf("%s: no process in %s", c.name, scope)
+			d.t.Errorf("%s: processes in %s = %q, want some", c.name, scope, procs)
 		}
 	}
 }
@@ -316,7 +316,7 @@ func TestDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if links := d.sh("ls /sys/class/net | grep -v -e lo -e cni0 -e veth || true"); links != "" {
-		t.Errorf("the machine has a network: %s", links)
+		t.Errorf("network links = %q, want none", links)
 	}
 	cut := d.running("power cut, and no network", 1, func(id string) bool { return !slices.Contains(containers(adopted), id) })
 

@@ -24,10 +24,10 @@ func TestFoldersOfTheDeadAreSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(used); err != nil {
-		t.Errorf("a folder in use is gone: %v", err)
+		t.Errorf("Stat of a folder in use: %v, want it to exist", err)
 	}
 	if _, err := os.Stat(left); err == nil {
-		t.Errorf("%s of a process that has ended is still there", left)
+		t.Errorf("%s of a process that has ended exists, want it removed", left)
 	}
 	for _, f := range []*os.File{owner, another} {
 		if err := f.Close(); err != nil {

@@ -33,7 +33,7 @@ func TestPackage(t *testing.T) {
 
 	d.sh("dpkg -i /payload/edgecore.deb 2>&1")
 	if out := d.sh("systemd-analyze verify --man=no edgecore.service 2>&1 | grep -i edgecore || true"); out != "" {
-		t.Errorf("systemd-analyze verify: %s", out)
+		t.Errorf("systemd-analyze verify = %q, want \"\"", out)
 	}
 	t.Logf("systemd-analyze security: %s", d.sh("systemd-analyze security edgecore.service 2>&1 | tail -1"))
 	files := map[string]string{configFile: config("enable: false"), "/etc/edgecore/manifests/a.yaml": manifest("a", ""), "/etc/edgecore/manifests/b.yaml": manifest("b", "")}
@@ -46,11 +46,11 @@ func TestPackage(t *testing.T) {
 	away := d.away()
 	t.Logf("upgrade: dpkg took %v, and the device was without its agent for %v of it (real machine: a tenth)", time.Since(began).Round(100*time.Millisecond), away)
 	if away <= 0 || away > awayLimit {
-		t.Errorf("the agent was away for %v; at most %v", away, awayLimit)
+		t.Errorf("the agent was away for %v, want more than 0 and at most %v", away, awayLimit)
 	}
 	d.all("upgraded", 2, first)
 	if got, err := d.ReadFile(t.Context(), configFile); err != nil || string(got) != files[configFile] {
-		t.Errorf("the upgrade has changed %s: %v\n%s", configFile, err, got)
+		t.Errorf("%s after the upgrade = %s, %v\nwant %s", configFile, got, err, files[configFile])
 	}
 
 	t.Logf("remove says:\n%s", d.sh("dpkg -r edgecore 2>&1"))
@@ -81,7 +81,7 @@ func (d *device) nothingLeft(before string) {
 	known := strings.Fields(before)
 	for _, path := range strings.Fields(d.sh(everything)) {
 		if _, found := slices.BinarySearch(known, path); !found && !slices.Contains(known, path) {
-			d.t.Errorf("the purge left %s", path)
+			d.t.Errorf("%s exists after the purge, want it removed", path)
 		}
 	}
 	for command, want := range map[string]string{

@@ -45,8 +45,8 @@ func TestBoards(t *testing.T) {
 		strings.Count(f[4], `\x`)+3 != 20 || strings.Count(f[5], `\x`) != 20 { // 20 bytes of an ELF header, of which three are letters
 		t.Errorf("registration = %s, want magic and mask of 20 bytes for /usr/bin/qemu-aarch64-static", line)
 	}
-	if recipe(AMD64) == recipe(ARM64) {
-		t.Error("two architectures have one image")
+	if amd, arm := recipe(AMD64), recipe(ARM64); amd == arm {
+		t.Errorf("recipe(%s) = recipe(%s) = %v, want them to differ", AMD64, ARM64, amd)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestMonitor(t *testing.T) {
 		}
 		_ = here.Close()
 		if asked := <-got; c.want == "" && !cmp.Equal(asked, []string{"qmp_capabilities", "set_link"}) {
-			t.Errorf("%s: asked %q", what, asked)
+			t.Errorf("%s: commands = %q, want qmp_capabilities, set_link", what, asked)
 		}
 	}
 }
@@ -132,11 +132,11 @@ func TestExtraImages(t *testing.T) {
 		}
 		config, err := img.ConfigFile()
 		if err != nil || config.Architecture != ARM64 {
-			t.Errorf("%s: %+v, %v", image, config, err)
+			t.Errorf("%s: configuration %+v, %v, want architecture %s", image, config, err, ARM64)
 		}
 		all, err := img.Layers()
 		if err != nil || len(all) != 1 {
-			t.Fatalf("%s: %d layers, %v", image, len(all), err)
+			t.Fatalf("%s: %d layers, %v, want 1", image, len(all), err)
 		}
 		digest, err := all[0].Digest()
 		if err != nil {
@@ -163,6 +163,6 @@ func TestExtraImages(t *testing.T) {
 		kinds[h.Name] = h.Typeflag
 	}
 	if kinds["bin/"] != tar.TypeDir || kinds["bin/busybox"] != tar.TypeReg || kinds["bin/sh"] != tar.TypeSymlink {
-		t.Errorf("%v", kinds)
+		t.Errorf("entries = %v, want folder bin/, file bin/busybox, link bin/sh", kinds)
 	}
 }

@@ -34,7 +34,7 @@ func TestShutdown(t *testing.T) {
 	})
 	// Logind's own limit is 5 s.
 	if out := d.sh("busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager InhibitDelayMaxUSec"); out != "t 40000000" {
-		t.Errorf("logind waits for %s", out)
+		t.Errorf("InhibitDelayMaxUSec of logind = %q, want \"t 40000000\"", out)
 	}
 
 	before := d.sh("systemctl show -P MainPID edgecore")

@@ -48,7 +48,8 @@ func (d *device) all(what string, n int, same map[string]*v1.Pod) map[string]*v1
 				return fmt.Errorf("%s: %s is %s, %+v", what, name, p.Status.Phase, p.Status.ContainerStatuses)
 			}
 			if same != nil && (same[name] == nil || container(&same[name].Status) != container(&p.Status)) {
-				d.t.Fatalf("%s: %s runs in another container: %+v", what, name, p.Status.ContainerStatuses)
+				d.t.Fatalf("%s: containers of %s = %+v, want the same as in %+v",
+					what, name, p.Status.ContainerStatuses, same[name])
 			}
 		}
 		return nil
@@ -79,7 +80,7 @@ func (d *device) memory() (rss, anon int) {
 		}
 	}
 	if len(values) != 2 || values["VmRSS:"] == 0 || values["RssAnon:"] == 0 {
-		d.t.Fatalf("the agent's memory: %q", out)
+		d.t.Fatalf("the agent's memory = %q, want VmRSS and RssAnon, both more than 0", out)
 	}
 	return values["VmRSS:"], values["RssAnon:"]
 }
@@ -98,7 +99,7 @@ func TestSmallDevice(t *testing.T) {
 	rss, anon := d.memory()
 	t.Logf("%d pods: RSS %.1f MB, of them anonymous %.1f MB; %s MB of memory left", len(first), float64(rss)/1024, float64(anon)/1024, d.sh("free -m | awk '/^Mem/{print $7}'"))
 	if rss > budgetRSS || anon > budgetAnon {
-		t.Errorf("RSS %d KB and anonymous %d KB; the budget is %d and %d", rss, anon, budgetRSS, budgetAnon)
+		t.Errorf("RSS %d KB and anonymous %d KB, want at most %d and %d", rss, anon, budgetRSS, budgetAnon)
 	}
 	first = d.afterRestart()
 	d.withoutRuntime(first)
@@ -129,7 +130,7 @@ func (d *device) onFullDisk(first map[string]*v1.Pod) {
 	d.write(map[string]string{configFile: config("enable: false") + "      evictionHard: {memory.available: 10Mi}\n      imageGCHighThresholdPercent: 100\n"})
 	d.sh("systemctl stop edgecore; dd if=/dev/zero of=/fill bs=1M 2>/dev/null || true; dd if=/dev/zero bs=4k 2>/dev/null >> /fill || true; sync")
 	if free := d.sh("df --output=avail / | tail -1"); strings.TrimSpace(free) != "0" {
-		d.t.Errorf("the disk still has %s KB", free)
+		d.t.Errorf("free space of the disk = %s KB, want 0", free)
 	}
 	d.sh("systemctl start edgecore; systemctl is-active edgecore")
 	d.all("the disk is full", len(first), first)

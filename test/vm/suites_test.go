@@ -73,7 +73,7 @@ func suite(t *testing.T, m *vm.VM, driver, program string, tests ...string) {
 	out := run(t, m, driver, program, "-test.run", "^("+strings.Join(tests, "|")+")$")
 	for _, name := range tests {
 		if !strings.Contains(out, "--- PASS: "+name+" ") {
-			t.Errorf("%s has not passed", name)
+			t.Errorf("the output has no \"--- PASS: %s\", want one", name)
 		}
 	}
 	t.Logf("%s with driver %s took %v", program, driver, time.Since(began).Round(time.Second))
@@ -122,7 +122,7 @@ func TestPodsOnCgroup2(t *testing.T) {
 		"-edgecore", "/payload/edgecore", "-cloudcore", "/payload/cloudcore", "-manifests", "/payload/cloudcore-manifests")
 	for _, name := range podRows {
 		if !strings.Contains(out, "--- PASS: TestPods/containerd1/"+name+" ") {
-			t.Errorf("%s has not passed", name)
+			t.Errorf("the output has no \"--- PASS: TestPods/containerd1/%s\", want one", name)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 	m := boot(t, vm.Options{Payload: files, Packages: []string{"criu"}})
 	if out := run(t, m, cgroups.DriverSystemd, "edge.test", "-test.run", "^TestCheckpoint$"); !strings.Contains(out, "the checkpoint has ") {
-		t.Error("no checkpoint was taken")
+		t.Errorf("output = %s\nwant \"the checkpoint has \" in it", out)
 	}
 }
 

@@ -93,11 +93,11 @@ func TestMachine(t *testing.T) {
 	} {
 		began := time.Now()
 		if err := way.do(); err != nil {
-			t.Fatalf("%s: %v", way.name, err)
+			t.Fatalf("%s: %v, want no error", way.name, err)
 		}
 		t.Logf("%s: back in %v", way.name, time.Since(began).Round(time.Second))
 		if got, err := m.ReadFile(t.Context(), "/var/lib/kept"); err != nil || string(got) != "yes" {
-			t.Errorf("after a %s the file has %q, %v", way.name, got, err)
+			t.Errorf("the file after a %s = %q, %v, want \"yes\"", way.name, got, err)
 		}
 	}
 }

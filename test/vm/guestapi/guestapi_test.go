@@ -79,7 +79,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o750 {
-		t.Errorf("mode %v, %v", st.Mode(), err)
+		t.Errorf("Stat: %v, %v, want mode %v", st, err, os.FileMode(0o750))
 	}
 	var got bytes.Buffer
 	if _, err := c.Do(t.Context(), Request{Op: Read, Path: path}, &got); err != nil || !bytes.Equal(got.Bytes(), data) {
@@ -113,7 +113,7 @@ func TestGivingUpEndsTheCommand(t *testing.T) {
 	}
 	cancel()
 	if err := <-result; !errors.Is(err, context.Canceled) {
-		t.Errorf("Do = %v", err)
+		t.Errorf("Do = %v, want %v", err, context.Canceled)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestGivingUpEndsTheCommand(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			_ = syscall.Kill(child, syscall.SIGKILL)
-			t.Fatal("the command's child still runs")
+			t.Fatalf("stat of the command's child = %s, want that it has ended", data)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
