@@ -129,7 +129,7 @@ func (n *node) end(pod *v1.Pod) {
 		n.t.Error(err)
 	}
 	if obs, err = n.GetPod(n.t.Context(), pod.UID); err != nil || len(obs.Sandboxes)+len(obs.Containers) > 0 {
-		n.t.Errorf("left of pod %s: %+v, %v", pod.Name, obs, err)
+		n.t.Errorf("left of pod %s: %+v, %v, want nothing", pod.Name, obs, err)
 	}
 }
 

@@ -90,7 +90,7 @@ func (d *device) populate() map[string]*made {
 	static, _, err := source.Decode([]byte(manifest), "edge1")
 	env.Must(d.t, err)
 	if static[0].UID == agentUID {
-		d.t.Fatal("the static pod has the same UID here")
+		d.t.Fatalf("UID of the static pod = %s, want another than KubeEdge gave it", static[0].UID)
 	}
 	static[0].UID = agentUID
 	pods["agent-edge1"] = d.start(static[0], 0, true, nil)
@@ -166,7 +166,7 @@ func takeOver(t *testing.T, d *device) {
 	d.runs(kubeEdgeProgram)
 	for _, left := range []string{"etc/edgecore", "var/lib/edgecore/edgecore.db", "var/lib/edgecore/adopt"} {
 		if _, err := os.Stat(d.path(left)); err == nil {
-			t.Errorf("%s is left", left)
+			t.Errorf("%s exists after undo, want it removed", left)
 		}
 	}
 	if now := d.containers(); len(now) != 2 || now["agent-edge1"] != run["agent-edge1"] {

@@ -46,7 +46,7 @@ func TestKilled(t *testing.T) {
 		t.Helper()
 		said, err := d.edgecore(args...)
 		if err != nil && (done == "" || !strings.Contains(said, done)) {
-			t.Fatalf("%v %s: %v\n%s", args, when, err, said)
+			t.Fatalf("%v %s: %v, want no error, or one that says %q\n%s", args, when, err, done, said)
 		}
 		d.runs(program)
 		if diff := cmp.Diff(run, d.containers()); diff != "" {
@@ -134,10 +134,10 @@ func (d *device) killedWhile(phase string, args, back []string) {
 		}
 		d.t.Logf("%v was killed while %q, want while %s: it said\n%s", args, got, phase, said)
 		if said, err := d.edgecore(back...); err != nil {
-			d.t.Fatalf("%v after %v: %v\n%s", back, args, err, said)
+			d.t.Fatalf("%v after %v: %v, want no error\n%s", back, args, err, said)
 		}
 	}
-	d.t.Fatalf("%v was not killed while %s in %d attempts", args, phase, attempts)
+	d.t.Fatalf("%v was killed while %s in 0 of %d attempts, want one", args, phase, attempts)
 }
 
 // killed starts a command, and kills it with what it has started when a wait returns. It returns what the command said.
@@ -157,7 +157,7 @@ func (d *device) killed(when func(ended <-chan struct{}), args ...string) (said 
 	}()
 	when(ended)
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		d.t.Error(err)
+		d.t.Errorf("kill of %v: %v, want nil or %v", cmd.Args, err, syscall.ESRCH)
 	}
 	wait.Closed(d.t, "the command to end", ended)
 	text, err := os.ReadFile(out.Name())

@@ -116,7 +116,7 @@ func TestDeadAndHangingDriver(t *testing.T) {
 	}
 	cancel() // the pod is deleted
 	if err := wait.Receive(t, "the end of the setup that hangs", hung); err == nil {
-		t.Error("a setup that was cut off returned no error")
+		t.Error("a setup that was cancelled = nil, want an error")
 	}
 	n.down(aPod("a"), one)
 
@@ -180,8 +180,8 @@ func TestAttachment(t *testing.T) {
 		})
 		n.fails(pod, spec, want)
 	}
-	if n.calls("NodeStageVolume") > 0 {
-		t.Error("NodeStageVolume was called before the volume was attached")
+	if got := n.calls("NodeStageVolume"); got > 0 {
+		t.Errorf("%d calls of NodeStageVolume before the volume was attached, want 0", got)
 	}
 	n.world.change(func() {
 		n.world.attachments[name].Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"}}

@@ -357,7 +357,7 @@ func (n *node) last(method string) map[string]any {
 	n.t.Helper()
 	calls := n.driver.Calls(n.t, method)
 	if len(calls) == 0 {
-		n.t.Fatalf("%s was not called", method)
+		n.t.Fatalf("0 calls of %s, want at least 1", method)
 	}
 	var out map[string]any
 	must(n.t, json.Unmarshal(calls[len(calls)-1].Request, &out))

@@ -133,8 +133,8 @@ func TestInline(t *testing.T) {
 	if secrets["k"] != "s" || !strings.Contains(secrets["csi.storage.k8s.io/serviceAccount.tokens"].(string), `a for \"bank\", 0 s`) {
 		t.Errorf("secrets are %v, want those of the volume and a token for bank", secrets)
 	}
-	if n.calls("NodeStageVolume") != 0 {
-		t.Error("an inline volume was staged, want no such call")
+	if got := n.calls("NodeStageVolume"); got != 0 {
+		t.Errorf("%d calls of NodeStageVolume for an inline volume, want 0", got)
 	}
 	n.down(pod, spec)
 	n.clean()
@@ -234,8 +234,8 @@ func TestWithoutStaging(t *testing.T) {
 	write(t, filepath.Join(n.up(aPod("a"), spec), "x"), "1")
 	n.down(aPod("a"), spec)
 	n.clean()
-	if n.calls("NodeStageVolume")+n.calls("NodeUnstageVolume") != 0 {
-		t.Error("a driver without staging was asked to stage, want no such call")
+	if got := n.calls("NodeStageVolume") + n.calls("NodeUnstageVolume"); got != 0 {
+		t.Errorf("%d calls to stage and unstage of a driver without staging, want 0", got)
 	}
 	n.fails(aPod("a"), volume.Spec{Name: "x"}, "volume x is none of CSI")
 }

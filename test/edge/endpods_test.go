@@ -43,7 +43,7 @@ func TestEndPods(t *testing.T) {
 	env.Must(t, err)
 	left := filepath.Join(t.TempDir(), "left")
 	if out, err = n.Run(t.Context(), "end-pods", "--left-overs", left); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("end-pods: %v, want no error\n%s", err, out)
 	}
 	for _, want := range []string{"Ended 2 of 2 pods\n", "Left alone pod theirs/other, which has no folder in "} {
 		if !strings.Contains(out, want) {
@@ -71,12 +71,12 @@ func TestEndPods(t *testing.T) {
 	list := strings.Split(strings.TrimSpace(string(named)), "\n")
 	for _, want := range []string{n.Store(), filepath.Join(n.Dir, "root/pods", uid), filepath.Join(n.Dir, "root") + "/"} {
 		if !slices.Contains(list, want) {
-			t.Errorf("%s is not among what is left:\n%s", want, named)
+			t.Errorf("list of what is left = %s\nwant %s in it", named, want)
 		}
 	}
 	for _, not := range []string{n.Manifests(), shared, n.Config()} {
 		if strings.Contains(string(named), not) {
-			t.Errorf("%s is among what is left:\n%s", not, named)
+			t.Errorf("list of what is left = %s\nwant %s not in it", named, not)
 		}
 	}
 	_, err = n.CRI.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: other.PodSandboxId})
@@ -99,7 +99,7 @@ func (n *node) purge() {
 	env.Must(n.T, n.Stop(n.T.Context()))
 	left := filepath.Join(n.T.TempDir(), "left")
 	if out, err := n.Run(n.T.Context(), "end-pods", "--left-overs", left); err != nil {
-		n.T.Fatalf("%v: %s", err, out)
+		n.T.Fatalf("end-pods: %v, want no error\n%s", err, out)
 	}
 	text, err := os.ReadFile(left)
 	env.Must(n.T, err)
@@ -116,7 +116,7 @@ func (n *node) purge() {
 	for _, dir := range []string{filepath.Join(n.Dir, "root"), n.PodLogs(), filepath.Dir(n.Store())} {
 		err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 			if err == nil {
-				n.T.Errorf("left after all: %s", path)
+				n.T.Errorf("%s exists after the purge, want it removed", path)
 			}
 			return nil
 		})

@@ -80,7 +80,7 @@ func TestPrivateRegistry(t *testing.T) {
 		t.Errorf("edgecore get events: %v, want an event that says %q:\n%s", err, want, out)
 	}
 	if strings.Contains(out, "hush") || strings.Contains(out, auth) {
-		t.Errorf("the events tell the password:\n%s", out)
+		t.Errorf("events = %s\nwant them without the password", out)
 	}
 }
 

@@ -27,7 +27,7 @@ func (n *node) stored(change func(*store.Store)) {
 	env.Must(n.T, n.Stop(n.T.Context()))
 	s, recovery, err := store.Open(n.T.Context(), n.Store(), store.Options{})
 	if err != nil || recovery != nil {
-		n.T.Fatal(recovery, err)
+		n.T.Fatalf("open the store: %v, recovery %v, want no error, no recovery", err, recovery)
 	}
 	change(s)
 	env.Must(n.T, s.Close())
@@ -166,7 +166,7 @@ func TestDamagedStore(t *testing.T) {
 	env.Must(t, os.WriteFile(n.Store(), []byte(strings.Repeat("no database ", 1000)), 0o600))
 	for _, suffix := range []string{"-wal", "-shm"} {
 		if err := os.Remove(n.Store() + suffix); err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
+			t.Fatalf("remove: %v, want nil or %v", err, os.ErrNotExist)
 		}
 	}
 	n.start()

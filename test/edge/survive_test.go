@@ -24,12 +24,12 @@ func killMain(t *testing.T, n *node) {
 		env.Must(t, err)
 		var info struct{ Pid int }
 		if err := json.Unmarshal([]byte(st.Info["info"]), &info); err != nil || info.Pid <= 1 {
-			t.Fatalf("pid of %s: %d, %v", id, info.Pid, err)
+			t.Fatalf("PID of %s = %d, %v, want more than 1", id, info.Pid, err)
 		}
 		env.Must(t, syscall.Kill(info.Pid, syscall.SIGKILL))
 		return
 	}
-	t.Fatal("nothing runs")
+	t.Fatal("0 containers run, want at least 1")
 }
 
 // reboot loses power: every process and the runtime's state are gone; the disk stays.

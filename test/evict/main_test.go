@@ -68,7 +68,7 @@ func newNode(t *testing.T, opts env.NodeOptions, signals string, pods ...*v1.Pod
 	env.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	s, recovery, err := store.Open(t.Context(), file, store.Options{})
 	if err != nil || recovery != nil {
-		t.Fatalf("open a new store: %v, recovery %v", err, recovery)
+		t.Fatalf("open a new store: %v, recovery %v, want no error, no recovery", err, recovery)
 	}
 	for _, p := range pods {
 		data, err := json.Marshal(p)

@@ -40,7 +40,7 @@ func TestSoftThreshold(t *testing.T) {
 	env.Must(t, err)
 	shorter := strings.Replace(string(config), "nodefs.available: 1h", "nodefs.available: 1s", 1)
 	if shorter == string(config) {
-		t.Fatalf("no grace period of 1h in %s", config)
+		t.Fatalf("configuration = %s\nwant \"nodefs.available: 1h\" in it", config)
 	}
 	env.Must(t, os.WriteFile(n.Config(), []byte(shorter), 0o644))
 	env.Must(t, n.Start(t.Context()))

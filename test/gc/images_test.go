@@ -69,7 +69,7 @@ func giveWay(t *testing.T, n *node) {
 	}
 	for k := 0; n.usedPercent(0) < 70 && !collected(); k++ {
 		if k == 40 {
-			t.Fatalf("the disk is only %d%% full after %d images; it was %d%%", n.usedPercent(0), k, before)
+			t.Fatalf("the disk is %d%% full after %d images, was %d%%, want 70%%", n.usedPercent(0), k, before)
 		}
 		use(k, n.registry.push(t, fmt.Sprintf("filler%d", k), layer))
 		if k == 1 {
@@ -100,12 +100,13 @@ func giveWay(t *testing.T, n *node) {
 		return nil
 	})
 	if used := n.usedPercent(2 * layer); used <= 50 {
-		t.Errorf("with one image more the disk would be %d%% full: %v went one too far", used, order[:len(order)-len(left)])
+		t.Errorf("with one image more the disk would be %d%% full, want more than 50%%: %v were removed",
+			used, order[:len(order)-len(left)])
 	}
 	have := n.images()
 	for _, image := range []string{stays, kept, images.Pause} {
 		if !have[image] {
-			t.Errorf("%s is gone: it is needed", image)
+			t.Errorf("images = %v, want %s, which is needed, among them", have, image)
 		}
 	}
 	n.Running("stays")
@@ -169,7 +170,7 @@ func byHand(t *testing.T, n *node) {
 		if !slices.ContainsFunc(strings.Split(list, "\n"), func(line string) bool {
 			return strings.HasPrefix(line, image+" ") && strings.HasSuffix(line, need)
 		}) {
-			t.Errorf("%s is to be needed by %s:\n%s", image, need, list)
+			t.Errorf("list = %s\nwant %s needed by %s", list, image, need)
 		}
 	}
 	n.Manifest("site", pod("site", site, env.Forever))
@@ -196,7 +197,7 @@ func byHand(t *testing.T, n *node) {
 	have := n.images()
 	for _, image := range []string{site, images.Pause, n.registry.host + "/stays:1", n.registry.host + "/kept:1"} {
 		if !have[image] {
-			t.Errorf("%s was removed", image)
+			t.Errorf("images after prune = %v, want %s among them", have, image)
 		}
 	}
 	if len(have) != 4 {
@@ -253,7 +254,7 @@ func fullDisk(t *testing.T, n *node) {
 		}
 	}
 	if events, err := n.Get(t.Context(), "/events"); err != nil || !strings.Contains(events, "FreeDiskSpaceFailed") {
-		t.Errorf("no event on the node, %v: %s", err, events)
+		t.Errorf("events of the node: %v, %s\nwant FreeDiskSpaceFailed among them", err, events)
 	}
 	n.Running("stays", "site")
 	env.Must(t, os.Remove(ballast))
@@ -276,7 +277,7 @@ func TestKeepListStaysReadable(t *testing.T) {
 	env.Must(t, os.WriteFile(file, []byte("# why: no link in winter\nexample.com/a:1 # the app"), 0o644))
 	for _, args := range [][]string{{"images", "keep", "example.com/b:1"}, {"images", "keep", "--drop", "example.com/c:1"}} {
 		if out, err := a.Run(t.Context(), args...); err != nil {
-			t.Errorf("%v: %v: %s", args, err, out)
+			t.Errorf("%v: %v, want no error\n%s", args, err, out)
 		}
 	}
 	data, err := os.ReadFile(file)

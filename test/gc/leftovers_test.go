@@ -112,7 +112,7 @@ func plant(t *testing.T, n *node, like, uid string) (link string) {
 	env.Must(t, os.Symlink(filepath.Join(n.PodLogs(), "default_vanished_"+uid, "main", "0.log"), link))
 	t.Cleanup(func() {
 		if err := os.Remove(link); err != nil && !os.IsNotExist(err) {
-			t.Error(err)
+			t.Errorf("remove: %v, want nil or %v", err, os.ErrNotExist)
 		}
 	})
 	return link
@@ -142,7 +142,7 @@ func leftBehind(t *testing.T, n *node) {
 	link := plant(t, n, string(stays.UID), planted)
 	for _, uid := range []string{string(goes.UID), planted} {
 		if err := traces(n, uid); err == nil {
-			t.Fatalf("nothing is left of pod %s before the agent starts", uid)
+			t.Fatalf("traces(pod %s) before the agent starts = nil, want an error that names some", uid)
 		}
 	}
 	env.Must(t, n.Start(t.Context()))
@@ -164,7 +164,7 @@ func leftBehind(t *testing.T, n *node) {
 		}
 	}
 	if err := traces(n, string(stays.UID)); err == nil {
-		t.Errorf("nothing is left of pod %s, which stays", stays.UID)
+		t.Errorf("traces(pod %s, which stays) = nil, want an error that names some", stays.UID)
 	}
 }
 

@@ -177,8 +177,9 @@ func (n *node) testCopy(t *testing.T) {
 	env.Must(t, os.MkdirAll(filepath.Join(dir, "up", "below"), 0o755))
 	env.Must(t, os.WriteFile(filepath.Join(dir, "up", "below", "file"), data, 0o644))
 	for _, way := range [][2]string{{filepath.Join(dir, "up"), "web:/tmp/copy"}, {"web:/tmp/copy", filepath.Join(dir, "down")}} {
-		if c := n.kubectl(t, "cp", "-c", "main", way[0], way[1]); c.Run() != nil {
-			t.Fatalf("cp %s: %s %s", way, c.out.String(), c.errOut.String())
+		c := n.kubectl(t, "cp", "-c", "main", way[0], way[1])
+		if err := c.Run(); err != nil {
+			t.Fatalf("cp %s: %v, want no error\n%s %s", way, err, c.out.String(), c.errOut.String())
 		}
 	}
 	if back, err := os.ReadFile(filepath.Join(dir, "down", "below", "file")); err != nil || !bytes.Equal(back, data) {
@@ -270,7 +271,7 @@ func (n *node) testDebug(t *testing.T) {
 	_, err := io.WriteString(typed, "bye\n") // the end of its input would have the runtime detach
 	env.Must(t, err)
 	if err := c.Wait(); err != nil {
-		t.Errorf("debug -i: %v: %s", err, c.errOut.String())
+		t.Errorf("debug -i: %v, want no error\n%s", err, c.errOut.String())
 	}
 	c = n.kubectl(t, "debug", "node/"+n.NodeName, "-q", "--image=edgecore.local/demo:1", "--profile=general", "--", "ls", "/host/etc/hostname")
 	env.Must(t, c.Run())

@@ -98,7 +98,7 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: %[1]s, namesp
 func (f *fixture) testCertificate(t *testing.T) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(f.cluster.Kube.CA()) {
-		t.Fatal("the cluster has no CA")
+		t.Fatalf("AppendCertsFromPEM(%q) = false, want true: the cluster's CA", f.cluster.Kube.CA())
 	}
 	if err := f.handshake(roots, nodeName); err == nil {
 		t.Fatal("the cluster has signed the certificate, want that only once somebody has approved it")

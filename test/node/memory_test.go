@@ -65,7 +65,7 @@ func TestWithoutMemoryCgroup(t *testing.T) {
 		out, err := n.Run(t.Context(), command)
 		for _, text := range want {
 			if !strings.Contains(out, text) {
-				t.Errorf("%s (%v) does not say %q:\n%s", command, err, text, out)
+				t.Errorf("%s = %s (%v)\nwant %q in it", command, out, err, text)
 			}
 		}
 	}

@@ -214,7 +214,7 @@ func completeStatus(f *fixture) {
 	i := st.NodeInfo
 	for what, text := range map[string]string{"bootID": i.BootID, "kernelVersion": i.KernelVersion, "osImage": i.OSImage, "kubeletVersion": i.KubeletVersion, "architecture": i.Architecture} {
 		if text == "" {
-			f.t.Errorf("nodeInfo has no %s", what)
+			f.t.Errorf("nodeInfo = %+v, want a %s", i, what)
 		}
 	}
 	if !strings.HasPrefix(i.ContainerRuntimeVersion, "containerd://1.") {
@@ -232,7 +232,7 @@ func completeStatus(f *fixture) {
 		f.t.Errorf("taints = %v, want example.com/roof", n.Spec.Taints)
 	}
 	if st.DaemonEndpoints.KubeletEndpoint.Port == 0 {
-		f.t.Error("no port of the kubelet's API")
+		f.t.Errorf("daemon endpoints = %+v, want the port of the kubelet's API", st.DaemonEndpoints)
 	}
 	wait.Until(f.t, "the lease to be renewed", func() error {
 		lease, err := f.API.CoordinationV1().Leases("kube-node-lease").Get(f.t.Context(), name, metav1.GetOptions{})

@@ -211,7 +211,7 @@ func (p *tab) text(expression string) string {
 		return err
 	})
 	if result.ExceptionDetails != nil {
-		p.t.Fatalf("%s: %s", expression, result.ExceptionDetails.Exception.Description)
+		p.t.Fatalf("%s: exception %s, want none", expression, result.ExceptionDetails.Exception.Description)
 	}
 	return fmt.Sprint(result.Result.Value[0])
 }

@@ -139,7 +139,7 @@ func (n *node) sandbox(uid string) (newest sandbox) {
 		}
 	}
 	if newest.id == "" {
-		n.T.Fatalf("pod %s has no sandbox", uid)
+		n.T.Fatalf("sandboxes of pod %s = %v, want at least one", uid, list.Items)
 	}
 	st, err := n.CRI.PodSandboxStatus(n.T.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: newest.id,
 		Verbose: true})

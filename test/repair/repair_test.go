@@ -266,7 +266,7 @@ func tornNetwork(t *testing.T, n *node) {
 	box := n.sandbox(uid)
 	files, err := filepath.Glob("/var/lib/cni/results/*" + box.id + "*")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("the network's plugins remember nothing of sandbox %s: %v", box.id, err)
+		t.Fatalf("results of the network's plugins for sandbox %s = %v, %v, want some", box.id, files, err)
 	}
 	for _, file := range files {
 		whole, err := os.ReadFile(file)

@@ -61,7 +61,7 @@ func startDevice(t *testing.T) *device {
 		data, err := os.ReadFile(d.Log())
 		env.Must(t, err)
 		if strings.Contains(string(data), "is stuck") {
-			t.Errorf("%s says that something is stuck", d.Log())
+			t.Errorf("%s contains \"is stuck\", want it not to:\n%s", d.Log(), data)
 		}
 	})
 	return d

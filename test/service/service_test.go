@@ -352,6 +352,6 @@ func (d *device) toldToEnd(name string) time.Time {
 			}
 		}
 	}
-	d.T.Fatalf("no log of %s says that it was told to end: %v", name, logs)
+	d.T.Fatalf("logs %v of %s have no line \"told\", want one", logs, name)
 	return time.Time{}
 }

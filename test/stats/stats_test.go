@@ -21,7 +21,7 @@ const forever = "; " + env.Forever
 func within(t testing.TB, what string, got *uint64, least, most uint64) {
 	t.Helper()
 	if got == nil {
-		t.Errorf("%s is not known", what)
+		t.Errorf("%s = nil, want %d to %d", what, least, most)
 	} else if *got < least || *got > most {
 		t.Errorf("%s is %d; want %d to %d", what, *got, least, most)
 	}

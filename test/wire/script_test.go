@@ -73,7 +73,7 @@ func converse(t *testing.T, file string, e end) {
 			n, got = 1, append(got, c.line(e, lines[0]))
 		}
 		if t.Failed() {
-			t.Errorf("%s: at %.200s", file, lines[0])
+			t.Errorf("%s: failed at %.200s, want no failure", file, lines[0])
 		}
 		lines = lines[n:]
 	}
@@ -161,7 +161,7 @@ func (c *conversation) line(e end, line string) string {
 	result, err := e.do(kind, said, want)
 	switch {
 	case err != nil:
-		c.t.Errorf("%.200s: %v", line, err)
+		c.t.Errorf("%.200s: %v, want no error", line, err)
 	case kind == '=':
 		return "= " + result
 	case kind == '@':

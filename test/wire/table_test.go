@@ -31,12 +31,12 @@ func TestTable(t *testing.T) {
 	}
 	for _, text := range texts {
 		if !slices.ContainsFunc(patterns, func(p string) bool { return matches(p, text) }) {
-			t.Errorf("docs/wire.md does not name %s", text)
+			t.Errorf("patterns of docs/wire.md = %q, want one for %s", patterns, text)
 		}
 	}
 	for _, p := range patterns {
 		if !slices.ContainsFunc(texts, func(text string) bool { return matches(p, text) }) {
-			t.Errorf("docs/wire.md names %s, which there is not", p)
+			t.Errorf("files for %s, which docs/wire.md names, = none, want at least one", p)
 		}
 	}
 }
