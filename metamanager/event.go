@@ -1,9 +1,11 @@
 package metamanager
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -26,43 +28,39 @@ func (m *Module) reportEvent(ctx context.Context, key resource.Key, msg *model.M
 	if key.Name == "" || !json.Valid(msg.ContentData()) {
 		return fmt.Errorf("%s: the event has no name or is no JSON", key)
 	}
-	put, err := outbox(msg)
-	if err != nil {
-		return err
-	}
 	m.events.mu.Lock()
 	defer m.events.mu.Unlock()
 	if m.events.waiting++; !m.events.counted || m.events.waiting > eventsMax {
-		drop, err := m.oldEvents(ctx)
+		old, err := m.oldEvents(ctx)
 		if err != nil {
 			return err
 		}
-		return m.queue(ctx, key, append(drop, put)...)
+		ops, keys := make([]store.Op, 0, len(old)), make([]string, 0, len(old))
+		for _, r := range old {
+			ops, keys = append(ops, store.OutboxAck(r.Key, r.Seq)), append(keys, r.Key)
+		}
+		if err := m.queue(ctx, key, msg, ops...); err != nil {
+			return err
+		}
+		m.drain.drop(keys)
+		return nil
 	}
-	return m.queue(ctx, key, put)
+	return m.queue(ctx, key, msg)
 }
 
-// oldEvents counts the events that wait, and returns what makes room.
-func (m *Module) oldEvents(ctx context.Context) ([]store.Op, error) {
-	reports, err := m.store.Outbox(ctx)
+// oldEvents counts the events that wait, and returns those that are to make room.
+func (m *Module) oldEvents(ctx context.Context) ([]store.Report, error) {
+	reports, err := m.store.OutboxKeys(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var waiting []store.Report
-	for _, r := range reports {
-		var msg model.Message
-		if key, err := decodeReport(r, &msg); err == nil && key.Type == resource.TypeEvent {
-			waiting = append(waiting, r)
-		}
-	}
+	waiting := slices.DeleteFunc(reports, func(r store.Report) bool { return classOf(r.Key) != classEvent })
+	slices.SortFunc(waiting, func(a, b store.Report) int { return cmp.Compare(a.Seq, b.Seq) }) // the newest stay
 	m.events.counted, m.events.waiting = true, len(waiting)+1
 	if len(waiting) < eventsMax {
 		return nil, nil
 	}
-	var drop []store.Op
-	for _, r := range waiting[:len(waiting)-eventsMax+eventsMax/10] {
-		drop = append(drop, store.OutboxAck(r.Key, r.Seq))
-	}
-	m.events.waiting -= len(drop)
-	return drop, nil
+	old := waiting[:len(waiting)-eventsMax+eventsMax/10]
+	m.events.waiting -= len(old)
+	return old, nil
 }

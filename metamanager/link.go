@@ -40,13 +40,6 @@ func (l *linkState) get() Link {
 	return l.link
 }
 
-// ending is closed when the link of now is gone; it is nil while there is none.
-func (l *linkState) ending() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ended
-}
-
 // set takes over news of the link. It returns the end of the new one, nil where there is none.
 func (l *linkState) set(link Link) <-chan struct{} {
 	l.mu.Lock()
@@ -78,10 +71,15 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 	}
 	ended := m.link.set(link)
 	if !link.Connected {
+		m.drain.down()
 		return m.tellEdged(ctx, msg)
 	}
 	m.tokens.hold(m.opts.Now())
-	m.drain.wake()
+	if link.Features.Inventory {
+		m.drain.up(eventSendersMax)
+	} else {
+		m.drain.up(unansweredMax)
+	}
 	if link.Features.Inventory {
 		m.background(ctx, func(ctx context.Context) { m.sync(ctx, ended) })
 	}
@@ -120,7 +118,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 			return
 		}
 		klog.ErrorS(err, "Cloud did not take the list of what is stored here; trying again", "in", wait)
-		if !sleep(ctx, wait, nil) {
+		if !sleep(ctx, wait) {
 			return
 		}
 	}

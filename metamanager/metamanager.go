@@ -45,7 +45,8 @@ type Store interface {
 	Get(ctx context.Context, key string) (store.Meta, error)
 	List(ctx context.Context, typ string) ([]store.Meta, error)
 	Each(ctx context.Context, typ string, do func(store.Meta) error) error
-	Outbox(ctx context.Context) ([]store.Report, error)
+	OutboxKeys(ctx context.Context) ([]store.Report, error)
+	OutboxGet(ctx context.Context, key string) (store.Report, error)
 	Apply(ctx context.Context, ops ...store.Op) error
 }
 
@@ -123,7 +124,7 @@ func (m *Module) Run(ctx context.Context) error {
 	defer cancel()
 	l := newLanes(func(msg *model.Message) { m.handle(ctx, msg) })
 	defer l.wait()
-	m.background(ctx, m.runDrain)
+	m.background(ctx, func(ctx context.Context) { m.keepRunning(ctx, m.runDrain) })
 	for {
 		msg, err := m.bus.Receive(ctx, m.Name())
 		if err != nil {
@@ -139,14 +140,27 @@ func (m *Module) Run(ctx context.Context) error {
 
 // background runs something that ends with ctx, and that Run waits for.
 func (m *Module) background(ctx context.Context, f func(context.Context)) {
-	m.wg.Go(func() {
-		defer func() {
-			if r := recover(); r != nil {
-				klog.ErrorS(nil, "metamanager panicked", "panic", r, "stack", string(debug.Stack()))
-			}
-		}()
-		f(ctx)
-	})
+	m.wg.Go(func() { guard(ctx, f) })
+}
+
+// keepRunning runs something again, after a while, until it ends without a panic.
+func (m *Module) keepRunning(ctx context.Context, f func(context.Context)) {
+	for wait := retryFirst; !guard(ctx, f); wait = min(2*wait, retryMax) {
+		if !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// guard runs something, and reports whether it returned: false is after a panic.
+func guard(ctx context.Context, f func(context.Context)) (returned bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			klog.ErrorS(nil, "metamanager panicked", "panic", r, "stack", string(debug.Stack()))
+		}
+	}()
+	f(ctx)
+	return true
 }
 
 // laneKey is what keeps its order together: a pod and the reports on it.

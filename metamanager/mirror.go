@@ -17,9 +17,5 @@ func (m *Module) reportMirror(ctx context.Context, key resource.Key, msg *model.
 	}
 	patch := *msg
 	patch.Route.Operation = model.OpPatch
-	put, err := outbox(&patch)
-	if err != nil {
-		return err
-	}
-	return m.queue(ctx, key, put)
+	return m.queue(ctx, key, &patch)
 }

@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,164 +22,125 @@ import (
 //
 //   - reports that belong together (a pod's status and its end) one after another, others side by side. Two pods of one
 //     name do not belong together: a late report on the one neither replaces nor delays that on the other;
+//   - the ends of pods go first, then their statuses, and events when no other report waits for a place;
+//   - what a report says is read when there is a place for it, so that one that was replaced meanwhile is not sent;
 //   - a report leaves the outbox when the cloud has answered it, and only if no newer one took its place
 //     meanwhile: that one is sent next;
 //   - a report that the cloud refuses for good (the object is gone, or another) leaves it too;
 //   - whatever else goes wrong is tried again, at growing intervals, and at once over a new link.
 
 const (
-	retryFirst = time.Second
-	retryMax   = time.Minute
 	// reportTimeout is how long the cloud gets to answer a report.
 	reportTimeout = 20 * time.Second
 	// syncFirst is how long it gets to send all that differs before it is told again what is here, which may have been
 	// lost on the way; each time it gets twice as long, up to syncTimeout.
 	syncFirst, syncTimeout = time.Minute, 10 * time.Minute
-	// sendersMax bounds the reports in flight.
-	sendersMax = 16
 	// A cloud of KubeEdge answers no event. One has arrived when the link lives on for eventGrace after it was sent: a
-	// link that is dead is noticed sooner. eventSendersMax may wait for that.
-	eventGrace      = 45 * time.Second
-	eventSendersMax = 64
+	// link that is dead is noticed sooner.
+	eventGrace = 45 * time.Second
 )
-
-// drain keeps track of what is on its way. Its zero value is not ready; see newDrain.
-type drain struct {
-	woken chan struct{}
-	slots chan struct{}
-	// eventSlots are for events that nobody answers, grace is how long the link has to live on after one.
-	eventSlots chan struct{}
-	grace      time.Duration
-
-	mu sync.Mutex
-	// busy are the lanes of which a report is on its way, or that wait to try again.
-	busy map[string]bool
-	// waits are how long lanes waited last, of those that fail.
-	waits map[string]time.Duration
-}
-
-func newDrain() *drain {
-	return &drain{woken: make(chan struct{}, 1), slots: make(chan struct{}, sendersMax), eventSlots: make(chan struct{}, eventSendersMax), grace: eventGrace, busy: map[string]bool{}, waits: map[string]time.Duration{}}
-}
-
-// wake has the outbox looked at again.
-func (d *drain) wake() {
-	select {
-	case d.woken <- struct{}{}:
-	default:
-	}
-}
-
-// underWay returns the lanes that are busy now.
-func (d *drain) underWay() map[string]bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return maps.Clone(d.busy)
-}
-
-func (d *drain) take(lane string) {
-	d.mu.Lock()
-	d.busy[lane] = true
-	d.mu.Unlock()
-}
-
-func (d *drain) release(lane string) {
-	d.mu.Lock()
-	delete(d.busy, lane)
-	d.mu.Unlock()
-}
-
-// backoff returns how long a lane that failed is to wait.
-func (d *drain) backoff(lane string) time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.waits[lane] = min(max(2*d.waits[lane], retryFirst), retryMax)
-	return d.waits[lane]
-}
-
-// worked forgets that a lane failed.
-func (d *drain) worked(lane string) {
-	d.mu.Lock()
-	delete(d.waits, lane)
-	d.mu.Unlock()
-}
 
 // runDrain sends reports until ctx ends.
 func (m *Module) runDrain(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-m.drain.woken:
+		case <-timer.C:
 		}
-		if !m.link.get().Connected {
-			continue // a link wakes it
+		wait, err := m.readOutbox(ctx)
+		if err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Outbox not read; trying again", "in", wait)
 		}
-		// Of a lane that ends while the outbox is read, this would send again what has just arrived. It wakes us itself.
-		busy := m.drain.underWay()
-		reports, err := m.store.Outbox(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				klog.ErrorS(err, "Outbox not read")
+		for {
+			l, later := m.drain.next(time.Now())
+			if l == nil {
+				if wait == 0 || later > 0 && later < wait {
+					wait = later
+				}
+				break
 			}
-			continue
+			m.background(ctx, func(ctx context.Context) { m.sendLane(ctx, l) })
 		}
-		lanes := map[string][]store.Report{}
-		for _, r := range reports {
-			lane := reportLane(r)
-			lanes[lane] = append(lanes[lane], r)
-		}
-		for _, lane := range slices.Sorted(maps.Keys(lanes)) {
-			if !busy[lane] {
-				m.drain.take(lane)
-				m.background(ctx, func(ctx context.Context) { m.sendLane(ctx, lane, lanes[lane]) })
-			}
+		if wait > 0 {
+			timer.Reset(wait)
 		}
 	}
 }
 
-// sendLane sends the reports of one lane in order. After a failure it waits; the outbox is read anew then.
-func (m *Module) sendLane(ctx context.Context, lane string, reports []store.Report) {
+// readOutbox notes what waits in the outbox when a link has come up. After a failure it is to be called again in a while.
+func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error) {
+	if !m.drain.toRead() {
+		return 0, nil
+	}
+	read := false
 	defer func() {
-		m.drain.release(lane)
-		m.drain.wake() // a newer report may have come meanwhile
-	}()
-	ended := m.link.ending()
-	for _, r := range reports {
-		err := m.sendReport(ctx, r)
-		if err == nil {
-			continue
+		if !read {
+			m.drain.readAgain()
 		}
-		if ctx.Err() != nil || !m.link.get().Connected {
+	}()
+	reports, err := m.store.OutboxKeys(ctx)
+	if err != nil {
+		return retryFirst, err
+	}
+	for _, r := range reports {
+		uid := ""
+		if isOld(r.Key) {
+			var msg model.Message
+			if r, err := m.store.OutboxGet(ctx, r.Key); err == nil && json.Unmarshal(r.Value, &msg) == nil {
+				uid = reportedUID(&msg)
+			}
+		}
+		m.drain.add(reportLane(r.Key, uid), r.Key)
+	}
+	read = true
+	return 0, nil
+}
+
+// sendLane sends the reports of one lane in order. One that fails is tried again later, also after a panic.
+func (m *Module) sendLane(ctx context.Context, l *lane) {
+	var key string
+	var err error
+	defer func() {
+		wait := m.drain.done(l, key, time.Now())
+		if err != nil && wait > 0 {
+			klog.V(2).InfoS("Report not taken by the cloud; trying again", "report", key, "in", wait, "err", err)
+		}
+	}()
+	for {
+		next, ok := m.drain.take(l)
+		if key = next; !ok {
 			return
 		}
-		wait := m.drain.backoff(lane)
-		klog.V(2).InfoS("Report not taken by the cloud; trying again", "report", r.Key, "in", wait, "err", err)
-		sleep(ctx, wait, ended)
-		return
+		if err = m.sendReport(ctx, key); err != nil {
+			return
+		}
 	}
-	m.drain.worked(lane)
 }
 
-// sendReport returns nil when a report is done with.
-func (m *Module) sendReport(ctx context.Context, r store.Report) error {
+// sendReport sends the newest report of a key. It returns nil when that is done with.
+func (m *Module) sendReport(ctx context.Context, key string) error {
+	r, err := m.store.OutboxGet(ctx, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // sent meanwhile, or dropped
+	}
+	if err != nil {
+		return err
+	}
 	var msg model.Message
-	key, err := decodeReport(r, &msg)
+	about, err := decodeReport(r, &msg)
 	if err != nil {
 		klog.ErrorS(err, "Report is of no use; dropped", "report", r.Key)
 		return m.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
 	}
-	slots, send := m.drain.slots, m.deliver
-	if key.Type == resource.TypeEvent && !m.link.get().Features.Inventory {
-		slots, send = m.drain.eventSlots, m.deliverUnanswered
+	send := m.deliver
+	if about.Type == resource.TypeEvent && !m.link.get().Features.Inventory {
+		send = m.deliverUnanswered
 	}
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := send(ctx, key, &msg); err != nil {
+	if err := send(ctx, about, &msg); err != nil {
 		return err
 	}
 	return m.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
@@ -254,15 +212,14 @@ func again(failure metav1.Status) bool {
 	return failure.Code < 400 || failure.Code >= 500
 }
 
-// sleep waits, or until one of two things ends; it returns false when ctx does.
-func sleep(ctx context.Context, d time.Duration, ended <-chan struct{}) bool {
+// sleep waits; it returns false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-ended:
 	case <-t.C:
+		return true
 	}
-	return true
 }

@@ -175,23 +175,45 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// TestBackoff: a lane that fails waits longer each time, and others do not wait for it.
+// TestBackoff: a lane that fails waits longer each time, others do not wait for it, and over a new link none waits.
 func TestBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDrain()
-		var waits []time.Duration
-		for range 8 {
-			waits = append(waits, d.backoff("a")/time.Second)
+	d, now := newDrain(), time.Time{}
+	d.up(eventSendersMax)
+	d.add("a", "patch a")
+	var waits []time.Duration
+	fail := func(name string) time.Duration {
+		t.Helper()
+		l, _ := d.next(now)
+		if l == nil || l.name != name {
+			t.Fatalf("next lane = %+v, want %s", l, name)
 		}
-		if diff := cmp.Diff([]time.Duration{1, 2, 4, 8, 16, 32, 60, 60}, waits); diff != "" {
-			t.Errorf("waits (-want +got):\n%s", diff)
+		key, _ := d.take(l)
+		return d.done(l, key, now)
+	}
+	for range 8 {
+		waits = append(waits, fail("a")/time.Second)
+		if l, wait := d.next(now); l != nil || wait != waits[len(waits)-1]*time.Second {
+			t.Fatalf("next = %+v in %v, want none in %v s", l, wait, waits[len(waits)-1])
 		}
-		if got := d.backoff("b"); got != retryFirst {
-			t.Errorf("first backoff of b = %v, want %v", got, retryFirst)
-		}
-		d.worked("a")
-		if got := d.backoff("a"); got != retryFirst {
-			t.Errorf("backoff of a after a success = %v, want %v", got, retryFirst)
-		}
-	})
+		now = now.Add(waits[len(waits)-1] * time.Second)
+	}
+	if diff := cmp.Diff([]time.Duration{1, 2, 4, 8, 16, 32, 60, 60}, waits); diff != "" {
+		t.Errorf("waits (-want +got):\n%s", diff)
+	}
+	l, _ := d.next(now)
+	d.add("b", "patch b")
+	if got := fail("b"); got != retryFirst {
+		t.Errorf("first backoff of b = %v, want %v", got, retryFirst)
+	}
+	d.take(l)
+	d.done(l, "", now)
+	d.add("a", "patch a")
+	if got := fail("a"); got != retryFirst {
+		t.Errorf("backoff of a after a success = %v, want %v", got, retryFirst)
+	}
+	d.up(eventSendersMax)
+	d.add("a", "patch a")
+	if got := fail("a"); got != retryFirst {
+		t.Errorf("backoff of a over a new link = %v, want %v", got, retryFirst)
+	}
 }

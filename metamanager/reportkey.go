@@ -1,12 +1,12 @@
 package metamanager
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/url"
 	"strings"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -59,19 +59,22 @@ func reportedUID(msg *model.Message) string {
 	return ""
 }
 
-// reportLane is what keeps its order together: the reports on one object, and those on a pod and its end.
-func reportLane(r store.Report) string {
-	_, uid, key, err := parseReportKey(r.Key)
+// reportLane is what keeps its order together, from the key of a report: the reports on one object, and those on a pod and
+// its end. uid is the pod's, for keys of older versions that do not have it.
+func reportLane(text, uid string) string {
+	_, own, key, err := parseReportKey(text)
 	if err != nil {
-		return r.Key
+		return text
 	}
 	lane := laneKey(key.String())
 	if key.Type != resource.TypePod && key.Type != resource.TypePodPatch {
 		return lane
 	}
-	var msg model.Message
-	if uid == "" && json.Unmarshal(r.Value, &msg) == nil {
-		uid = reportedUID(&msg)
-	}
-	return lane + " " + uid
+	return lane + " " + cmp.Or(own, uid)
+}
+
+// isOld reports whether the key of a report on a pod is of a version that did not put the UID into it.
+func isOld(text string) bool {
+	_, uid, key, err := parseReportKey(text)
+	return err == nil && uid == "" && (key.Type == resource.TypePod || key.Type == resource.TypePodPatch)
 }

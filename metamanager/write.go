@@ -232,15 +232,10 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 	if row, err := m.store.Get(ctx, key.String()); err == nil && string(row.Value) == string(data) {
 		return nil
 	}
-	put, err := outbox(msg)
-	if err != nil {
-		return err
+	if m.replaced(ctx, key, reportedUID(msg)) {
+		return m.queue(ctx, key, msg)
 	}
-	ops := []store.Op{put}
-	if !m.replaced(ctx, key, reportedUID(msg)) {
-		ops = append(ops, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}))
-	}
-	return m.queue(ctx, key, ops...)
+	return m.queue(ctx, key, msg, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}))
 }
 
 // replaced reports whether another pod has the name of the reported one by now. The stored status under that name is the
@@ -263,12 +258,17 @@ func (m *Module) storedUID(ctx context.Context, key resource.Key) (string, error
 	return id.Metadata.UID, nil
 }
 
-// queue writes a report, and has it sent.
-func (m *Module) queue(ctx context.Context, key resource.Key, ops ...store.Op) error {
-	if err := m.apply(ctx, key, ops...); err != nil {
+// queue writes a report into the outbox, in place of an older one on the same object, and has it sent. ops are done with it.
+func (m *Module) queue(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
+	value, err := json.Marshal(msg)
+	if err != nil {
+		return fmt.Errorf("%s: content is no JSON: %w", key, err)
+	}
+	row := reportKey(msg)
+	if err := m.apply(ctx, key, append(ops, store.OutboxPut(row, value))...); err != nil {
 		return err
 	}
-	m.drain.wake()
+	m.drain.add(reportLane(row, ""), row)
 	return nil
 }
 
@@ -283,18 +283,5 @@ func (m *Module) keepStatus(ctx context.Context, key resource.Key, msg *model.Me
 
 // reportDeleted queues for the cloud that nothing is left of a pod.
 func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model.Message) error {
-	put, err := outbox(msg)
-	if err != nil {
-		return err
-	}
-	return m.queue(ctx, key, put)
-}
-
-// outbox queues a message for the cloud, in place of an older one on the same object.
-func outbox(msg *model.Message) (store.Op, error) {
-	value, err := json.Marshal(msg)
-	if err != nil {
-		return store.Op{}, fmt.Errorf("%s: content is no JSON: %w", msg.Route.Resource, err)
-	}
-	return store.OutboxPut(reportKey(msg), value), nil
+	return m.queue(ctx, key, msg)
 }

@@ -60,7 +60,17 @@ func (s *Store) Each(ctx context.Context, typ string, do func(Meta) error) error
 
 // Outbox returns the reports that wait, the newest on each object, in the order in which they were made.
 func (s *Store) Outbox(ctx context.Context) ([]Report, error) {
-	rows, err := s.stmts[sqlOutbox].QueryContext(ctx)
+	return s.reports(ctx, sqlOutbox, func(r *Report) []any { return []any{&r.Key, &r.Seq, &r.First, &r.Value} })
+}
+
+// OutboxKeys returns the reports that wait without their values, those first whose object has waited longest.
+func (s *Store) OutboxKeys(ctx context.Context) ([]Report, error) {
+	return s.reports(ctx, sqlOutboxKeys, func(r *Report) []any { return []any{&r.Key, &r.Seq, &r.First} })
+}
+
+// reports returns what a statement finds in the outbox; fields are where its columns go.
+func (s *Store) reports(ctx context.Context, text string, fields func(*Report) []any) ([]Report, error) {
+	rows, err := s.stmts[text].QueryContext(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list outbox: %w", s.note(err))
 	}
@@ -68,7 +78,7 @@ func (s *Store) Outbox(ctx context.Context) ([]Report, error) {
 	var list []Report
 	for rows.Next() {
 		var r Report
-		if err := rows.Scan(&r.Key, &r.Seq, &r.First, &r.Value); err != nil {
+		if err := rows.Scan(fields(&r)...); err != nil {
 			return nil, fmt.Errorf("list outbox: %w", s.note(err))
 		}
 		list = append(list, r)
@@ -77,6 +87,19 @@ func (s *Store) Outbox(ctx context.Context) ([]Report, error) {
 		return nil, fmt.Errorf("list outbox: %w", s.note(err))
 	}
 	return list, nil
+}
+
+// OutboxGet returns the newest report on an object, or ErrNotFound.
+func (s *Store) OutboxGet(ctx context.Context, key string) (Report, error) {
+	r := Report{Key: key}
+	err := s.stmts[sqlOutboxGet].QueryRowContext(ctx, key).Scan(&r.Seq, &r.First, &r.Value)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Report{}, fmt.Errorf("report %s: %w", key, ErrNotFound)
+	}
+	if err != nil {
+		return Report{}, fmt.Errorf("read report %s: %w", key, s.note(err))
+	}
+	return r, nil
 }
 
 // AgentValue returns what the agent noted about itself, or ErrNotFound.

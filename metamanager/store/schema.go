@@ -39,11 +39,13 @@ const seqKey = "outbox.seq"
 
 // What the store asks of its file. All of it is prepared once for each connection.
 const (
-	sqlGet      = "SELECT ifnull(value,''), ifnull(type,'') FROM meta WHERE key=?"
-	sqlList     = "SELECT key, ifnull(value,'') FROM meta WHERE type=? ORDER BY key"
-	sqlOutbox   = "SELECT key, seq, first, value FROM outbox ORDER BY seq"
-	sqlAgentGet = "SELECT value FROM agent WHERE key=?"
-	sqlLastSeq  = "SELECT max((SELECT ifnull(max(seq),0) FROM outbox), (SELECT ifnull(max(CAST(value AS integer)),0) FROM agent WHERE key='" + seqKey + "'))"
+	sqlGet        = "SELECT ifnull(value,''), ifnull(type,'') FROM meta WHERE key=?"
+	sqlList       = "SELECT key, ifnull(value,'') FROM meta WHERE type=? ORDER BY key"
+	sqlOutbox     = "SELECT key, seq, first, value FROM outbox ORDER BY seq"
+	sqlOutboxKeys = "SELECT key, seq, first FROM outbox ORDER BY first, seq"
+	sqlOutboxGet  = "SELECT seq, first, value FROM outbox WHERE key=?"
+	sqlAgentGet   = "SELECT value FROM agent WHERE key=?"
+	sqlLastSeq    = "SELECT max((SELECT ifnull(max(seq),0) FROM outbox), (SELECT ifnull(max(CAST(value AS integer)),0) FROM agent WHERE key='" + seqKey + "'))"
 
 	// A value that is what it was changes no page: the WHERE of each upsert sees to it.
 	sqlUpsert = "INSERT INTO meta(key,type,value) VALUES(?,?,?) ON CONFLICT(key) DO UPDATE SET type=excluded.type, value=excluded.value " +
@@ -64,7 +66,7 @@ const (
 )
 
 var (
-	readerStatements = []string{sqlGet, sqlList, sqlOutbox, sqlAgentGet}
+	readerStatements = []string{sqlGet, sqlList, sqlOutbox, sqlOutboxKeys, sqlOutboxGet, sqlAgentGet}
 	writerStatements = []string{sqlGet, sqlUpsert, sqlDelete, sqlOutboxPut, sqlOutboxAck, sqlAgentSet, sqlAgentDelete,
 		sqlBegin, sqlCommit, sqlRollback, sqlSavepoint, sqlRelease, sqlRollbackTo}
 )

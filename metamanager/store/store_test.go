@@ -110,7 +110,18 @@ func TestRowsAndReports(t *testing.T) {
 	if err != nil || len(now) != 2 || now[0].Key != "o2" || string(now[1].Value) != "newer" || now[1].First != old[0].Seq {
 		t.Errorf("outbox %v, %v: want o2, then the newer o1, which waits since %d", now, err, old[0].Seq)
 	}
+	keys, err := s.OutboxKeys(t.Context())
+	want := []Report{{Key: "o1", Seq: now[1].Seq, First: old[0].Seq}, {Key: "o2", Seq: now[0].Seq, First: now[0].Seq}}
+	if diff := cmp.Diff(want, keys); diff != "" || err != nil {
+		t.Errorf("OutboxKeys: %v, the longest waiting first (-want +got):\n%s", err, diff)
+	}
+	if r, err := s.OutboxGet(t.Context(), "o1"); err != nil || !cmp.Equal(r, now[1]) {
+		t.Errorf("OutboxGet(o1) = %v, %v; want %v", r, err, now[1])
+	}
 	apply(t, s, OutboxAck("o1", now[1].Seq), OutboxAck("o2", now[0].Seq))
+	if r, err := s.OutboxGet(t.Context(), "o1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("OutboxGet(o1) = %v, %v; want ErrNotFound", r, err)
+	}
 	if now, err := s.Outbox(t.Context()); err != nil || len(now) != 0 {
 		t.Errorf("outbox %v, %v; want none", now, err)
 	}

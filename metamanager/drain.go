@@ -1,0 +1,278 @@
+package metamanager
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+const (
+	retryFirst = time.Second
+	retryMax   = time.Minute
+	// sendersMax bounds the lanes on their way at a time. Events have places of their own: eventSendersMax, or
+	// unansweredMax with a cloud that answers none, where each takes its place for eventGrace.
+	sendersMax      = 16
+	eventSendersMax = 4
+	unansweredMax   = 64
+)
+
+// class orders lanes: a link that lives for a second carries the ends of pods and their statuses.
+type class int
+
+const (
+	classEnd class = iota
+	classStatus
+	classOther
+	classEvent
+)
+
+// lane is the reports that keep their order. It exists while a report of it waits or is on its way.
+type lane struct {
+	name string
+	// since orders lanes of one class: the lowest has waited longest.
+	since int64
+	// waiting are the reports that wait.
+	waiting []waitingReport
+	// event: its reports are events.
+	event bool
+	// busy: it is on its way, over the link of which round is the count.
+	busy  bool
+	round int
+	// wait is how long the lane waited last after a failure, due the time before which it is not tried again.
+	wait time.Duration
+	due  time.Time
+}
+
+// waitingReport is a report by its key in the outbox; what it says is read when it is sent.
+type waitingReport struct {
+	key   string
+	class class
+}
+
+// class is that of the most urgent report in a lane.
+func (l *lane) class() class {
+	best := classEvent
+	for _, r := range l.waiting {
+		best = min(best, r.class)
+	}
+	return best
+}
+
+// has reports whether a report waits.
+func (l *lane) has(key string) bool {
+	return slices.ContainsFunc(l.waiting, func(r waitingReport) bool { return r.key == key })
+}
+
+func classOf(text string) class {
+	operation, _, key, err := parseReportKey(text)
+	switch {
+	case err != nil:
+		return classOther
+	case key.Type == resource.TypePod && operation == model.OpDelete:
+		return classEnd
+	case key.Type == resource.TypePod, key.Type == resource.TypePodPatch:
+		return classStatus
+	case key.Type == resource.TypeEvent:
+		return classEvent
+	}
+	return classOther
+}
+
+// pop takes the next report out of a lane: the oldest, but a pod's end after its status.
+func (l *lane) pop() (key string, ok bool) {
+	if len(l.waiting) == 0 {
+		return "", false
+	}
+	at := max(0, slices.IndexFunc(l.waiting, func(r waitingReport) bool { return r.class != classEnd }))
+	key = l.waiting[at].key
+	l.waiting = slices.Delete(l.waiting, at, at+1)
+	return key, true
+}
+
+// choose returns the lane that goes next, or nil, and when the first of those that wait after a failure is due, if one is.
+// Reports go before events: as long as one waits for a place, no event begins.
+func choose(lanes map[string]*lane, now time.Time, room, eventRoom int) (next *lane, due time.Time) {
+	best := classEvent + 1
+	for _, l := range lanes {
+		if l.busy || len(l.waiting) == 0 {
+			continue
+		}
+		if now.Before(l.due) {
+			if due.IsZero() || l.due.Before(due) {
+				due = l.due
+			}
+			continue
+		}
+		if c := l.class(); next == nil || c < best || c == best && l.since < next.since {
+			next, best = l, c
+		}
+	}
+	if next != nil && (best == classEvent && eventRoom <= 0 || best != classEvent && room <= 0) {
+		next = nil
+	}
+	return next, due
+}
+
+// drain keeps track of the reports that wait while there is a link. Its zero value is not ready; see newDrain.
+type drain struct {
+	woken chan struct{}
+	// grace is how long the link has to live on after an event that nobody answers.
+	grace time.Duration
+
+	mu sync.Mutex
+	// open: there is a link. unread: the outbox has not been read since it came up.
+	open, unread bool
+	round        int // links so far
+	// eventRoom is how many events may be on their way.
+	eventRoom int
+	lanes     map[string]*lane
+	last      int64 // since of the newest lane
+	// reports and events are the lanes on their way.
+	reports, events int
+}
+
+func newDrain() *drain {
+	return &drain{woken: make(chan struct{}, 1), grace: eventGrace, lanes: map[string]*lane{}}
+}
+
+// wake has runDrain look for what is to be sent.
+func (d *drain) wake() {
+	select {
+	case d.woken <- struct{}{}:
+	default:
+	}
+}
+
+// up begins anew over a new link.
+func (d *drain) up(eventRoom int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clear()
+	d.open, d.unread, d.eventRoom = true, true, eventRoom
+	d.round++
+	d.wake()
+}
+
+// down forgets what waits: it is read again over the next link.
+func (d *drain) down() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clear()
+	d.open = false
+}
+
+// clear keeps no more than the lanes on their way; d.mu is held.
+func (d *drain) clear() {
+	for name, l := range d.lanes {
+		l.waiting, l.wait, l.due = nil, 0, time.Time{}
+		if !l.busy {
+			delete(d.lanes, name)
+		}
+	}
+}
+
+// add notes a report that was stored. Without a link it does nothing.
+func (d *drain) add(name, key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.open {
+		return
+	}
+	l := d.lanes[name]
+	if l == nil {
+		d.last++
+		l = &lane{name: name, since: d.last, event: classOf(key) == classEvent}
+		d.lanes[name] = l
+	}
+	if !l.has(key) {
+		l.waiting = append(l.waiting, waitingReport{key, classOf(key)})
+	}
+	d.wake()
+}
+
+// drop forgets reports that were taken out of the outbox unsent.
+func (d *drain) drop(keys []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, l := range d.lanes {
+		l.waiting = slices.DeleteFunc(l.waiting, func(r waitingReport) bool { return slices.Contains(keys, r.key) })
+		if len(l.waiting) == 0 && !l.busy {
+			delete(d.lanes, name)
+		}
+	}
+}
+
+// toRead reports whether the outbox is to be read, and takes that for done.
+func (d *drain) toRead() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	unread := d.open && d.unread
+	d.unread = false
+	return unread
+}
+
+// readAgain takes it back.
+func (d *drain) readAgain() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.unread = true
+}
+
+// next returns a lane that is to be sent, which done ends; or how long there is none: 0 is until wake is called.
+func (d *drain) next(now time.Time) (l *lane, wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.open {
+		return nil, 0
+	}
+	l, due := choose(d.lanes, now, sendersMax-d.reports, d.eventRoom-d.events)
+	if l == nil {
+		if !due.IsZero() {
+			wait = due.Sub(now)
+		}
+		return nil, wait
+	}
+	l.busy, l.round = true, d.round
+	*d.places(l)++
+	return l, 0
+}
+
+// places counts the lanes of a kind that are on their way; d.mu is held.
+func (d *drain) places(l *lane) *int {
+	if l.event {
+		return &d.events
+	}
+	return &d.reports
+}
+
+// take takes the next report out of a lane that is on its way.
+func (d *drain) take(l *lane) (key string, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return l.pop()
+}
+
+// done ends what next began. A report that failed waits again, and its lane is not tried for a time that grows: done
+// returns it. Over a new link it is tried at once.
+func (d *drain) done(l *lane, failed string, now time.Time) (wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l.busy = false
+	*d.places(l)--
+	if failed != "" && d.open && l.round == d.round {
+		wait = min(max(2*l.wait, retryFirst), retryMax)
+		l.due = now.Add(wait)
+		if !l.has(failed) {
+			l.waiting = slices.Insert(l.waiting, 0, waitingReport{failed, classOf(failed)})
+		}
+	}
+	l.wait = wait
+	if len(l.waiting) == 0 {
+		delete(d.lanes, l.name)
+	}
+	d.wake()
+	return wait
+}
