@@ -91,7 +91,7 @@ func (p *told) until(text string) {
 			return nil
 		}
 		if p.hasEnded() {
-			p.t.Fatalf("it has ended (%v) and not told %q", p.cmd.ProcessState, text)
+			p.t.Fatalf("it has ended (%v) and told %s, want %q", p.cmd.ProcessState, p.text(), text)
 		}
 		return fmt.Errorf("it has not told that")
 	})
@@ -109,7 +109,7 @@ func stop(t *testing.T, dir string) {
 	t.Helper()
 	out, err := exec.Command(demoProgram, "stop", "--dir", dir).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "Nothing of the demo is left.") {
-		t.Errorf("demo stop: %v\n%s", err, out)
+		t.Errorf("demo stop: %v, want no error and that nothing of the demo is left\n%s", err, out)
 	}
 }
 
@@ -119,7 +119,7 @@ func (p *told) checkGone(but ...string) {
 	var left []string
 	entries, err := os.ReadDir(p.dir)
 	if err != nil && (!os.IsNotExist(err) || len(but) > 0) {
-		p.t.Error(err)
+		p.t.Errorf("ReadDir = %v, want the files %q", err, but)
 	}
 	for _, e := range entries {
 		left = append(left, e.Name())
@@ -128,10 +128,10 @@ func (p *told) checkGone(but ...string) {
 		p.t.Errorf("in its folder are %q, want %q", left, but)
 	}
 	if agents, err := agentsOf(p.dir); err != nil || len(agents) > 0 {
-		p.t.Errorf("processes %v are left, %v", agents, err)
+		p.t.Errorf("agentsOf = %v, %v; want no processes left", agents, err)
 	}
 	if mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(p.dir)); err != nil || len(mounts) > 0 {
-		p.t.Errorf("mounts %v are left, %v", mounts, err)
+		p.t.Errorf("GetMounts = %v, %v; want no mounts left", mounts, err)
 	}
 	owner := regexp.MustCompile(fmt.Sprintf(`"owner": \{\s*"pid": %d,`, p.cmd.Process.Pid))
 	for _, pattern := range []string{filepath.Join(os.TempDir(), "edgecore-kube-????????", "cluster.json"), "/run/ec-????????/instance.json"} {
@@ -141,7 +141,7 @@ func (p *told) checkGone(but ...string) {
 		}
 		for _, f := range files {
 			if data, err := os.ReadFile(f); err == nil && owner.Match(data) {
-				p.t.Errorf("%s is left:\n%s", f, data)
+				p.t.Errorf("%s is left, want it removed:\n%s", f, data)
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func TestStory(t *testing.T) {
 	for _, m := range milestones {
 		_, after, found := strings.Cut(rest, m)
 		if !found {
-			t.Errorf("it has not told %q, or not in its place", m)
+			t.Errorf("told %s, want %q next", rest, m)
 			continue
 		}
 		rest = after
@@ -181,7 +181,7 @@ func TestStory(t *testing.T) {
 	cmd := exec.Command("sh", "-ec", use+"\nkubectl get pods")
 	cmd.Dir = "/"
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "Running") != replicas {
-		t.Errorf("used as it says: %v\n%s", err, out)
+		t.Errorf("kubectl get pods: %v, want %d pods Running\n%s", err, replicas, out)
 	}
 	for _, line := range [][2]string{{"cut", "The link is cut."}, {"mend", "The link is mended."}, {"burn", `"burn": want cut or mend`}} {
 		if _, err := fmt.Fprintln(p.input, line[0]); err != nil {
@@ -191,7 +191,8 @@ func TestStory(t *testing.T) {
 	}
 	second := start(t, p.dir, "run")
 	if code := second.end(); code != 1 || !strings.Contains(second.text(), "a demo runs already") || !strings.Contains(second.text(), "make demo-stop") {
-		t.Errorf("a second one in the same folder: status %d\n%s", code, second.text())
+		t.Errorf("a second demo in the same folder: status %d, want 1, that one runs already, and make demo-stop\n%s",
+			code, second.text())
 	}
 	stop(t, p.dir)
 	if code := p.end(); code != 0 || !strings.Contains(p.text(), "All is removed") {

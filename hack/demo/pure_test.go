@@ -34,10 +34,10 @@ func TestShShowsWhatItRuns(t *testing.T) {
 	n := &narrator{out: &out, env: []string{"GREETING=hello"}}
 	text, err := n.sh(t.Context(), "echo $GREETING; echo oops >&2; exit 3")
 	if want := "hello\noops\n"; text != want || out.String() != "\n$ echo $GREETING; echo oops >&2; exit 3\n"+want {
-		t.Errorf("%q, shown as %q", text, out.String())
+		t.Errorf("sh = %q, shown as %q; want %q and the command before it", text, out.String(), want)
 	}
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") {
-		t.Errorf("error %v", err)
+		t.Errorf("sh = %v, want an error with %q", err, "exit status 3")
 	}
 }
 
@@ -71,7 +71,7 @@ func TestClearLeavesOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := clear(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "is not a demo's") {
-		t.Errorf("error %v", err)
+		t.Errorf("clear = %v, want an error with %q", err, "is not a demo's")
 	}
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)

@@ -109,7 +109,7 @@ func TestImage(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/cloudcore")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
+			t.Fatalf("go build: %v, want no error\n%s", err, out)
 		}
 	}
 	archive, tag := filepath.Join(dir, "image.tar"), "edgecore.local/cloudcore:test"
@@ -118,7 +118,7 @@ func TestImage(t *testing.T) {
 	}
 	instance := testenv.StartContainerd(t, testenv.Options{})
 	if out, err := exec.CommandContext(t.Context(), "ctr", "--address", instance.Socket(), "-n", "k8s.io", "images", "import", archive).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("ctr images import: %v, want no error\n%s", err, out)
 	}
 	client := testenv.Dial(t, instance)
 	box := &runtimeapi.PodSandboxConfig{

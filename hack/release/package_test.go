@@ -98,7 +98,7 @@ func (m *machine) sh(line string) string {
 	for {
 		l, err := m.out.ReadString('\n')
 		if err != nil {
-			m.t.Fatalf("%s: %v after %s", line, err, text.String())
+			m.t.Fatalf("%s: %v after %s, want the end of the call", line, err, text.String())
 		}
 		if before, status, ok := strings.Cut(l, mark); ok {
 			text.WriteString(before)
@@ -163,7 +163,7 @@ func TestPackage(t *testing.T) {
 	stubPackage(t, again, "v1.0.0")
 	first, second := sums(t, debs), sums(t, again)
 	if first["v1.0.0.deb"] != second["v1.0.0.deb"] || first["v1.0.0.deb"] == "" {
-		t.Error("built twice, it is another package")
+		t.Errorf("sums of a package built twice: %q and %q, want the same", first["v1.0.0.deb"], second["v1.0.0.deb"])
 	}
 	for name, test := range map[string]func(*machine){
 		"life": life, "foreign service": foreignService, "unit of no package": unitOfNoPackage, "cgroup driver": cgroupDriver, "disabled": disabled, "pods that do not end": podsRunOn,
@@ -188,7 +188,7 @@ func life(m *machine) {
 	before := m.sh(everything)
 	_, calls := m.dpkg("-i /packages/v1.0.0.deb")
 	if want := "systemctl --system daemon-reload\nsystemctl --quiet --system start edgecore.service"; calls != want {
-		m.t.Errorf("installing: %s", calls)
+		m.t.Errorf("calls of installing = %q, want %q", calls, want)
 	}
 	m.expect(present, `drwxr-xr-x /etc/edgecore
 -rw------- /etc/edgecore/edgecore.yaml
@@ -200,7 +200,7 @@ drwx------ /var/lib/edgecore`)
 	m.sh("echo '# a word of mine' >>/etc/edgecore/edgecore.yaml; echo rows >/var/lib/edgecore/edgecore.db")
 	said, calls := m.dpkg("-i /packages/v1.1.0.deb")
 	if want := "systemctl --system daemon-reload\nsystemctl --quiet --system restart edgecore.service"; calls != want {
-		m.t.Errorf("upgrading: %s\n%s", calls, said)
+		m.t.Errorf("calls of upgrading = %q, want %q\n%s", calls, want, said)
 	}
 	m.expect("tail -1 /etc/edgecore/edgecore.yaml; cat /var/lib/edgecore/edgecore.db", "# a word of mine\nrows")
 
@@ -208,13 +208,13 @@ drwx------ /var/lib/edgecore`)
 	m.write("/left", "/var/lib/kubelet/pods/1\n/var/lib/kubelet/pods/2 3\n/var/lib/kubelet/pods/\n/var/lib/kubelet/\n/\n//\nrelative/path\n")
 	_, calls = m.dpkg("--remove edgecore")
 	if want := "systemctl stop edgecore.service\nedgecore end-pods --left-overs /var/lib/edgecore/left-overs --within 2m\nsystemctl --system daemon-reload"; calls != want {
-		m.t.Errorf("removing: %s", calls)
+		m.t.Errorf("calls of removing = %q, want %q", calls, want)
 	}
 	m.expect("cat /var/lib/edgecore/edgecore.db /var/lib/kubelet/pods/1/volumes/data; tail -1 /etc/edgecore/edgecore.yaml; ls /usr/bin/edgecore /etc/systemd/logind.conf.d/99-edgecore.conf",
 		"rows\nx\n# a word of mine\nls: cannot access '/usr/bin/edgecore': No such file or directory\nls: cannot access '/etc/systemd/logind.conf.d/99-edgecore.conf': No such file or directory\nexit status 2")
 
 	if _, calls = m.dpkg("-i /packages/v1.1.0.deb"); !strings.Contains(calls, "start edgecore.service") {
-		m.t.Errorf("installing again: %s", calls)
+		m.t.Errorf("calls of installing again = %q, want %q among them", calls, "start edgecore.service")
 	}
 	m.expect("tail -1 /etc/edgecore/edgecore.yaml", "# a word of mine")
 
@@ -223,7 +223,7 @@ drwx------ /var/lib/edgecore`)
 	m.expect("ls -d /etc/edgecore /var/lib/edgecore /usr/share/edgecore /usr/share/doc/edgecore 2>/dev/null", "exit status 2")
 	m.sh("rm -rf /left /var/lib/kubelet/others && rmdir /var/lib/kubelet")
 	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(m.sh(everything), "\n")); diff != "" {
-		m.t.Errorf("purged, and left (-before +after):\n%s%s", diff, said)
+		m.t.Errorf("files after purging (-want +got):\n%s%s", diff, said)
 	}
 }
 
@@ -235,11 +235,11 @@ func foreignService(m *machine) {
 	for _, args := range []string{"-i /packages/v1.0.0.deb", "-i /packages/v1.1.0.deb"} {
 		said, calls := m.dpkg(args)
 		if calls != "" || !strings.Contains(said, "`/usr/bin/edgecore adopt --dry-run` shows how") {
-			m.t.Errorf("%s: %s %s", args, calls, said)
+			m.t.Errorf("%s: calls %q, want none and how to adopt:\n%s", args, calls, said)
 		}
 	}
 	if said, calls := m.dpkg("--purge edgecore"); calls != "systemctl --system daemon-reload" {
-		m.t.Errorf("purging: %s %s", calls, said)
+		m.t.Errorf("calls of purging = %q, want %q\n%s", calls, "systemctl --system daemon-reload", said)
 	}
 	m.expect("sha256sum "+unit, sum)
 }
@@ -250,7 +250,7 @@ func unitOfNoPackage(m *machine) {
 	m.write("/usr/lib/systemd/system/edgecore.service", text)
 	said, calls := m.dpkg("-i /packages/v1.0.0.deb")
 	if calls != "" || !strings.Contains(said, "is left alone") {
-		m.t.Errorf("%s %s", calls, said)
+		m.t.Errorf("calls = %q, want none and that the unit is left alone:\n%s", calls, said)
 	}
 	m.expect("cat /etc/systemd/system/edgecore.service", strings.TrimSpace(text))
 	m.expect("grep ExecStart /usr/lib/systemd/system/edgecore.service", "ExecStart=/usr/bin/edgecore --config /etc/edgecore/edgecore.yaml")
@@ -267,7 +267,7 @@ func disabled(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("touch /disabled /stopped; rm /etc/systemd/system/multi-user.target.wants/edgecore.service")
 	if said, calls := m.dpkg("-i /packages/v1.1.0.deb"); calls != "systemctl --system daemon-reload" {
-		m.t.Errorf("%s %s", calls, said)
+		m.t.Errorf("calls = %q, want %q\n%s", calls, "systemctl --system daemon-reload", said)
 	}
 	m.expect("ls /etc/systemd/system/multi-user.target.wants/edgecore.service 2>/dev/null", "exit status 2")
 }

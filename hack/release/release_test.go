@@ -35,7 +35,7 @@ func TestTargets(t *testing.T) {
 			got = append(got, target.debian)
 		}
 		if text := errText(err); strings.Join(got, " ") != tc.want || text != tc.err {
-			t.Errorf("%q: %v, %s", tc.args, got, text)
+			t.Errorf("targetsOf(%q) = %q, error %q; want %q, %q", tc.args, got, text, tc.want, tc.err)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestComplete(t *testing.T) {
 	}
 	second, err := complete([]byte(listed), foreign, made)
 	if err != nil || string(first) != string(second) {
-		t.Errorf("the second time it is another: %v", err)
+		t.Errorf("completed again: %s, %v; want %s", second, err, first)
 	}
 	var got, want any
 	if err := json.Unmarshal(first, &got); err != nil {
@@ -127,22 +127,22 @@ func TestComplete(t *testing.T) {
 	}
 	for name, bad := range map[string]string{"no JSON": "x", "no program": `{"components": [{}]}`} {
 		if _, err := complete([]byte(bad), nil, made); err == nil {
-			t.Errorf("%s is taken", name)
+			t.Errorf("complete with %s = nil, want an error", name)
 		}
 	}
 	foreign[0].of = "pkg:golang/other"
 	if _, err := complete([]byte(listed), foreign, made); err == nil || !strings.Contains(err.Error(), "has no pkg:golang/other, which brings sqlite") {
-		t.Errorf("a part of nothing: %v", err)
+		t.Errorf("complete with a part of nothing = %v, want that it has no pkg:golang/other", err)
 	}
 }
 
 func TestSQLiteVersion(t *testing.T) {
 	got, err := sqliteVersion([]byte("/* x */\n#define SQLITE_VERSION        \"3.50.4\"\n#define SQLITE_VERSION_NUMBER 3050004\n"))
 	if err != nil || got != "3.50.4" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("sqliteVersion = %q, %v; want 3.50.4", got, err)
 	}
-	if _, err := sqliteVersion([]byte("#define SQLITE_VERSION_NUMBER 3050004\n")); err == nil {
-		t.Error("none is taken for one")
+	if got, err := sqliteVersion([]byte("#define SQLITE_VERSION_NUMBER 3050004\n")); err == nil {
+		t.Errorf("sqliteVersion without one = %q, want an error", got)
 	}
 }
 
@@ -168,13 +168,13 @@ func TestNotices(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if err := readNotices("d.org/none v1", t.TempDir(), texts); err == nil || !strings.Contains(err.Error(), "d.org/none v1: there is no file with a licence") {
-		t.Errorf("a module without a licence: %v", err)
+		t.Errorf("readNotices of a module without a licence = %v, want an error", err)
 	}
 }
 
 func TestCheckBinary(t *testing.T) {
 	if err := checkBinary("/bin/sh"); err == nil || !strings.Contains(err.Error(), "it is not static") {
-		t.Errorf("a program with libraries: %v", err)
+		t.Errorf("checkBinary of a program with libraries = %v, want %q", err, "it is not static")
 	}
 	source, static := filepath.Join(t.TempDir(), "x.go"), filepath.Join(t.TempDir(), "x")
 	if err := os.WriteFile(source, []byte("package main\nfunc main() {}\n"), 0o644); err != nil {
@@ -185,17 +185,17 @@ func TestCheckBinary(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", flags, "-o", static, source)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("go build: %v, want no error\n%s", err, out)
 		}
 		if err := checkBinary(static); !strings.HasPrefix(errText(err), want) || (err != nil) != (want != "") {
-			t.Errorf("%q: %v", flags, err)
+			t.Errorf("checkBinary with flags %q = %v, want %q at its start", flags, err, want)
 		}
 	}
 	if err := os.Truncate(static, maxSize+1); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkBinary(static); err == nil || !strings.Contains(err.Error(), "more than 32000000") {
-		t.Errorf("a large one: %v", err)
+		t.Errorf("checkBinary of a large one = %v, want an error with %q", err, "more than 32000000")
 	}
 }
 
@@ -222,7 +222,10 @@ func TestPackagedConfiguration(t *testing.T) {
 		t.Errorf("other keys than those (-want +got):\n%s", diff)
 	}
 	unit, err := os.ReadFile(filepath.Join("../../deploy/systemd", systemd.Name))
-	if err != nil || systemd.Unit("/usr/bin/edgecore", "/etc/edgecore/edgecore.yaml") != string(unit) {
-		t.Errorf("the service starts something else: %v", err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(unit), systemd.Unit("/usr/bin/edgecore", "/etc/edgecore/edgecore.yaml")); diff != "" {
+		t.Errorf("unit (-want +got):\n%s", diff)
 	}
 }

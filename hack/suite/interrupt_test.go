@@ -19,7 +19,7 @@ func TestEndPrograms(t *testing.T) {
 		}
 		program := filepath.Join(dir, "edgecore")
 		if out, err := exec.CommandContext(t.Context(), "cp", sleep, program).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("cp: %v, want no error\n%s", err, out)
 		}
 		p, err := daemon.Start(filepath.Join(dir, "log"), nil, program, "1000")
 		if err != nil {

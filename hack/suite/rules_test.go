@@ -38,7 +38,7 @@ func TestRules(t *testing.T) {
 		}
 		violations, err := check(path, nil)
 		for _, v := range violations {
-			t.Errorf("%s:%s", name, v)
+			t.Errorf("%s:%s, want none", name, v)
 		}
 		return err
 	})

@@ -69,7 +69,7 @@ func TestPlanFitsTheTree(t *testing.T) {
 		}
 	}
 	if !slices.ContainsFunc(all, func(a area) bool { return a.raced }) {
-		t.Error("no area builds the programs with the race detector")
+		t.Errorf("areas = %+v, want one that builds the programs with the race detector", all)
 	}
 	for _, a := range all {
 		for _, folder := range a.folders {
@@ -105,7 +105,7 @@ func TestLongForms(t *testing.T) {
 		planned[pkg] = true
 	}
 	if diff := cmp.Diff(declare, planned); diff != "" {
-		t.Errorf("packages whose tests declare -long, and those in longForms (-declare +longForms):\n%s", diff)
+		t.Errorf("packages in longForms, want those whose tests declare -long (-want +got):\n%s", diff)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(makefile), ":= "+agent.Tags+"\n") {
-		t.Errorf("the Makefile does not have the build tags %s", agent.Tags)
+		t.Errorf("the Makefile is without the build tags, want %q", ":= "+agent.Tags)
 	}
 }
 
