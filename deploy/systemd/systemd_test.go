@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // inPackage reads the unit as the package has it.
@@ -17,8 +19,8 @@ func inPackage(t *testing.T) string {
 }
 
 func TestUnit(t *testing.T) {
-	if got := Unit("/usr/bin/edgecore", "/etc/edgecore/edgecore.yaml"); got != inPackage(t) {
-		t.Errorf("with the package's paths it is another:\n%s", got)
+	if diff := cmp.Diff(inPackage(t), Unit("/usr/bin/edgecore", "/etc/edgecore/edgecore.yaml")); diff != "" {
+		t.Errorf("unit with the package's paths (-want +got):\n%s", diff)
 	}
 	for want, paths := range map[string][2]string{
 		"\nExecStart=/opt/e --config /c.yaml\n":             {"/opt/e", "/c.yaml"},
@@ -30,11 +32,11 @@ func TestUnit(t *testing.T) {
 			t.Errorf("%v: %q is not in\n%s", paths, want, got)
 		}
 		if !IsOurs(got) {
-			t.Errorf("%v: not known as ours", paths)
+			t.Errorf("IsOurs of the unit for %v = false, want true", paths)
 		}
 	}
 	if IsOurs("[Unit]\nDescription=edgecore.service\n") {
-		t.Error("KubeEdge's unit is taken for ours")
+		t.Error("IsOurs of KubeEdge's unit = true, want false")
 	}
 }
 
@@ -51,7 +53,7 @@ func settings(t *testing.T) map[string]string {
 		}
 		key, value, ok := strings.Cut(line, "=")
 		if _, again := list[key]; !ok || again {
-			t.Fatalf("line %q", line)
+			t.Fatalf("line %q, want a setting with =, once", line)
 		}
 		list[key] = value
 	}
@@ -67,7 +69,7 @@ func TestPodsOutliveTheAgent(t *testing.T) {
 	}
 	for _, key := range []string{"WatchdogSec", "LogRateLimitBurst", "SystemCallFilter", "CapabilityBoundingSet", "MemoryDenyWriteExecute"} {
 		if have[key] == "" {
-			t.Errorf("%s is not set", key)
+			t.Errorf("%s = %q, want it set", key, have[key])
 		}
 	}
 	for _, want := range []string{"WantedBy=multi-user.target", "StartLimitIntervalSec=0", "After=containerd.service crio.service local-fs.target"} {
@@ -76,7 +78,7 @@ func TestPodsOutliveTheAgent(t *testing.T) {
 		}
 	}
 	if strings.Contains(inPackage(t), "network-online") {
-		t.Error("it waits for the network")
+		t.Errorf("the unit names network-online, want it to start without the network:\n%s", inPackage(t))
 	}
 }
 
@@ -87,16 +89,17 @@ func TestMountsReachTheHost(t *testing.T) {
 		for _, bad := range []string{"Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "NoExecPaths", "ExecPaths", "TemporaryFileSystem",
 			"Bind", "Mount", "Root", "LogNamespace", "DynamicUser", "ProcSubset", "RestrictSUIDSGID", "Device", "User", "UMask", "StateDirectory", "RuntimeDirectory"} {
 			if strings.HasPrefix(key, bad) {
-				t.Errorf("%s is set", key)
+				t.Errorf("%s is set, want nothing that begins with %s", key, bad)
 			}
 		}
 	}
 	for _, needed := range []string{"CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE", "CAP_SETUID", "CAP_SETGID"} {
 		if caps := settings(t)["CapabilityBoundingSet"]; !strings.HasPrefix(caps, "~") || strings.Contains(caps, needed) {
-			t.Errorf("CapabilityBoundingSet=%s takes %s away", caps, needed)
+			t.Errorf("CapabilityBoundingSet=%s, want a list of what is taken away, without %s", caps, needed)
 		}
 	}
 	if filter := settings(t)["SystemCallFilter"]; !strings.HasPrefix(filter, "~") || strings.Contains(filter, "@mount") || strings.Contains(filter, "@clock") || strings.Contains(filter, "@privileged") {
-		t.Errorf("SystemCallFilter=%s", filter)
+		t.Errorf("SystemCallFilter=%s, want a list of what is taken away, without @mount, @clock and @privileged",
+			filter)
 	}
 }
