@@ -16,6 +16,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -61,6 +62,8 @@ type Authority struct {
 	pool     *x509.CertPool
 	tokenKey []byte
 	server   atomic.Pointer[pair]
+	revoked  atomic.Pointer[revocations]
+	changed  listener
 }
 
 // pair is a certificate with its key.
@@ -91,6 +94,9 @@ func New(ctx context.Context, secrets Secrets, opts Options) (*Authority, error)
 	}
 	a.pool = certs.Pool(a.ca.cert)
 	if a.tokenKey, err = loadTokenKey(ctx, secrets); err != nil {
+		return nil, err
+	}
+	if err := a.loadRevocations(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.refreshServer(ctx); err != nil {
@@ -203,8 +209,12 @@ func (a *Authority) serverFromFiles(ctx context.Context, p pair) error {
 // refreshEvery is how often Run looks whether something is due.
 const refreshEvery = 10 * time.Minute
 
-// Run keeps the server certificate and the general token fresh until ctx ends.
+// Run keeps the server certificate and the general token fresh, and follows what others write to the secrets, until ctx
+// ends.
 func (a *Authority) Run(ctx context.Context) error {
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	watch.Go(func() { a.follow(ctx) })
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	for {
@@ -222,6 +232,9 @@ func (a *Authority) Run(ctx context.Context) error {
 // Refresh does what is due now.
 func (a *Authority) Refresh(ctx context.Context) error {
 	if err := a.refreshServer(ctx); err != nil {
+		return err
+	}
+	if err := a.pruneRevocations(ctx); err != nil {
 		return err
 	}
 	return a.refreshToken(ctx)

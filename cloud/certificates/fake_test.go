@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -31,7 +32,8 @@ type fakeSecrets struct {
 	// before is called ahead of each write, without the lock: there others can be faster.
 	before func(name string)
 	// fail is what each call fails with.
-	fail error
+	fail     error
+	watchers []*watch.RaceFreeFakeWatcher
 }
 
 var secretsResource = schema.GroupResource{Resource: "secrets"}
@@ -89,7 +91,51 @@ func (f *fakeSecrets) write(s *v1.Secret, check func(old *v1.Secret) error) (*v1
 	s = s.DeepCopy()
 	s.ResourceVersion = strconv.Itoa(f.version)
 	f.secrets[s.Name] = s
+	for _, w := range f.watchers {
+		w.Modify(s.DeepCopy())
+	}
 	return s.DeepCopy(), nil
+}
+
+func (f *fakeSecrets) List(context.Context, metav1.ListOptions) (*v1.SecretList, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	list := &v1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(f.version)}}
+	for _, s := range f.secrets {
+		list.Items = append(list.Items, *s.DeepCopy())
+	}
+	return list, nil
+}
+
+// Watch begins with everything there is, so that nothing is missed after a List.
+func (f *fakeSecrets) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	w := watch.NewRaceFreeFake()
+	for _, s := range f.secrets {
+		w.Modify(s.DeepCopy())
+	}
+	f.watchers = append(f.watchers, w)
+	return w, nil
+}
+
+func (f *fakeSecrets) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (f *fakeSecrets) remove(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.version++
+	s := f.secrets[name]
+	delete(f.secrets, name)
+	for _, w := range f.watchers {
+		w.Delete(s)
+	}
 }
 
 func (f *fakeSecrets) data(name, key string) []byte {

@@ -3,6 +3,7 @@ package certificates
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -152,7 +153,8 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	if faults := validation.IsDNS1123Subdomain(node); len(faults) > 0 {
 		return nil, refuse(http.StatusBadRequest, "header NodeName %q is not the name of a node: %s", clipped(node), faults[0])
 	}
-	if err := s.authenticate(r, node); err != nil {
+	revoked, err := s.authenticate(r, node)
+	if err != nil {
 		return nil, err
 	}
 	if err := checkUsages(r.Header.Get("ExtKeyUsages")); err != nil {
@@ -173,48 +175,74 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	if of, err := certs.NodeOf(req.Subject); !certs.IsLegacy(req.Subject) && (err != nil || of != node) {
 		return nil, refuse(http.StatusForbidden, "failed to sign certs for edgenode %s, err: the request is for %q; want O=%s, CN=%s", node, clipped(req.Subject.String()), certs.Organization, certs.CommonName(node))
 	}
-	der, err := s.SignNode(node, req)
+	der, err := s.signNode(node, req, revoked)
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return nil, refused
+	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to sign certs for edgenode %s, err: %w", node, err)
 	}
 	return der, nil
 }
 
-// authenticate decides who asks: if there is a certificate, it alone counts; else the token.
-func (s *endpoints) authenticate(r *http.Request, node string) error {
+// authenticate decides who asks: if there is a certificate, it alone counts; else the token. It returns the last revocation
+// of the node that the token knows of.
+func (s *endpoints) authenticate(r *http.Request, node string) (revoked time.Time, _ error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		cert := r.TLS.PeerCertificates[0]
-		err := certs.CheckNode(cert, node, s.opts.AllowLegacy)
-		if err == nil {
-			if err = certs.VerifyClient(cert, s.pool, s.opts.Now()); err != nil {
-				err = fmt.Errorf("%w (the cloud's clock says %s); `edgecore join` with a new token renews it", err, s.opts.Now().UTC().Format(time.RFC3339))
-			}
-		}
-		if err != nil {
-			return refuse(http.StatusUnauthorized, "failed to verify the certificate for edgenode: %s, err: %v", node, err)
-		}
-		return nil
+		return revoked, s.authenticateCertificate(r.TLS.PeerCertificates[0], node)
 	}
 	const failure = "token validation failure, "
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		return refuse(http.StatusUnauthorized, failure+"token is empty")
+		return revoked, refuse(http.StatusUnauthorized, failure+"token is empty")
 	}
 	scheme, bearer, ok := strings.Cut(header, " ")
 	if !ok || bearer == "" || strings.Contains(bearer, " ") {
-		return refuse(http.StatusUnauthorized, failure+"token cannot be split")
+		return revoked, refuse(http.StatusUnauthorized, failure+"token cannot be split")
 	}
 	if !strings.EqualFold(scheme, "Bearer") {
-		return refuse(http.StatusUnauthorized, failure+"want the scheme Bearer")
+		return revoked, refuse(http.StatusUnauthorized, failure+"want the scheme Bearer")
 	}
-	bound, err := s.VerifyToken(bearer, node)
+	claims, err := s.verifyToken(bearer, node)
 	if err != nil {
-		return refuse(http.StatusUnauthorized, failure+"err: %v", err)
+		return revoked, refuse(http.StatusUnauthorized, failure+"err: %v", err)
 	}
-	if bound || !s.opts.ProtectTaken {
+	if claims.Node != "" {
+		if claims.Since != 0 {
+			revoked = time.Unix(claims.Since, 0)
+		}
+		return revoked, nil
+	}
+	return revoked, s.checkTaken(r.Context(), node)
+}
+
+func (s *endpoints) authenticateCertificate(cert *x509.Certificate, node string) error {
+	err := certs.CheckNode(cert, node, s.opts.AllowLegacy)
+	if err == nil {
+		if err = certs.VerifyClient(cert, s.pool, s.opts.Now()); err != nil {
+			now := s.opts.Now().UTC().Format(time.RFC3339)
+			err = fmt.Errorf("%w (the cloud's clock says %s); `edgecore join` with a new token renews it", err, now)
+		} else {
+			err = s.Check(node, cert)
+		}
+	}
+	if err != nil {
+		return refuse(http.StatusUnauthorized, "failed to verify the certificate for edgenode: %s, err: %v", node, err)
+	}
+	return nil
+}
+
+// checkTaken refuses a name to a general token: one that a node has, and one that was revoked, whose device may still hold
+// such a token.
+func (s *endpoints) checkTaken(ctx context.Context, node string) error {
+	if _, revoked := s.revocations()[node]; revoked {
+		return refuse(http.StatusConflict, "node %s was revoked: it takes a token for that node alone (`cloudcore gettoken --node %s`), or another name", node, node)
+	}
+	if !s.opts.ProtectTaken {
 		return nil
 	}
-	taken, err := s.taken(r.Context(), node)
+	taken, err := s.taken(ctx, node)
 	if err != nil {
 		return fmt.Errorf("node %s: %w", node, err)
 	}

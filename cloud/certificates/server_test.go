@@ -238,6 +238,7 @@ func (a *Authority) withLegacy(allow bool) *Authority {
 	b := &Authority{opts: a.opts, secrets: a.secrets, ca: a.ca, pool: a.pool, tokenKey: a.tokenKey}
 	b.opts.AllowLegacy = allow
 	b.server.Store(a.server.Load())
+	b.revoked.Store(a.revoked.Load())
 	return b
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"time"
 
@@ -75,25 +76,45 @@ func (a *Authority) newServer(before *x509.Certificate) (pair, error) {
 // SignNode makes a node's certificate, in DER form. Of the request only the key is taken: the subject is that
 // of the node, and it is good for a client alone.
 func (a *Authority) SignNode(node string, req *x509.CertificateRequest) ([]byte, error) {
+	return a.signNode(node, req, time.Time{})
+}
+
+// signNode makes a certificate that is not revoked: it begins at the last revocation of the node at the earliest, which
+// is the one that is known here, or the one that a token names.
+func (a *Authority) signNode(node string, req *x509.CertificateRequest, revoked time.Time) ([]byte, error) {
+	if since := a.revocations()[node]; since.After(revoked) {
+		revoked = since
+	}
+	now := a.opts.Now()
+	if ahead := revoked.Sub(now); ahead > 0 {
+		return nil, refuse(http.StatusServiceUnavailable, "node %s was revoked by a machine whose clock is ahead of the cloud's: %s, here it is %s. "+
+			"Try again in %s, or revoke the node again where the clock is right", node, revoked.UTC().Format(time.RFC3339),
+			now.UTC().Format(time.RFC3339), ahead.Truncate(time.Second)+time.Second)
+	}
 	template := &x509.Certificate{
 		Subject:     certs.Subject(node),
 		KeyUsage:    x509.KeyUsageKeyEncipherment | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	cert, err := sign(template, a.ca.cert, req.PublicKey, a.ca.key, a.opts.Now(), a.opts.NodeLifetime)
+	template.NotBefore = revoked
+	cert, err := sign(template, a.ca.cert, req.PublicKey, a.ca.key, now, a.opts.NodeLifetime)
 	if err != nil {
 		return nil, err
 	}
 	return cert.Raw, nil
 }
 
-// sign fills in the serial number and the times. Nothing outlives the CA that signs it.
+// sign fills in the serial number and the times. A NotBefore of the template is the earliest. Nothing outlives the CA that
+// signs it.
 func sign(template, ca *x509.Certificate, public crypto.PublicKey, key crypto.Signer, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
 	var err error
 	if template.SerialNumber, err = certs.NewSerial(); err != nil {
 		return nil, err
 	}
-	template.NotBefore, template.NotAfter = now.Add(-backdate), now.Add(lifetime)
+	if begin := now.Add(-backdate); begin.After(template.NotBefore) {
+		template.NotBefore = begin
+	}
+	template.NotAfter = now.Add(lifetime)
 	if ca != template && template.NotAfter.After(ca.NotAfter) {
 		template.NotAfter = ca.NotAfter
 	}

@@ -19,9 +19,11 @@ import (
 // tokenKeySize is that of the hash.
 const tokenKeySize = 32
 
-// claims are those of KubeEdge's tokens (exp), and the node that a token is for.
+// claims are those of KubeEdge's tokens (exp), the node that a token is for, and the last revocation of that node that
+// was known when the token was made, in seconds since 1970.
 type claims struct {
-	Node string `json:"node,omitempty"`
+	Node  string `json:"node,omitempty"`
+	Since int64  `json:"since,omitempty"`
 	jwt.RegisteredClaims
 }
 
@@ -47,8 +49,11 @@ func loadTokenKey(ctx context.Context, secrets Secrets) ([]byte, error) {
 	return data[tokenKeyData], nil
 }
 
-func newToken(ca *x509.Certificate, key []byte, node string, expires time.Time) (*certs.Token, error) {
+func newToken(ca *x509.Certificate, key []byte, node string, since, expires time.Time) (*certs.Token, error) {
 	c := claims{Node: node, RegisteredClaims: jwt.RegisteredClaims{ExpiresAt: jwt.NewNumericDate(expires)}}
+	if !since.IsZero() {
+		c.Since = since.Unix()
+	}
 	bearer, err := jwt.NewWithClaims(jwt.SigningMethodHS256, c).SignedString(key)
 	if err != nil {
 		return nil, err
@@ -58,25 +63,31 @@ func newToken(ca *x509.Certificate, key []byte, node string, expires time.Time) 
 
 // NewToken makes a token that is valid for a while; for one node, or for any if node is empty.
 func (a *Authority) NewToken(node string, ttl time.Duration) (*certs.Token, error) {
-	return newToken(a.ca.cert, a.tokenKey, node, a.opts.Now().Add(ttl))
+	return newToken(a.ca.cert, a.tokenKey, node, a.revocations()[node], a.opts.Now().Add(ttl))
 }
 
 // VerifyToken checks a JSON Web Token for a node, and tells whether it is for that node alone.
 func (a *Authority) VerifyToken(bearer, node string) (bound bool, err error) {
-	var c claims
+	c, err := a.verifyToken(bearer, node)
+	return err == nil && c.Node != "", err
+}
+
+func (a *Authority) verifyToken(bearer, node string) (c claims, err error) {
 	now := a.opts.Now()
 	_, err = jwt.ParseWithClaims(bearer, &c, func(*jwt.Token) (any, error) { return a.tokenKey, nil },
 		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithExpirationRequired(), jwt.WithTimeFunc(func() time.Time { return now }))
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired) && c.ExpiresAt != nil:
-		return false, fmt.Errorf("%w: it ended at %s, and the cloud's clock says %s; `cloudcore gettoken` prints a new one", jwt.ErrTokenExpired,
+		return c, fmt.Errorf("%w: it ended at %s, and the cloud's clock says %s; `cloudcore gettoken` prints a new one", jwt.ErrTokenExpired,
 			c.ExpiresAt.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case err != nil:
-		return false, err
+		return c, err
 	case c.Node != "" && c.Node != node:
-		return false, fmt.Errorf("the token is for node %q and not for node %q", c.Node, node)
+		return c, fmt.Errorf("the token is for node %q and not for node %q", c.Node, node)
+	case c.Node != "" && c.Since < a.revocations().unix(node):
+		return c, fmt.Errorf("the token is older than the last revocation of its node: %w", &RevokedError{node, a.revocations()[node]})
 	}
-	return c.Node != "", nil
+	return c, nil
 }
 
 // refreshToken puts a general token into its secret when the one there is of no use or has had its time.
@@ -152,7 +163,11 @@ func NewNodeToken(ctx context.Context, secrets Secrets, node string, expires tim
 	if len(key.Data[tokenKeyData]) < tokenKeySize {
 		return nil, fmt.Errorf("secret %s: %s has less than %d bytes", tokenKeySecret, tokenKeyData, tokenKeySize)
 	}
-	return newToken(cert, key.Data[tokenKeyData], node, expires)
+	since, err := revokedSince(ctx, secrets, node)
+	if err != nil {
+		return nil, err
+	}
+	return newToken(cert, key.Data[tokenKeyData], node, since, expires)
 }
 
 func notStarted(secret string) error {

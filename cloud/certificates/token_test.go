@@ -120,7 +120,7 @@ func TestTokenOfOldKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old, err := newToken(a.CA(), caKey, "", c.now().Add(20*time.Hour))
+	old, err := newToken(a.CA(), caKey, "", time.Time{}, c.now().Add(20*time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,8 @@ type Options struct {
 	// LegacyCertificates lets every node in with the one certificate that edges up to v1.15 have. It tells nothing of
 	// the node: whoever has it may claim any name.
 	LegacyCertificates bool
+	// Gate decides further which certificates may speak for a node; nil lets all in.
+	Gate Gate
 	// Features are those offered to edges of ours.
 	Features wire.Features
 	// Registry takes the metrics; nil is no metrics.

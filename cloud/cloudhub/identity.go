@@ -1,8 +1,10 @@
 package cloudhub
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -82,6 +84,75 @@ func (h *Hub) admit(header http.Header, peer []*x509.Certificate) (string, *refu
 		return "", why
 	}
 	return node, nil
+}
+
+// Gate decides whether a certificate, which names the node and is of the CA, may speak for the node.
+type Gate interface {
+	// Admit is asked before a connection becomes a session. It may take as long as the context lets it. Its error is told
+	// to the node; one that is ErrTryLater does not mean that the certificate is refused.
+	Admit(ctx context.Context, node string, cert *x509.Certificate) error
+	// Check is asked of a session, at its beginning and by Hub.Recheck. It answers from memory, and its error ends the
+	// session.
+	Check(node string, cert *x509.Certificate) error
+}
+
+// ErrTryLater says that nothing can be said of a certificate now.
+var ErrTryLater = errors.New("try again later")
+
+// gatePatience is how long a gate may take to admit a connection.
+const gatePatience = 10 * time.Second
+
+// pass asks the gate for a connection that admit let in.
+func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate) *refusal {
+	if h.opts.Gate == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, gatePatience)
+	defer cancel()
+	err := h.opts.Gate.Admit(ctx, node, cert)
+	var why *refusal
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrTryLater):
+		why = refuse(http.StatusServiceUnavailable, "unknown", "%v", err)
+	default:
+		why = refuse(http.StatusForbidden, "identity", "%v", err)
+	}
+	h.metrics.refused.WithLabelValues(why.cause).Inc()
+	return why
+}
+
+// identified is a connection with the certificate that it began with. The TLS connection below it keeps that as well, so
+// it costs no more than the pointer.
+type identified struct {
+	wire.Conn
+	cert *x509.Certificate
+}
+
+// Recheck asks the gate about all sessions, and ends those that it refuses now. It does not block.
+func (h *Hub) Recheck() {
+	for _, s := range h.all() {
+		s.recheck()
+	}
+}
+
+// RecheckNode does so for one node.
+func (h *Hub) RecheckNode(node string) {
+	if s := h.session(node); s != nil {
+		s.recheck()
+	}
+}
+
+// recheck is called after the session is registered as well: what changed since Admit was told to the sessions there were.
+func (s *session) recheck() {
+	conn, ok := s.conn.(identified)
+	if !ok || s.hub.opts.Gate == nil {
+		return
+	}
+	if err := s.hub.opts.Gate.Check(s.node, conn.cert); err != nil {
+		s.end(wire.ClosePolicy, err.Error())
+	}
 }
 
 // TLSConfig is the one of the servers for edges: a certificate of the CA is needed (protocol section 2.1).

@@ -17,8 +17,11 @@ import (
 func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, error) {
 	return wire.ListenQUIC(addr, config, h.limits(), func(header http.Header, chain []*x509.Certificate) (wire.AcceptOptions, error) {
 		node, why := h.admit(header, chain)
+		if why == nil {
+			why = h.pass(context.Background(), node, chain[0])
+		}
 		if why != nil {
-			h.refused.say("", node, why)
+			h.refused.say("", clip(header.Get(wire.HeaderNodeID), 64), why)
 			return wire.AcceptOptions{}, why
 		}
 		return wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features}, nil
@@ -50,7 +53,12 @@ func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
 			_ = conn.Close(wire.CloseTryLater, why.text)
 			continue
 		}
-		if !sessions.run(func() { h.Serve(ctx, node, chain[0].NotAfter, conn) }) {
+		if !sessions.run(func() {
+			if s := h.open(ctx, node, chain[0].NotAfter, identified{conn, chain[0]}); s != nil {
+				s.recheck()
+				s.run()
+			}
+		}) {
 			_ = conn.Close(wire.CloseGoingAway, "cloudcore stops")
 		}
 	}

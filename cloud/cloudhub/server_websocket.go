@@ -89,6 +89,9 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 		return
 	}
 	node, why := h.admit(r.Header, r.TLS.PeerCertificates)
+	if why == nil {
+		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0])
+	}
 	if why != nil {
 		h.refused.say(r.RemoteAddr, clip(r.Header.Get(wire.HeaderNodeID), 64), why)
 		http.Error(w, why.text, why.status)
@@ -100,9 +103,10 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 		klog.V(2).InfoS("Connection refused", "remote", r.RemoteAddr, "node", node, "why", err)
 		return
 	}
-	until := r.TLS.PeerCertificates[0].NotAfter
+	cert := r.TLS.PeerCertificates[0]
 	if !sessions.run(func() {
-		if s := h.open(ctx, node, until, conn); s != nil {
+		if s := h.open(ctx, node, cert.NotAfter, identified{conn, cert}); s != nil {
+			s.recheck()
 			sessions.wg.Go(s.run)
 		}
 	}) {

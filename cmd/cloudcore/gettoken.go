@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -34,6 +33,7 @@ type getTokenOptions struct {
 	kubeConfig string
 	node       string
 	ttl        time.Duration
+	replace    bool
 	// secrets opens the API's secrets; nil is the real way.
 	secrets func(context.Context) (certificates.Secrets, error)
 }
@@ -44,19 +44,21 @@ func newGetTokenCommand(opts *globalOptions) *cobra.Command {
 
 func (o *getTokenOptions) command() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "gettoken [--node NAME] [--ttl 24h]",
+		Use:   "gettoken [--node NAME [--replace]] [--ttl 24h]",
 		Short: "Print a token that a device joins with",
 		Long: `Print a token for ` + "`edgecore join`" + ` (or KubeEdge's keadm join). It tells the device which CA to trust, and the
 cloud that the device may have a certificate.
 
 Without flags it is the general token, which cloudcore makes anew every 12 hours: it lets any device join under any
 name that no node has. With --node it is a new token for that node alone, and the one to use for a node that the
-cluster knows already: its certificate has ended, or its hardware was replaced.
+cluster knows already: its certificate has ended, or its hardware was replaced. With --replace the certificates that
+the node has are revoked first, so that the old hardware cannot come back (see cloudcore revoke --help).
 
 It reads secrets of the namespace kubeedge, by way of --kube-config, or else as cloudcore itself does, or else by
 $KUBECONFIG or ~/.kube/config. The token goes to standard output; on a terminal, a word on it to standard error.`,
 		Example: `  cloudcore gettoken
   cloudcore gettoken --node edge1 --ttl 1h
+  cloudcore gettoken --node edge1 --replace
   kubectl -n kubeedge exec deploy/cloudcore -- cloudcore gettoken --node edge1`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,6 +69,7 @@ $KUBECONFIG or ~/.kube/config. The token goes to standard output; on a terminal,
 	}
 	cmd.Flags().StringVar(&o.kubeConfig, "kube-config", "", "the kubeconfig `file` to reach kube-apiserver with")
 	cmd.Flags().StringVar(&o.node, "node", "", "make a token for the node of this `name` alone")
+	cmd.Flags().BoolVar(&o.replace, "replace", false, "revoke the certificates that the node of --node has: another device takes its place")
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 0, "make a token that ends after this time, 90 days at most; 24h if only --node is given")
 	return cmd
 }
@@ -77,6 +80,9 @@ func (o *getTokenOptions) run(ctx context.Context, out, errs io.Writer, now time
 	}
 	if o.ttl < 0 || o.ttl > maxTTL {
 		return fmt.Errorf("--ttl %s: want more than 0s, and %s at most", o.ttl, maxTTL)
+	}
+	if o.replace && o.node == "" {
+		return errors.New("--replace: which node? name it with --node NAME")
 	}
 	open := o.secrets
 	if open == nil {
@@ -117,6 +123,11 @@ func isTerminal(w io.Writer) bool {
 }
 
 func (o *getTokenOptions) token(ctx context.Context, secrets certificates.Secrets, now time.Time) (*certs.Token, error) {
+	if o.replace {
+		if _, err := certificates.Revoke(ctx, secrets, o.node, now); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case o.node == "" && o.ttl == 0:
 		return certificates.ReadToken(ctx, secrets, now)
@@ -127,11 +138,7 @@ func (o *getTokenOptions) token(ctx context.Context, secrets certificates.Secret
 }
 
 func (o *getTokenOptions) openSecrets(context.Context) (certificates.Secrets, error) {
-	rc, err := o.restConfig(rest.InClusterConfig)
-	if err != nil {
-		return nil, err
-	}
-	client, err := kubernetes.NewForConfig(rc)
+	client, err := o.openClient()
 	if err != nil {
 		return nil, err
 	}

@@ -43,9 +43,10 @@ namespace kubeedge. How to come to the first edge:
   cloudcore config validate ` + v1alpha1.DefaultConfigFile + `  # check it
   cloudcore                                              # run
   cloudcore gettoken                                     # a token that a device joins with
+  cloudcore revoke edge1                                 # a device was stolen: let it in no more
   curl 'http://127.0.0.1:9091/readyz?verbose'            # is everything well?`,
 	}
 	opts := program.Root(cmd)
-	cmd.AddCommand(newGetTokenCommand(opts))
+	cmd.AddCommand(newGetTokenCommand(opts), newRevokeCommand(opts))
 	return cmd
 }

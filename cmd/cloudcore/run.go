@@ -166,8 +166,12 @@ func (c *cloud) build(ctx context.Context) error {
 		klog.InfoS("The certificate that edges before KubeEdge v1.16 share is accepted: whoever has it may claim to be any node. Switch modules.cloudHub.legacyCertificates off when the last of them has joined anew")
 	}
 	hub.Downstream, hub.Upstream, hub.Records, hub.Registry, hub.KubeCA = c.controller, c.controller, c.records, c.registry, c.api.ca
-	c.hub, err = cloudhub.New(hub)
-	return err
+	hub.Gate = c.authority
+	if c.hub, err = cloudhub.New(hub); err != nil {
+		return err
+	}
+	c.authority.OnChange(c.hub.Recheck)
+	return nil
 }
 
 // front runs what edges reach, until ctx ends or a part of it fails.

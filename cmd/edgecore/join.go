@@ -56,10 +56,10 @@ it has already. Others on this device can see a token that is on the command lin
 
 To join again is always allowed and loses nothing: pods run on, the store and the keys that you set in the
 configuration stay. A certificate of the same cloud that still has most of its life before it is kept; one that
-has ended, or is damaged, is made anew, which is the way back for a device that was off for too long. A name that
-another node has is refused, unless the token is for that node or --take-name says that this device takes that
-one's place: the hardware was replaced. Without a token only the configuration and the service are set, for a
-device that has its certificate.`,
+has ended, is damaged, or was revoked before the token was made, is replaced, which is the way back for a device
+that was off for too long. A name that another node has is refused, unless the token is for that node or --take-name
+says that this device takes that one's place: the hardware was replaced. Without a token only the configuration and
+the service are set, for a device that has its certificate.`,
 		Example: `  edgecore join --cloudcore-ipport 192.0.2.1:10000 --token-file token.txt
   ssh cloud cloudcore gettoken | edgecore join -e cloud.example:10000 --token-file -
   edgecore join -e 192.0.2.1:10000 -t TOKEN -i edge1 --labels zone=hall-2,power=solar
@@ -241,7 +241,8 @@ func (o *joinOptions) certificate(ctx context.Context, cfg *v1alpha2.EdgeCore, t
 		return fmt.Sprintf("Kept the certificate of node %s", node), nil
 	}
 	id, err := files.Load()
-	if err == nil && state == nil && token.SignedBy(id.CAs[0].Raw) && time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
+	revoked := err == nil && id.Cert().NotBefore.Before(token.Claims.Since)
+	if err == nil && state == nil && !revoked && token.SignedBy(id.CAs[0].Raw) && time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
 		return fmt.Sprintf("Kept the certificate of node %s, which is good until %s", node, id.Cert().NotAfter.Format(time.DateOnly)), nil
 	}
 	own := err == nil && certs.CheckNode(id.Cert(), node, false) == nil

@@ -17,6 +17,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
@@ -72,6 +73,17 @@ func newCloud(t *testing.T, c *clock, change func(*cloud.Options), taken ...stri
 			t.Fatal(err)
 		}
 	}
+	return serveCloudWith(t, c, client, opts)
+}
+
+// serveCloud starts one beside others that share the secrets.
+func serveCloud(t *testing.T, c *clock, client kubernetes.Interface) *testCloud {
+	t.Helper()
+	return serveCloudWith(t, c, client, cloud.Options{Addresses: []string{"127.0.0.1", "cloud.example"}, Now: c.now})
+}
+
+func serveCloudWith(t *testing.T, c *clock, client kubernetes.Interface, opts cloud.Options) *testCloud {
+	t.Helper()
 	a, err := cloud.New(t.Context(), client.CoreV1().Secrets(cloud.Namespace), opts)
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,9 @@ type Claims struct {
 	Expires time.Time
 	// Node is the only node that the token is for; empty if it is for any.
 	Node string
+	// Since is the last revocation of the node that was known when the token was made: certificates that begin before it are
+	// refused. It is zero if there was none.
+	Since time.Time
 }
 
 // ParseToken reads the text form: <hex of the CA's hash>.<header>.<claims>.<signature>. Space around it is
@@ -80,6 +83,7 @@ func decodeClaims(part string) (Claims, error) {
 	var raw struct {
 		Expires *float64 `json:"exp"`
 		Node    string   `json:"node"`
+		Since   float64  `json:"since"`
 	}
 	if err := json.Unmarshal(data, &raw); err != nil {
 		return Claims{}, errors.New("not JSON")
@@ -87,6 +91,9 @@ func decodeClaims(part string) (Claims, error) {
 	claims := Claims{Node: raw.Node}
 	if raw.Expires != nil && *raw.Expires > 0 && *raw.Expires < 1<<40 {
 		claims.Expires = time.Unix(int64(*raw.Expires), 0)
+	}
+	if raw.Since > 0 && raw.Since < 1<<40 {
+		claims.Since = time.Unix(int64(raw.Since), 0)
 	}
 	return claims, nil
 }

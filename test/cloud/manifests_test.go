@@ -51,6 +51,7 @@ func TestManifests(t *testing.T) {
 		{"watch", "pods", all, "", true}, {"watch", "secrets", all, "", true}, {"get", "configmaps", "any", "x", true},
 		{"patch", "nodes", all, "", true}, {"patch", "pods", "any", "", true}, {"get", "namespaces", all, "kubeedge", true},
 		{"create", "secrets", "kubeedge", "", true}, {"update", "secrets", "kubeedge", "casecret", true}, {"get", "secrets", "kubeedge", "tokenkeysecret", true},
+		{"update", "secrets", "kubeedge", "edgecore-revocations", true}, {"watch", "secrets", "kubeedge", "", true},
 		{"create", "objectsyncs.reliablesyncs.kubeedge.io", "any", "", true}, {"patch", "clusterobjectsyncs.reliablesyncs.kubeedge.io/status", all, "", true},
 		{"impersonate:arbitrary-node", "nodes.authentication.k8s.io", all, "e1", true},
 		{"impersonate-on:arbitrary-node:create", "serviceaccounts/token", "any", "default", true},

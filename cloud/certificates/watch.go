@@ -1,0 +1,92 @@
+package certificates
+
+import (
+	"context"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// follow watches the secrets of the namespace until ctx ends, and takes over what changes in those of the link. It is
+// one watch for all of them; other secrets of the namespace are passed over.
+func (a *Authority) follow(ctx context.Context) {
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return a.secrets.List(ctx, o) },
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return a.secrets.Watch(ctx, o)
+			},
+		}, a.secrets),
+		ObjectType: &v1.Secret{},
+		Transform:  onlyOurs,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { a.observe(obj, false) },
+			UpdateFunc: func(_, obj any) { a.observe(obj, false) },
+			DeleteFunc: func(obj any) { a.observe(obj, true) },
+		},
+	})
+	informer.RunWithContext(ctx)
+}
+
+// onlyOurs empties the secrets that are not of the link before they are kept in memory.
+func onlyOurs(obj any) (any, error) {
+	secret, ok := obj.(*v1.Secret)
+	if !ok {
+		return obj, nil
+	}
+	slim := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret.Name, Namespace: secret.Namespace, UID: secret.UID, ResourceVersion: secret.ResourceVersion}}
+	switch secret.Name {
+	case revocationsSecret:
+		slim.Data = secret.Data
+	}
+	return slim, nil
+}
+
+// observe takes over a secret as it is now. It does not block.
+func (a *Authority) observe(obj any, deleted bool) {
+	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = missed.Obj
+	}
+	secret, ok := obj.(*v1.Secret)
+	if !ok {
+		return
+	}
+	switch secret.Name {
+	case revocationsSecret:
+		data := secret.Data
+		if deleted {
+			data = nil
+		}
+		a.setRevocations(data)
+		a.changed.call()
+	}
+}
+
+// listener is a function that may be set while others call it.
+type listener struct {
+	mu sync.Mutex
+	f  func()
+}
+
+func (l *listener) set(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.f = f
+}
+
+func (l *listener) call() {
+	l.mu.Lock()
+	f := l.f
+	l.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// OnChange sets what is called after Check may answer differently than before: f is to check again what Check let pass.
+// It is called from the goroutine of the watch and must not block.
+func (a *Authority) OnChange(f func()) { a.changed.set(f) }
