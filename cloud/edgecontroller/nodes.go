@@ -100,7 +100,8 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	}
 	klog.InfoS("Node registered", "node", r.node)
 	if len(refused) > 0 {
-		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label", "node", r.node, "labels", refused)
+		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label", "node", r.node,
+			"labels", refused[:min(len(refused), 10)], "leftOut", len(refused))
 	}
 	return c.grantLabels(ctx, r.node, created.UID, granted)
 }

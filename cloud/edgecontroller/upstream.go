@@ -2,6 +2,7 @@ package edgecontroller
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -14,6 +15,9 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
+
+// maxRoute is how long the resource and the operation of a request may be: names of Kubernetes have up to 253 bytes.
+const maxRoute = 1024
 
 // request is what a node asks for.
 type request struct {
@@ -51,27 +55,30 @@ type flow struct {
 	unnamed bool
 	// silent: KubeEdge's edges await no answer. Ours keep what they tell until there is one.
 	silent bool
+	// limit bounds the content; the zero value is smallContent.
+	limit contentLimit
 }
 
 type flowName struct{ kind, op string }
 
 // flows is the table of protocol sections 6 and 6.8.
 func (c *Controller) flows() map[flowName]flow {
+	medium, large := mediumContent(), largeContent()
 	return map[flowName]flow{
-		{resource.TypeNode, model.OpInsert}:                 {serve: c.registerNode, objectResp: true},
+		{resource.TypeNode, model.OpInsert}:                 {serve: c.registerNode, objectResp: true, limit: large},
 		{resource.TypeNode, model.OpQuery}:                  {serve: c.queryNode},
-		{resource.TypeNode, model.OpUpdate}:                 {serve: c.updateNode},
-		{resource.TypeNodePatch, model.OpPatch}:             {serve: c.patchNodeStatus, objectResp: true},
-		{resource.TypeNodeStatus, model.OpInsert}:           {serve: c.registerOldNode},
-		{resource.TypeNodeStatus, model.OpUpdate}:           {serve: c.updateOldNodeStatus},
+		{resource.TypeNode, model.OpUpdate}:                 {serve: c.updateNode, limit: large},
+		{resource.TypeNodePatch, model.OpPatch}:             {serve: c.patchNodeStatus, objectResp: true, limit: large},
+		{resource.TypeNodeStatus, model.OpInsert}:           {serve: c.registerOldNode, limit: large},
+		{resource.TypeNodeStatus, model.OpUpdate}:           {serve: c.updateOldNodeStatus, limit: large},
 		{resource.TypeLease, model.OpQuery}:                 {serve: c.queryLease, objectResp: true},
 		{resource.TypeLease, model.OpInsert}:                {serve: c.createLease, objectResp: true},
 		{resource.TypeLease, model.OpUpdate}:                {serve: c.updateLease, objectResp: true},
 		{resource.TypePod, model.OpQuery}:                   {serve: c.queryPod},
-		{resource.TypePod, model.OpInsert}:                  {serve: c.createMirrorPod, objectResp: true},
+		{resource.TypePod, model.OpInsert}:                  {serve: c.createMirrorPod, objectResp: true, limit: large},
 		{resource.TypePod, model.OpDelete}:                  {serve: c.deletePod},
-		{resource.TypePodPatch, model.OpPatch}:              {serve: c.patchPodStatus, objectResp: true},
-		{resource.TypePodStatus, model.OpUpdate}:            {serve: c.updateOldPodStatus, unnamed: true},
+		{resource.TypePodPatch, model.OpPatch}:              {serve: c.patchPodStatus, objectResp: true, limit: large},
+		{resource.TypePodStatus, model.OpUpdate}:            {serve: c.updateOldPodStatus, unnamed: true, limit: large},
 		{resource.TypeConfigMap, model.OpQuery}:             {serve: c.queryConfigMap},
 		{resource.TypeSecret, model.OpQuery}:                {serve: c.querySecret},
 		{resource.TypeServiceAccountToken, model.OpQuery}:   {serve: c.requestToken},
@@ -82,26 +89,26 @@ func (c *Controller) flows() map[flowName]flow {
 		{resource.TypeRuntimeClass, model.OpQuery}:          {serve: c.queryRuntimeClass},
 		{resource.TypeCSIDriver, model.OpQuery}:             {serve: c.queryCSIDriver},
 		{resource.TypeCSINode, model.OpQuery}:               {serve: c.queryCSINode},
-		{resource.TypeCSINode, model.OpInsert}:              {serve: c.createCSINode, objectResp: true},
-		{resource.TypeCSINode, model.OpUpdate}:              {serve: c.updateCSINode, objectResp: true},
+		{resource.TypeCSINode, model.OpInsert}:              {serve: c.createCSINode, objectResp: true, limit: medium},
+		{resource.TypeCSINode, model.OpUpdate}:              {serve: c.updateCSINode, objectResp: true, limit: medium},
 		{resource.TypeClusterTrustBundle, model.OpQuery}:    {serve: c.queryClusterTrustBundle, unnamed: true},
 		{resource.TypeCSR, model.OpInsert}:                  {serve: c.createCSR, objectResp: true},
 		{resource.TypeCSR, model.OpQuery}:                   {serve: c.queryCSR},
-		{resource.TypeTokenReview, model.OpInsert}:          {serve: c.reviewToken, objectResp: true},
-		{resource.TypeAccessReview, model.OpInsert}:         {serve: c.reviewAccess, objectResp: true},
+		{resource.TypeTokenReview, model.OpInsert}:          {serve: c.reviewToken, objectResp: true, limit: medium},
+		{resource.TypeAccessReview, model.OpInsert}:         {serve: c.reviewAccess, objectResp: true, limit: medium},
 		{resource.TypeClientCA, model.OpQuery}:              {serve: c.queryClientCA},
 		{resource.TypeService, model.OpQuery}:               {serve: c.queryService},
 		{resource.TypeEndpoints, model.OpQuery}:             {serve: c.queryEndpoints},
-		{resource.TypeEvent, model.OpInsert}:                {serve: c.createEvent, silent: true},
-		{resource.TypeEvent, model.OpUpdate}:                {serve: c.updateEvent, silent: true},
-		{resource.TypeEvent, model.OpPatch}:                 {serve: c.patchEvent, silent: true},
+		{resource.TypeEvent, model.OpInsert}:                {serve: c.createEvent, silent: true, limit: medium},
+		{resource.TypeEvent, model.OpUpdate}:                {serve: c.updateEvent, silent: true, limit: medium},
+		{resource.TypeEvent, model.OpPatch}:                 {serve: c.patchEvent, silent: true, limit: medium},
 	}
 }
 
 // Handle implements cloudhub.Upstream.
 func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
-	r := request{node: node, op: m.Route.Operation, content: contentOf(m), capable: c.sessions.capable(node)}
-	res := c.handle(ctx, &r, m.Route.Resource)
+	r := request{node: node, op: m.Route.Operation, capable: c.sessions.capable(node)}
+	res := c.handle(ctx, &r, m)
 	name := flowName{r.key.Type, r.op}
 	_, known := c.table[name]
 	c.metrics.answered(name, known, res)
@@ -116,7 +123,12 @@ func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) 
 	return to
 }
 
-func (c *Controller) handle(ctx context.Context, r *request, text string) (res result) {
+func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (res result) {
+	text := m.Route.Resource
+	if len(text)+len(r.op) > maxRoute {
+		return failed(apierrors.NewBadRequest(fmt.Sprintf("a resource and its operation have %d bytes, limit %d",
+			len(text)+len(r.op), maxRoute)))
+	}
 	key, err := resource.Parse(text)
 	if err != nil {
 		return failed(apierrors.NewBadRequest(err.Error()))
@@ -157,6 +169,9 @@ func (c *Controller) handle(ctx context.Context, r *request, text string) (res r
 		return fail(apierrors.NewTimeoutError(fmt.Sprintf("the API server of cloudcore is busy: %v", err), 5))
 	}
 	defer leave()
+	if r.content, err = cmp.Or(f.limit, smallContent()).read(r, m); err != nil {
+		return fail(err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
 	defer cancel()
 	return f.serve(withNode(ctx, r.node), r)
