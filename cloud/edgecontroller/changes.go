@@ -183,14 +183,14 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 	if old == nil || !nodeIsReady(old) {
 		c.readiness.nodeChanged(now)
 	}
+	if old == nil || keepsEvictions(old.Annotations) != keepsEvictions(now.Annotations) || reachable(old) && !reachable(now) {
+		c.tolerations.nodeChanged(now.Name)
+	}
 	if old != nil && sameNode(old, now) {
 		return
 	}
 	if !c.sessions.capable(now.Name) {
 		c.hub.Changed(now.Name, nodeObjectKey(now.Name))
-	}
-	if old == nil || keepsEvictions(old.Annotations) != keepsEvictions(now.Annotations) {
-		c.tolerations.nodeChanged(now.Name)
 	}
 }
 

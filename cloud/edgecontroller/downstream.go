@@ -97,7 +97,7 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 	if pod == nil || pod.Spec.NodeName != node {
 		return nil, nil
 	}
-	return toSend(key, tolerant(pod, c.caches.node(node)))
+	return toSend(key, pod)
 }
 
 func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {

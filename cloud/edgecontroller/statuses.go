@@ -13,8 +13,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// statuses knows of which pods the API server has an older status than their node. A node says so in the inventory of its
-// session. Until it did, and for the pods that it named, nothing is concluded from a status in the caches.
+// statuses knows of which pods the API server has an older status than their node. A node says so in the inventory of
+// its session. Until it did, and for the pods that it named, nothing is concluded from a status in the caches.
 type statuses struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeStatuses
@@ -96,9 +96,9 @@ func (s *statuses) current(node string, uid types.UID) bool {
 	return n != nil && !n.awaited && !n.pending[uid]
 }
 
-// Inventoried takes what a node's inventory says about its pods, and returns the keys of those whose status at the API
-// server is not the one that the node reported last: the node is to report them again. If only the cache was behind, the
-// second report changes nothing.
+// Inventoried takes what a node's inventory says about its pods, and returns the keys of those whose status at the
+// API server is not the one that the node reported last: the node is to report them again. If only the cache was
+// behind, the second report changes nothing.
 //
 // It costs one encoded status for each pod that the node has in common with the cache, and asks nobody.
 func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
@@ -145,8 +145,8 @@ func (c *Controller) heldPod(node string, held *wire.Held) *v1.Pod {
 	return pod
 }
 
-// sameStatus reports whether a pod's status is the one that its node reported last, but for what readiness is to undo: that
-// Kubernetes took the condition Ready away while the node was silent.
+// sameStatus reports whether a pod's status is the one that its node reported last, but for what readiness is to
+// undo: that Kubernetes took the condition Ready away while the node was silent.
 func sameStatus(pod *v1.Pod, want string) (bool, error) {
 	have, err := statusHash(&pod.Status)
 	if err != nil || have == want {

@@ -76,8 +76,8 @@ func TestInventoriedReportsDifferences(t *testing.T) {
 	}
 }
 
-// TestReadinessWaitsForStatuses: a pod whose newest status waits on its node is not made Ready, until that status came or the
-// node is connected with another word.
+// TestReadinessWaitsForStatuses: a pod whose newest status waits on its node is not made Ready, until that status
+// came or the node is connected with another word.
 func TestReadinessWaitsForStatuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

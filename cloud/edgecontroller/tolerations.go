@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 )
 
 // KeepEvictions is the annotation, with the value "true" on a pod or on its node, that leaves a pod's tolerations
@@ -94,22 +94,7 @@ func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 	})
 }
 
-// tolerant is a pod with the tolerations that it is about to be given, so that a new pod is sent to its edge once and not
-// again when it has them: with the generation that it has then, too, since that is how the edge says which spec it has seen.
-func tolerant(pod *v1.Pod, node *v1.Node) *v1.Pod {
-	want, changes := toBeGiven(pod, node)
-	if !changes {
-		return pod
-	}
-	out := *pod
-	out.Spec.Tolerations = want
-	if out.Generation > 0 { // older API servers do not count
-		out.Generation++
-	}
-	return &out
-}
-
-// tolerations gives the pods of edge nodes their tolerations.
+// tolerations gives the pods of edge nodes their tolerations. See evictionWait for when.
 type tolerations struct {
 	c *Controller
 	podQueue
@@ -117,24 +102,24 @@ type tolerations struct {
 
 func newTolerations(c *Controller) *tolerations {
 	t := &tolerations{c: c}
-	t.podQueue = newPodQueue(t.sync, "Tolerations of a pod not changed, so it may be evicted while its edge cannot be reached; it is tried again")
+	t.podQueue = newPodQueue(t.sync, "Tolerations of a pod not changed, so it may be evicted while its node cannot be reached; it is tried again")
 	return t
 }
 
+// podChanged schedules a pod that needs its tolerations changed. Of two times for one pod, the earlier one counts.
 func (t *tolerations) podChanged(pod *v1.Pod) {
 	node := t.c.caches.node(pod.Spec.NodeName)
-	if node == nil {
+	if _, changes := toBeGiven(pod, node); !changes {
 		return
 	}
-	if patch, err := tolerationPatch(pod, node); patch == nil && err == nil {
-		return
+	var wait time.Duration
+	if reachable(node) {
+		wait = patchDelay(pod, time.Now())
 	}
-	key := pod.Namespace + "/" + pod.Name
-	if t.c.sessions.connectedHere(node.Name) {
-		t.queue.Add(key)
-	} else {
-		t.queue.AddAfter(key, elsewhereDelay)
+	if !t.c.sessions.connectedHere(node.Name) {
+		wait += elsewhereDelay
 	}
+	t.queue.AddAfter(toleranceKey(pod), wait)
 }
 
 func (t *tolerations) nodeChanged(node string) {
@@ -143,13 +128,16 @@ func (t *tolerations) nodeChanged(node string) {
 	}
 }
 
+// toleranceKey names one pod: another one of the same name has a time of its own.
+func toleranceKey(pod *v1.Pod) string { return pod.Namespace + "/" + pod.Name + "/" + string(pod.UID) }
+
 func (t *tolerations) sync(ctx context.Context, key string) error {
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	namespace, name, uid, err := splitToleranceKey(key)
 	if err != nil {
 		return err
 	}
 	pod := t.c.caches.pod(namespace, name)
-	if pod == nil {
+	if pod == nil || pod.UID != uid {
 		return nil
 	}
 	node := t.c.caches.node(pod.Spec.NodeName)
@@ -168,7 +156,15 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	}
 	t.c.metrics.tolerations.WithLabelValues(outcome(err)).Inc()
 	if err != nil {
-		return fmt.Errorf("patch pod %s: %w", key, err)
+		return fmt.Errorf("patch pod %s/%s: %w", namespace, name, err)
 	}
 	return nil
+}
+
+func splitToleranceKey(key string) (namespace, name string, uid types.UID, err error) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 3 {
+		return "", "", "", fmt.Errorf("key %q is not NAMESPACE/NAME/UID", key)
+	}
+	return parts[0], parts[1], types.UID(parts[2]), nil
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,50 +98,23 @@ func TestTolerationPatch(t *testing.T) {
 	}
 }
 
-// TestSentOnce: a new pod is sent with the tolerations that it is about to be given, so that to have been given them is no
-// news; but for one that keeps its own.
-func TestSentOnce(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change func(*v1.Pod)
-		node   *v1.Node
-		given  bool
-	}{
-		"new":      {func(*v1.Pod) {}, edgeNode("e1"), true},
-		"limited":  {func(p *v1.Pod) { p.Spec.Tolerations = limited(300) }, edgeNode("e1"), true},
-		"it keeps": {func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true"} }, edgeNode("e1"), false},
-		"mirror":   {func(p *v1.Pod) { p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"} }, edgeNode("e1"), false},
-		"no node":  {func(*v1.Pod) {}, nil, false},
-	} {
-		w := newWorld(t)
-		if tc.node != nil {
-			w.add(tc.node)
-		}
-		bound := testPod("e1", "ns", "a")
-		bound.Generation = 1
-		tc.change(bound)
-		before := fmt.Sprint(bound)
-		w.add(bound)
-		first, err := w.Object("e1", podKey(bound))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if fmt.Sprint(bound) != before {
-			t.Errorf("%s: cached pod = %v, want %s as before", name, bound, before)
-		}
-		if generation := `"generation":` + map[bool]string{true: "2", false: "1"}[tc.given]; !strings.Contains(string(first.JSON), generation) {
-			t.Errorf("%s: sent %s, want %s in it", name, first.JSON, generation)
-		}
-		patched := bound.DeepCopy()
-		patched.Spec.Tolerations, _ = unlimited(bound.Spec.Tolerations)
-		patched.ResourceVersion, patched.Generation = "2", 2
-		w.add(patched)
-		second, err := w.Object("e1", podKey(bound))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if same := first.Version == second.Version; same != tc.given {
-			t.Errorf("%s: sent before with what it was given: %v, want %v", name, same, tc.given)
-		}
+// TestSentAsItIs: a node is sent the pod that the API server has, also one whose tolerations are about to be changed.
+func TestSentAsItIs(t *testing.T) {
+	w := newWorld(t)
+	bound := testPod("e1", "ns", "a")
+	bound.Generation = 1
+	bound.Spec.Tolerations = limited(300)
+	w.add(edgeNode("e1"), bound)
+	o, err := w.Object("e1", podKey(bound))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent v1.Pod
+	if err := json.Unmarshal(o.JSON, &sent); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(bound.Spec.Tolerations, sent.Spec.Tolerations); diff != "" || sent.Generation != 1 {
+		t.Errorf("the pod is sent with generation %d, want 1; tolerations (-want +got):\n%s", sent.Generation, diff)
 	}
 }
 
@@ -173,7 +145,7 @@ func TestTolerationSync(t *testing.T) {
 		"down": {status(500, metav1.StatusReasonInternalError), func(err error) bool { return err != nil && !apierrors.IsConflict(err) }},
 	} {
 		w.api.answer(tc.reply)
-		if err := w.tolerations.sync(t.Context(), "ns/a"); !tc.check(err) {
+		if err := w.tolerations.sync(t.Context(), "ns/a/uid-a"); !tc.check(err) {
 			t.Errorf("%s: unexpected result: %v", name, err)
 		}
 		if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a as cloudcore"}, w.api.seen()); diff != "" {
@@ -181,8 +153,8 @@ func TestTolerationSync(t *testing.T) {
 		}
 	}
 	w.api.answer(nil)
-	for _, k := range []string{"ns/b", "ns/none", "a/b/c"} {
-		if err := w.tolerations.sync(t.Context(), k); (err != nil) != (k == "a/b/c") || w.api.seen() != nil {
+	for _, k := range []string{"ns/b/uid-b", "ns/none/uid", "ns/a/another", "a/b"} {
+		if err := w.tolerations.sync(t.Context(), k); (err != nil) != (k == "a/b") || w.api.seen() != nil {
 			t.Errorf("%s: %v, calls %v; want an error for nonsense alone, and no call", k, err, w.api.seen())
 		}
 	}
