@@ -63,7 +63,9 @@ type Queue struct {
 	ids     map[string]resource.Key
 	retries map[resource.Key]*retry
 	syncing map[resource.Key]struct{}
-	window  int // flights that are not parked
+	others  map[resource.Key]types.UID // of keys of which the peer may hold this object instead of the one in held
+	told    bool                       // what the peer holds, by Reset
+	window  int                        // flights that are not parked
 	seq     uint64
 }
 
@@ -263,6 +265,7 @@ func (q *Queue) Drop(key resource.Key) {
 		q.land(key, f)
 	}
 	delete(q.held, key)
+	delete(q.others, key)
 	delete(q.retries, key)
 	delete(q.queued, key)
 	q.settle(key)
@@ -325,11 +328,15 @@ func (q *Queue) Ack(id string, now time.Time) (Acked, bool) {
 		a.Failures = r.failures
 		delete(q.retries, key)
 	}
-	if f.op == Delete {
-		delete(q.held, key)
-	} else {
+	switch other, ok := q.others[key]; {
+	case f.op != Delete:
 		q.held[key] = f.state
+	case ok:
+		q.held[key] = State{UID: other}
+	default:
+		delete(q.held, key)
 	}
+	delete(q.others, key)
 	// After a delete another object may have taken the name.
 	if f.again || f.op == Delete {
 		q.push(key)

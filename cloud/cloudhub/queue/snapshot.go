@@ -1,19 +1,20 @@
 package queue
 
-import "github.com/edgecore-io/edgecore/pkg/resource"
+import (
+	"k8s.io/apimachinery/pkg/types"
 
-// Reset tells what the peer holds, and what it is to have in the order in which it is to be sent. Messages without
-// an ack are forgotten: of their objects nobody knows what the peer holds. The keys of both are looked at from now
-// on, and those that were marked before; Synced says when that is done. What the peer holds and is not to have goes
-// first. The queue keeps held.
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Reset tells what the peer holds, and what it is to have in the order in which it is to be sent. The keys of both are
+// looked at from now on, and those that were marked before; Synced says when that is done. What the peer holds and is
+// not to have goes first. The queue keeps held.
+//
+// The peer may tell again what it holds, while messages and acks travel: what it tells then is older than what it acked
+// before it arrives. So nothing is concluded from it but that the peer may hold an object, unless both agree. Messages
+// without an ack are forgotten: of their objects nobody knows which version the peer holds.
 func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
-	for key, f := range q.flights {
-		if h, ok := held[key]; ok {
-			held[key] = State{UID: h.UID}
-		} else {
-			held[key] = State{UID: f.state.UID}
-		}
-	}
+	q.merge(held)
 	var marked []resource.Key
 	for key := range q.queued {
 		marked = append(marked, key)
@@ -24,7 +25,6 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	for key := range q.flights {
 		marked = append(marked, key)
 	}
-	q.held = held
 	q.order, q.queued, q.flights, q.ids, q.retries, q.window = nil, nil, nil, nil, nil, 0
 	wanted := make(map[resource.Key]struct{}, len(desired))
 	for _, key := range desired {
@@ -32,7 +32,7 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	}
 	q.syncing = make(map[resource.Key]struct{}, len(desired))
 	q.order = make([]resource.Key, 0, len(desired))
-	for key := range held {
+	for key := range q.held {
 		if _, ok := wanted[key]; !ok {
 			q.push(key)
 			q.syncing[key] = struct{}{}
@@ -45,6 +45,33 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	for _, key := range marked {
 		q.push(key)
 	}
+}
+
+// merge makes of what the peer tells that it holds, and of what is known of it, what it may hold.
+func (q *Queue) merge(told map[resource.Key]State) {
+	if q.told {
+		for key, t := range told {
+			if _, ok := q.held[key]; !ok {
+				told[key] = State{UID: t.UID} // its delete may have been acked meanwhile
+			}
+		}
+	}
+	q.told, q.others = true, nil
+	for key, h := range q.held {
+		t, ok := told[key]
+		switch {
+		case ok && t.UID == h.UID && t.Version == h.Version && h.Version != "":
+			told[key] = h
+			continue
+		case ok && t.UID != h.UID:
+			if q.others == nil {
+				q.others = map[resource.Key]types.UID{}
+			}
+			q.others[key] = t.UID
+		}
+		told[key] = State{UID: h.UID}
+	}
+	q.held = told
 }
 
 // Synced tells whether every key of the last Reset was seen to: the peer acked what it lacked.
