@@ -22,7 +22,7 @@ func admissionRows() []row {
 		return row{name: name, spec: spec, check: func(p *pod) {
 			got := p.rejected(reason, "Pod was rejected: "+message)
 			if s := got.Status; len(s.ContainerStatuses) != 0 || s.StartTime == nil || s.ObservedGeneration == 0 {
-				p.Errorf("generation %d, status %+v", got.Generation, s)
+				p.Errorf("status = %+v, want no containers, a start time, an observed generation", s)
 			}
 			p.event(reason, message)
 		}}
@@ -70,7 +70,7 @@ containers: [{name: main}]
 			spec: `containers: [{name: main, resources: {limits: {cpu: 200m, memory: 64Mi}}}]`,
 			check: func(p *pod) {
 				if qos := p.running().Status.QOSClass; qos != v1.PodQOSGuaranteed {
-					p.Errorf("class %s", qos)
+					p.Errorf("class = %s, want %s", qos, v1.PodQOSGuaranteed)
 				}
 				p.oomScore("main", -997)
 				p.says("main", cgroupFile("cpu/cpu.shares", "cpu.weight")+"; "+cgroupFile("cpu/cpu.cfs_quota_us", "cpu.max")+"; "+cgroupFile("memory/memory.limit_in_bytes", "memory.max"),
@@ -82,7 +82,7 @@ containers: [{name: main}]
 			spec: `containers: [{name: main}]`,
 			check: func(p *pod) {
 				if qos := p.running().Status.QOSClass; qos != v1.PodQOSBestEffort {
-					p.Errorf("class %s", qos)
+					p.Errorf("class = %s, want %s", qos, v1.PodQOSBestEffort)
 				}
 				p.oomScore("main", 1000)
 				p.says("main", cgroupFile("cpu/cpu.shares", "cpu.weight"), onCgroups("2", "1"))
@@ -96,7 +96,7 @@ containers: [{name: main, resources: {requests: {cpu: 100m, memory: 1Mi}, limits
 `,
 			check: func(p *pod) {
 				if qos := p.running().Status.QOSClass; qos != v1.PodQOSBurstable {
-					p.Errorf("class %s", qos)
+					p.Errorf("class = %s, want %s", qos, v1.PodQOSBurstable)
 				}
 				p.oomScore("main", 999)
 				p.oomScore("side", 999) // no sooner than whom it serves
@@ -186,10 +186,10 @@ func checkPreemption(p *pod) {
 		return nil
 	})
 	if c := condition(&got.Status, v1.DisruptionTarget); c == nil || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonTerminationByKubelet || !strings.Contains(c.Message, "critical pod") {
-		p.Errorf("condition %+v", c)
+		p.Errorf("condition = %+v, want True, %s, about a critical pod", c, v1.PodReasonTerminationByKubelet)
 	}
 	if t := got.Status.ContainerStatuses[0].State.Terminated; t == nil {
-		p.Errorf("state %+v", got.Status.ContainerStatuses[0].State)
+		p.Errorf("state = %+v, want terminated", got.Status.ContainerStatuses[0].State)
 	}
 	victim.event("Preempting", "Preempted in order to admit critical pod")
 	for _, pod := range []*pod{victim, other, critical} {

@@ -47,7 +47,8 @@ containers:
 			check: func(p *pod) {
 				s := p.running().Status.ContainerStatuses[0]
 				if s.Image != "edgecore.local/demo:1" || !strings.Contains(s.ImageID, "sha256:") || !strings.HasPrefix(s.ContainerID, "containerd://") {
-					p.Errorf("image %q, imageID %q, containerID %q", s.Image, s.ImageID, s.ContainerID)
+					p.Errorf("image %q, ID %q, container %q, want edgecore.local/demo:1, sha256:..., containerd://...",
+						s.Image, s.ImageID, s.ContainerID)
 				}
 			},
 		},

@@ -68,7 +68,7 @@ volumes:
 				p.says("main", "echo kept >/v/f; cat /ro/f; touch /ro/g 2>/dev/null || echo read-only", "kept\nread-only")
 				p.delete()
 				if data, err := os.ReadFile(filepath.Join(p.hostDir(), "f")); err != nil || string(data) != "kept\n" {
-					p.Errorf("the volume after the pod: %q, %v", data, err)
+					p.Errorf("the volume after the pod = %q, %v, want \"kept\\n\"", data, err)
 				}
 			},
 		},

@@ -121,7 +121,7 @@ func csiClaim(p *pod) {
 	p.says("main", "echo one >/v/file; mkdir -p /v/sub; cat /v/file; stat -c %g /v/file", "one\n1234")
 	p.says("reader", "cat /v/file; echo two >/v/file 2>/dev/null || echo refused; ls -d /s", "one\nrefused\n/s")
 	if got := string(d.Calls(p, "NodePublishVolume")[0].Request); !strings.Contains(got, `"csi.storage.k8s.io/pod.name":"`+p.name+`"`) || !strings.Contains(got, `"colour":"red"`) {
-		p.Errorf("the driver was told %s", got)
+		p.Errorf("request of NodePublishVolume = %s, want pod name %s, colour red", got, p.name)
 	}
 	p.until("the CSINode names the driver", func() error {
 		n, err := p.node.api.StorageV1().CSINodes().Get(p.Context(), p.node.name, metav1.GetOptions{})
@@ -138,7 +138,8 @@ func csiClaim(p *pod) {
 	node, err := p.node.api.CoreV1().Nodes().Get(p.Context(), p.node.name, metav1.GetOptions{})
 	env.Must(p, err)
 	if node.Labels["topology."+p.csiName()+"/node"] != p.node.name || !strings.Contains(node.Annotations["csi.volume.kubernetes.io/nodeid"], p.csiName()) {
-		p.Errorf("labels %v, annotations %v", node.Labels, node.Annotations)
+		p.Errorf("labels %v, annotations %v, want the topology and the node ID of %s",
+			node.Labels, node.Annotations, p.csiName())
 	}
 	csiEnd(p, d)
 }
@@ -157,7 +158,7 @@ func csiInline(p *pod) {
 	p.says("main", `grep -c '"bank":{"token":"ey' /v/serviceAccount.tokens`, "1")
 	csiEnd(p, d)
 	if left, err := os.ReadDir(filepath.Join(d.Dir, "volumes")); err != nil || len(left) > 0 {
-		p.Errorf("the driver still has %v, %v", left, err)
+		p.Errorf("volumes of the driver = %v, %v, want none", left, err)
 	}
 }
 
@@ -167,7 +168,7 @@ func csiEphemeral(p *pod) {
 	p.says("main", "echo mine >/v/file; cat /v/file", "mine")
 	claim, err := p.node.api.CoreV1().PersistentVolumeClaims(p.node.name).Get(p.Context(), p.name+"-v", metav1.GetOptions{})
 	if err != nil || claim.Spec.VolumeName != p.csiName() {
-		p.Errorf("claim %+v, %v", claim, err)
+		p.Errorf("claim = %+v, %v, want volume %s", claim, err, p.csiName())
 	}
 	csiEnd(p, d)
 }
@@ -192,14 +193,14 @@ func csiAttach(p *pod) {
 	p.until("the controllers ask for the attachment", func() (err error) { a, err = find(); return err })
 	p.event("FailedMount", "is not ready")
 	if calls := d.Calls(p, "NodeStageVolume"); len(calls) > 0 {
-		p.Error("staged before it was attached")
+		p.Errorf("%d calls of NodeStageVolume before the volume was attached, want 0", len(calls))
 	}
 	a.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "x"}}
 	_, err := attachments.UpdateStatus(p.Context(), a, metav1.UpdateOptions{})
 	env.Must(p, err)
 	p.running()
 	if got := string(d.Calls(p, "NodeStageVolume")[0].Request); !strings.Contains(got, `"publishContext":{"device":"x"}`) {
-		p.Errorf("the driver was told %s", got)
+		p.Errorf("request of NodeStageVolume = %s, want the publish context device x", got)
 	}
 	inUse := func(want bool) func() error {
 		name := "kubernetes.io/csi/" + p.csiName() + "^vol"

@@ -42,7 +42,7 @@ func deviceRows() []row {
 			check: func(p *pod) {
 				s := p.running().Status.ContainerStatuses[0]
 				if q := s.AllocatedResources["example.com/of-the-cluster"]; q.Value() != 3 || len(s.AllocatedResourcesStatus) != 0 {
-					p.Errorf("allocated %v, %v", s.AllocatedResources, s.AllocatedResourcesStatus)
+					p.Errorf("allocated %v, %v, want 3, none", s.AllocatedResources, s.AllocatedResourcesStatus)
 				}
 			},
 		},
@@ -141,7 +141,7 @@ func checkDevicePlugin(p *pod) {
 	first := p.beside("first", with(1))
 	s := first.running().Status.ContainerStatuses[0]
 	if q := s.AllocatedResources[v1.ResourceName("example.com/"+p.name)]; q.Value() != 1 {
-		p.Errorf("allocated resources %v", s.AllocatedResources)
+		p.Errorf("allocated resources = %v, want 1 of example.com/%s", s.AllocatedResources, p.name)
 	}
 	first.says("main", "echo $DEVICES", "one")
 	first.says("main", "stat -c '%F %t,%T' /dev/one; echo x >/dev/one && echo written", "character special file 1,3\nwritten")
@@ -149,10 +149,10 @@ func checkDevicePlugin(p *pod) {
 	c, err := first.container("main")
 	env.Must(p, err)
 	if c.Annotations["example.com/devices"] != "one" {
-		p.Errorf("annotations %v", c.Annotations)
+		p.Errorf("annotations = %v, want example.com/devices=one", c.Annotations)
 	}
 	if ids, err := first.held("main"); err != nil || len(ids) != 1 || ids[0] != "one" {
-		p.Errorf("podresources: %v, %v", ids, err)
+		p.Errorf("podresources: %v, %v, want one", ids, err)
 	}
 	first.health("one", v1.ResourceHealthStatusHealthy)
 	plugin.Devices(p.T, "one!", "two", "three!")
@@ -196,7 +196,7 @@ volumes: [{name: tmp, emptyDir: {}}]
 	both.logged("first", "has a,b")
 	both.logged("main", "has a") // at its second start
 	if ids, err := both.held("first"); err != nil || len(ids) != 0 {
-		p.Errorf("podresources: an init container that has ended has %v, %v", ids, err)
+		p.Errorf("podresources: an init container that has ended has %v, %v, want none", ids, err)
 	}
 	both.delete()
 }

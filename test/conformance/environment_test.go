@@ -55,7 +55,7 @@ containers:
 				p.says("main", `for i in "$A" "$B" "$C" "$D" "$E" "$F" "$G" "$H" "$I" "$J" "$K" "$L"; do echo "<$i>"; done`, "<"+strings.Join(want, ">\n<")+">")
 				p.says("main", "hostname -i | grep -c "+s.PodIP, "1")
 				if len(s.HostIPs) != 1 || s.HostIPs[0].IP != s.HostIP || len(s.PodIPs) != 1 {
-					p.Errorf("hostIPs %v, podIPs %v", s.HostIPs, s.PodIPs)
+					p.Errorf("hostIPs %v, podIPs %v, want %s alone, one address", s.HostIPs, s.PodIPs, s.HostIP)
 				}
 			},
 		},
@@ -229,12 +229,12 @@ containers: [{name: main, resources: {limits: {cpu: 100m, memory: 20Mi}}}]
 			check: func(p *pod) {
 				got := p.running()
 				if got.Spec.Overhead.Memory().Value() != 12<<20 {
-					p.Errorf("overhead %v", got.Spec.Overhead)
+					p.Errorf("overhead = %v, want 12Mi of memory", got.Spec.Overhead)
 				}
 				list, err := p.node.cri.ListPodSandbox(p.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.uid)}}})
 				env.Must(p, err)
 				if len(list.Items) != 1 || list.Items[0].RuntimeHandler != "second" {
-					p.Errorf("sandboxes %v", list.Items)
+					p.Errorf("sandboxes = %v, want one with the handler \"second\"", list.Items)
 				}
 			},
 		},
@@ -271,7 +271,7 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /all}, {name: v, m
 				p.says("main", "cat /all/www/index.html /sub/index.html; touch /all/x 2>/dev/null || echo read-only", "edgecore demo\nedgecore demo\nread-only")
 				for _, m := range containerStatus(&got.Status, "main").VolumeMounts {
 					if m.Name == "v" && (m.VolumeStatus == nil || m.VolumeStatus.Image == nil || !strings.Contains(m.VolumeStatus.Image.ImageRef, "sha256:")) {
-						p.Errorf("mount in the status: %+v", m)
+						p.Errorf("mount in the status = %+v, want an image by its digest", m)
 					}
 				}
 			},

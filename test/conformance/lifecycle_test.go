@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // lifecycleRows are about what containers are beside their command, and about ephemeral containers.
@@ -30,7 +31,7 @@ spec:
 					return nil
 				})
 				if out := p.exec("look", `cat /proc/1/cmdline | tr '\0' ' '; cat /shared/file; echo $WHO`); !strings.HasPrefix(out, "sleep 4242 ") || !strings.HasSuffix(out, "text\nme") {
-					p.Errorf("it sees %q", out)
+					p.Errorf("it sees %q, want \"sleep 4242 ...text\\nme\"", out)
 				}
 				p.patch(`
 spec:
@@ -80,7 +81,7 @@ containers: [{name: main}]
 				p.running()
 				s := p.phase(v1.PodFailed).Status
 				if s.Reason != "DeadlineExceeded" || s.Message != "Pod was active on the node longer than the specified deadline" {
-					p.Errorf("reason %q, message %q", s.Reason, s.Message)
+					p.Errorf("reason %q, message %q, want DeadlineExceeded and the usual message", s.Reason, s.Message)
 				}
 				p.status("its containers have ended", func(s *v1.PodStatus) error { return ended(s, "side", "main") })
 				p.event("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
@@ -94,7 +95,7 @@ containers: [{name: main, image: "edgecore.local/nowhere:1", imagePullPolicy: Ne
 `,
 			check: func(p *pod) {
 				if s := p.phase(v1.PodFailed).Status; s.Reason != "DeadlineExceeded" {
-					p.Errorf("reason %q", s.Reason)
+					p.Errorf("reason = %q, want DeadlineExceeded", s.Reason)
 				}
 			},
 		},
@@ -109,8 +110,8 @@ containers:
 `,
 			check: func(p *pod) {
 				s := p.running().Status
-				if got := containerStatus(&s, "own").StopSignal; got == nil || *got != v1.SIGUSR1 {
-					p.Errorf("stop signal %v", got)
+				if got := containerStatus(&s, "own").StopSignal; ptr.Deref(got, "nil") != v1.SIGUSR1 {
+					p.Errorf("stop signal = %s, want %s", ptr.Deref(got, "nil"), v1.SIGUSR1)
 				}
 				last := p.end(nil)
 				own, usual := containerStatus(last, "own").State.Terminated, containerStatus(last, "usual").State.Terminated
@@ -146,7 +147,7 @@ containers: [{name: a, image: "edgecore.local/demo:1", command: [sleep, "7777"]}
 			check: func(p *pod) {
 				p.running()
 				if out := p.exec("b", `for f in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$f; echo; done`); !strings.Contains(out, "/pause") || !strings.Contains(out, "sleep 7777") {
-					p.Errorf("processes: %s", out)
+					p.Errorf("processes = %q, want /pause and \"sleep 7777\" among them", out)
 				}
 				p.says("b", "readlink /proc/self/ns/pid | cut -c 1-4; test $$ != 1 && echo shared", "pid:\nshared")
 			},

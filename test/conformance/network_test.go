@@ -105,7 +105,7 @@ containers: [{name: main}]
 				plain := p.second("plain", `{hostNetwork: true, containers: [{name: main}]}`)
 				plain.running()
 				if out := plain.exec("main", show); strings.Contains(out, "10.96.0.10") {
-					p.Errorf("ClusterFirst on the host network: %s", out)
+					p.Errorf("resolv.conf of ClusterFirst on the host network = %q, want no 10.96.0.10", out)
 				}
 				plain.delete()
 			},

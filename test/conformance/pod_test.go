@@ -61,7 +61,7 @@ func (n *node) run(t *testing.T, r row) {
 	if r.objects != "" {
 		out, err := n.kube.Kubectl(t.Context(), "apply", "-n", n.name, "-f", writeFile(t, fill.Replace(r.objects)))
 		if err != nil {
-			t.Fatalf("objects: %v: %s", err, out)
+			t.Fatalf("kubectl apply: %v, want no error\n%s", err, out)
 		}
 	}
 	if r.bound {
@@ -310,7 +310,7 @@ func (p *pod) apply(manifests string) {
 	p.Helper()
 	fill := strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name)
 	if out, err := p.node.kube.Kubectl(p.Context(), "apply", "-n", p.node.name, "-f", writeFile(p.T, fill.Replace(manifests))); err != nil {
-		p.Fatalf("apply: %v: %s", err, out)
+		p.Fatalf("kubectl apply: %v, want no error\n%s", err, out)
 	}
 }
 
@@ -319,7 +319,7 @@ func (p *pod) delete() {
 	p.Helper()
 	err := p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.uid))})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		p.Fatalf("delete: %v", err)
+		p.Fatalf("delete: %v, want no error, NotFound or Conflict", err)
 	}
 	p.until("it is gone", func() error {
 		obj, err := p.node.api.CoreV1().Pods(p.node.name).Get(p.Context(), p.name, metav1.GetOptions{})

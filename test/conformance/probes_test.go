@@ -176,7 +176,7 @@ func probeHTTPDetails(p *pod) {
 	}
 	pods[3].event("ProbeWarning", "Readiness probe warning: Probe terminated redirects")
 	if w := wrong.Load(); w != nil {
-		p.Errorf("headers: %v", w)
+		p.Errorf("wrong headers of a probe = %v, want none", w)
 	}
 	for _, q := range pods {
 		q.delete()
@@ -262,7 +262,7 @@ containers:
 				p.event("Unhealthy", "Startup probe failed: ")
 				got := p.unready("main")
 				if c := containerStatus(&got.Status, "main"); ptr.Deref(c.Started, true) {
-					p.Errorf("started: %+v", c)
+					p.Errorf("container = %+v, want started false", c)
 				}
 				p.says("main", "test -e /tmp/asked || echo not asked", "not asked")
 				p.exec("main", "touch /tmp/begun")
@@ -367,7 +367,7 @@ containers: [{name: main}]
 			set("True")
 			got := p.running()
 			if c := condition(&got.Status, "example.com/gate"); c == nil || c.Status != v1.ConditionTrue {
-				p.Errorf("the agent changed the condition: %+v", c)
+				p.Errorf("condition example.com/gate = %+v, want True", c)
 			}
 		},
 	}

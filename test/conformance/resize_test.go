@@ -42,7 +42,7 @@ containers:
 				p.says("main", cpuQuota, "10000")
 				p.says("main", memoryLimit, "50331648")
 				if got.Status.ObservedGeneration != got.Generation {
-					p.Errorf("observed generation %d of %d", got.Status.ObservedGeneration, got.Generation)
+					p.Errorf("observed generation = %d, want %d", got.Status.ObservedGeneration, got.Generation)
 				}
 				p.event("ResizeCompleted", "Pod resize completed")
 			},
@@ -83,7 +83,7 @@ containers:
 					return nil
 				})
 				if a := containerStatus(&got.Status, "main").AllocatedResources; a.Cpu().String() != "10m" {
-					p.Errorf("allocated %v", a)
+					p.Errorf("allocated = %v, want cpu 10m", a)
 				}
 				p.resize("main", "{requests: {cpu: 20m}}") // while the other is there: 1800m would leave nothing to other rows
 				p.resized("main", 0, "20m", "0", "2", "0")
@@ -102,16 +102,17 @@ containers:
 				got := p.running()
 				r := got.Status.Resources
 				if r == nil || r.Limits.Cpu().String() != "300m" || r.Requests.Memory().String() != "64Mi" || got.Status.AllocatedResources.Cpu().String() != "50m" {
-					p.Errorf("resources %+v, allocated %v", r, got.Status.AllocatedResources)
+					p.Errorf("resources %+v, allocated %v, want cpu at most 300m, memory 64Mi, allocated cpu 50m",
+						r, got.Status.AllocatedResources)
 				}
 				if got.Status.QOSClass != v1.PodQOSBurstable {
-					p.Errorf("class %s", got.Status.QOSClass)
+					p.Errorf("class = %s, want %s", got.Status.QOSClass, v1.PodQOSBurstable)
 				}
 				if limit := p.podCgroup("memory.max", "memory/memory.limit_in_bytes"); limit != "134217728" {
-					p.Errorf("the pod's memory: %s", limit)
+					p.Errorf("the pod's memory limit = %s, want 134217728", limit)
 				}
 				if quota, _, _ := strings.Cut(p.podCgroup("cpu.max", "cpu/cpu.cfs_quota_us"), " "); quota != "30000" {
-					p.Errorf("the pod's cpu: %s", quota)
+					p.Errorf("the pod's CPU quota = %s, want 30000", quota)
 				}
 			},
 		},
@@ -166,7 +167,7 @@ func (p *pod) podCgroup(v2, v1 string) string {
 		return nil
 	}))
 	if found == "" {
-		p.Fatalf("no cgroup of pod %s below %s", p.uid, root)
+		p.Fatalf("cgroups of pod %s below %s = none, want one", p.uid, root)
 	}
 	data, err := os.ReadFile(filepath.Join(found, file))
 	env.Must(p, err)

@@ -23,7 +23,7 @@ func restartRows() []row {
 			check: func(p *pod) {
 				s := p.status("it was restarted", func(s *v1.PodStatus) error { return restarted(s, "main", 1) }).Status
 				if last := containerStatus(&s, "main").LastTerminationState.Terminated; last == nil || last.Reason != "Completed" || last.ExitCode != 0 {
-					p.Errorf("last state %+v", last)
+					p.Errorf("last state = %+v, want Completed, exit code 0", last)
 				}
 				p.waits("main", "CrashLoopBackOff", "restarting failed container=main pod="+p.name+"_"+p.node.name)
 				p.event("BackOff", "Back-off restarting failed container main in pod "+p.name)
@@ -45,7 +45,8 @@ containers:
 				s := p.phase(v1.PodSucceeded).Status
 				twice, once := containerStatus(&s, "twice"), containerStatus(&s, "once")
 				if twice.RestartCount != 1 || once.RestartCount != 0 || twice.LastTerminationState.Terminated.ExitCode != 5 || twice.LastTerminationState.Terminated.Reason != "Error" {
-					p.Errorf("containers %s", states(&s))
+					p.Errorf("containers = %s, last state of twice %v, want one restart after 5, and none of once",
+						states(&s), twice.LastTerminationState.Terminated)
 				}
 			},
 		},
@@ -58,7 +59,7 @@ containers: [{name: bad, image: "edgecore.local/demo:1", command: [sh, -c, "exit
 			check: func(p *pod) {
 				s := p.phase(v1.PodFailed).Status
 				if bad := containerStatus(&s, "bad"); bad.State.Terminated.ExitCode != 9 || bad.RestartCount != 0 {
-					p.Errorf("containers %s", states(&s))
+					p.Errorf("container bad = %+v, want exit code 9, no restart", bad)
 				}
 				if c := condition(&s, v1.PodReady); c.Reason != "PodFailed" {
 					p.Errorf("condition Ready = %+v, want the reason PodFailed", c)
@@ -102,7 +103,8 @@ containers:
 				s := p.phase(v1.PodFailed).Status
 				rule, other := containerStatus(&s, "rule"), containerStatus(&s, "other")
 				if rule.RestartCount != 1 || rule.State.Terminated.ExitCode != 7 || rule.LastTerminationState.Terminated.ExitCode != 42 || other.RestartCount != 0 {
-					p.Errorf("containers %s", states(&s))
+					p.Errorf("containers = %s, last state of rule %v, want one restart after 42, then 7, no other",
+						states(&s), rule.LastTerminationState.Terminated)
 				}
 			},
 		},
@@ -115,7 +117,7 @@ containers: [{name: main}]
 			check: func(p *pod) {
 				s := p.phase(v1.PodFailed).Status
 				if c := containerStatus(&s, "once"); c.State.Terminated == nil || c.RestartCount != 0 {
-					p.Errorf("containers %s", states(&s))
+					p.Errorf("container once = %+v, want terminated, no restart", c)
 				}
 			},
 		},
@@ -136,7 +138,7 @@ containers: [{name: main}]
 			check: func(p *pod) {
 				s := p.running().Status
 				if c := containerStatus(&s, "rule"); c.RestartCount != 1 || c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {
-					p.Errorf("containers %s", states(&s))
+					p.Errorf("container rule = %+v, want one restart, exit code 0", c)
 				}
 			},
 		},
@@ -178,14 +180,14 @@ containers:
 					return nil
 				}).Status
 				if s.PodIP != before.PodIP || s.Phase != v1.PodRunning {
-					p.Errorf("phase %s, address %s, before %s", s.Phase, s.PodIP, before.PodIP)
+					p.Errorf("phase %s, address %s, want %s, %s", s.Phase, s.PodIP, v1.PodRunning, before.PodIP)
 				}
 				p.says("main", "tr '\n' ' ' </shared/log", "setup main setup main ")
 				if c := condition(&s, v1.AllContainersRestarting); c == nil || c.Status != v1.ConditionFalse {
-					p.Errorf("condition %+v", c)
+					p.Errorf("condition = %+v, want False", c)
 				}
 				if c := containerStatus(&s, "watcher").LastTerminationState.Terminated; c == nil || c.ExitCode != 88 {
-					p.Errorf("last state of the watcher: %+v", c)
+					p.Errorf("last state of the watcher = %+v, want exit code 88", c)
 				}
 				p.deleteWithin(1)
 			},

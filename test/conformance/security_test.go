@@ -42,7 +42,7 @@ containers:
 				user := containerStatus(&got.Status, "own").User
 				if p.node.name != containerd2 {
 					if user != nil {
-						p.Errorf("a runtime that does not tell users tells %+v", user)
+						p.Errorf("user = %+v, want none from a runtime that does not report it", user)
 					}
 					return
 				}
@@ -118,7 +118,7 @@ containers: [{name: main, image: edgecore.local/groups:1}]
 				p.says("main", "id -G", "1000 60000")
 				got := p.running().Status.ContainerStatuses[0].User
 				if got == nil || got.Linux == nil || !slices.Equal(got.Linux.SupplementalGroups, []int64{1000, 60000}) {
-					p.Errorf("user in the status: %+v", got)
+					p.Errorf("user in the status = %+v, want the groups 1000 and 60000", got)
 				}
 			},
 		},
@@ -335,7 +335,7 @@ func hostRows() []row {
 				p.running()
 				namespaces(p, "main", map[string]bool{"net": false, "ipc": false, "pid": false, "mnt": false, "uts": false})
 				if a, b := p.exec("main", "readlink /proc/self/ns/ipc"), p.exec("other", "readlink /proc/self/ns/ipc"); a != b {
-					p.Errorf("the containers have the namespaces %s and %s", a, b)
+					p.Errorf("IPC namespaces of the containers = %s and %s, want the same", a, b)
 				}
 			},
 		},
@@ -354,7 +354,7 @@ func hostRows() []row {
 				got := p.running()
 				namespaces(p, "main", map[string]bool{"net": true, "ipc": false, "pid": false})
 				if got.Status.PodIP == "" || got.Status.PodIP != got.Status.HostIP {
-					p.Errorf("podIP %s, hostIP %s", got.Status.PodIP, got.Status.HostIP)
+					p.Errorf("podIP = %q, want hostIP %q", got.Status.PodIP, got.Status.HostIP)
 				}
 				name, err := os.Hostname()
 				env.Must(p, err)
@@ -399,7 +399,7 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}, {name: m, mou
 				for _, pod := range []*pod{p, other} {
 					ids := strings.Fields(pod.exec("main", "cat /proc/self/uid_map"))
 					if len(ids) != 3 || ids[0] != "0" || ids[1] == "0" || ids[2] != "65536" || seen[ids[1]] {
-						p.Errorf("ids %v, beside %v", ids, seen)
+						p.Errorf("user IDs = %v, want 0, the first of a range other than %v and 0, 65536", ids, seen)
 					}
 					seen[ids[1]] = true
 				}

@@ -41,11 +41,11 @@ containers: [{name: main, volumeMounts: [{name: shared, mountPath: /shared}]}]
 			check: func(p *pod) {
 				s := p.running().Status
 				if got := p.exec("main", "tr '\n' ' ' </shared/order"); got != "first probed hooked last " {
-					p.Errorf("order %q", got)
+					p.Errorf("order = %q, want \"first probed hooked last \"", got)
 				}
 				for _, name := range []string{"probed", "hooked"} {
 					if c := containerStatus(&s, name); !c.Ready || !ptr.Deref(c.Started, false) || c.State.Running == nil {
-						p.Errorf("sidecar %+v", c)
+						p.Errorf("sidecar %s = %+v, want ready, started, running", name, c)
 					}
 				}
 			},
@@ -66,7 +66,7 @@ containers:
 				s := p.phase(v1.PodSucceeded).Status
 				p.status("the sidecars have ended", func(now *v1.PodStatus) error { s = *now; return ended(now, "one", "two") })
 				if one := containerStatus(&s, "one").State.Terminated; one.ExitCode != 7 || one.Message != "main\ntwo\none\n" {
-					p.Errorf("the first sidecar is to end last, with its own code: %+v", one)
+					p.Errorf("the first sidecar's end = %+v, want it the last one, exit code 7", one)
 				}
 				if s.Phase != v1.PodSucceeded {
 					p.Errorf("phase = %s, want Succeeded", s.Phase)

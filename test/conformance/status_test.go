@@ -30,17 +30,19 @@ containers: [{name: main}]
 				for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodScheduled} {
 					c := condition(s, kind)
 					if c == nil || c.Status != v1.ConditionTrue || c.Reason != "" || c.Message != "" || c.LastTransitionTime.IsZero() || c.ObservedGeneration != got.Generation {
-						p.Errorf("%s: %+v, generation %d", kind, c, got.Generation)
+						p.Errorf("%s = %+v, want True without reason or message, with a time, generation %d",
+							kind, c, got.Generation)
 					}
 				}
 				if net.ParseIP(s.PodIP) == nil || net.ParseIP(s.HostIP) == nil || len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP || len(s.HostIPs) == 0 || s.HostIPs[0].IP != s.HostIP {
-					p.Errorf("addresses %s %v, host %s %v", s.PodIP, s.PodIPs, s.HostIP, s.HostIPs)
+					p.Errorf("podIP %s, podIPs %v, hostIP %s, hostIPs %v, want each list to begin with the address",
+						s.PodIP, s.PodIPs, s.HostIP, s.HostIPs)
 				}
 				if s.StartTime.IsZero() || s.QOSClass != v1.PodQOSBestEffort || s.ObservedGeneration != got.Generation || s.Reason != "" || s.Message != "" {
 					p.Errorf("status = %+v, want a start time, BestEffort, generation %d, no reason, no message", s, got.Generation)
 				}
 				if c := containerStatus(s, "first"); !c.Ready || c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.State.Terminated.FinishedAt.IsZero() {
-					p.Errorf("init container %+v", c)
+					p.Errorf("init container = %+v, want ready, Completed", c)
 				}
 				p.says("main", "hostname -i", s.PodIP)
 			},
@@ -99,7 +101,7 @@ containers: [{name: main, command: [sh, -c, "n=$(cat /dev/termination-log); echo
 				got := p.waits("main", "CrashLoopBackOff", "restarting failed container=main pod=status-restarts_")
 				c := containerStatus(&got.Status, "main")
 				if end := c.LastTerminationState.Terminated; end == nil || end.ExitCode != 5 || end.Reason != "Error" || end.Message != "gone" || !strings.HasPrefix(end.ContainerID, "containerd://") {
-					p.Errorf("last state %+v", end)
+					p.Errorf("last state = %+v, want exit code 5, Error, message \"gone\", ID containerd://...", end)
 				}
 				p.status("its restarts are counted", func(s *v1.PodStatus) error {
 					if c := containerStatus(s, "main"); c.RestartCount < 1 || c.LastTerminationState.Terminated == nil {

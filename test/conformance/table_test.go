@@ -73,27 +73,27 @@ func TestTable(t *testing.T) {
 	fields := slices.Concat(leaves(reflect.TypeFor[v1.PodSpec](), "spec"), leaves(reflect.TypeFor[v1.PodStatus](), "status"))
 	for _, field := range fields {
 		if !covered(field, lines) {
-			t.Errorf("%s has no line for %s", tableFile, field)
+			t.Errorf("lines of %s for %s = none, want one", tableFile, field)
 		}
 	}
 	known := tests(t)
 	for _, l := range lines {
 		switch {
 		case !l.used:
-			t.Errorf("no field of a pod is meant by %s", l.text)
+			t.Errorf("line %q names no field of a pod, want it to", l.text)
 		case l.state == "elsewhere":
 			if l.words == "" {
-				t.Errorf("who acts on it is missing: %s", l.text)
+				t.Errorf("line %q does not say who acts on it, want it to", l.text)
 			}
 			continue
 		case l.state != "supported" && l.state != "refused":
-			t.Errorf("want supported, refused or elsewhere: %s", l.text)
+			t.Errorf("state of line %q = %q, want supported, refused or elsewhere", l.text, l.state)
 		case len(l.tests) == 0:
-			t.Errorf("no test: %s", l.text)
+			t.Errorf("tests of line %q = none, want at least one", l.text)
 		}
 		for _, name := range l.tests {
 			if !known[name] {
-				t.Errorf("there is no test %s: %s", name, l.text)
+				t.Errorf("test %s of line %q does not exist, want one that does", name, l.text)
 			}
 		}
 	}
@@ -160,7 +160,7 @@ func tests(t *testing.T) map[string]bool {
 	known := map[string]bool{}
 	for _, r := range allRows() {
 		if known[r.name] {
-			t.Errorf("two rows are called %s", r.name)
+			t.Errorf("row %s exists twice, want each name once", r.name)
 		}
 		known[r.name] = true
 	}

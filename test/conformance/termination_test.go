@@ -124,7 +124,7 @@ containers:
 					}
 				}
 				if got := message("log"); !strings.HasPrefix(got, "line 21\n") || !strings.HasSuffix(got, "line 100\n") {
-					p.Errorf("the last 80 lines are %q", got)
+					p.Errorf("the last 80 lines = %q, want lines 21 to 100", got)
 				}
 				if got := message("chars"); len(got) != 2048 || !strings.HasSuffix(got, "0123456789\n") {
 					p.Errorf("%d bytes of the log, want 2048", len(got))

@@ -45,17 +45,17 @@ volumes:
 				p.says("main", "stat -c '%a %g' /disk /memory", "2777 2345\n2777 2345")
 				p.says("main", "grep ' /memory ' /proc/mounts | cut -d' ' -f3; df -k /memory | tail -1 | awk '{print $2}'", "tmpfs\n4096")
 				if out, err := p.tryExec("main", "dd", "if=/dev/zero", "of=/memory/f", "bs=1M", "count=6"); err == nil {
-					p.Errorf("6 MiB were written into a volume of 4 MiB: %s", out)
+					p.Errorf("write of 6 MiB into a volume of 4 MiB: no error, %q, want an error", out)
 				}
 				p.says("main", "echo hello >/disk/f && chmod 664 /disk/f && stat -c %g /disk/f", "2345")
 				p.says("other", "echo more >>/again/f && cat /disk/f", "hello\nmore")
 				if out, err := p.tryExec("other", "touch", "/disk/x"); err == nil {
-					p.Errorf("a mount that is read-only was written %s", out)
+					p.Errorf("write to a read-only mount: no error, %q, want an error", out)
 				}
 				want := v1.VolumeMountStatus{Name: "disk", MountPath: "/disk", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyDisabled)}
 				mounts := containerStatus(&s.Status, "other").VolumeMounts
 				if len(mounts) < 2 || mounts[0].Name != want.Name || mounts[0].MountPath != want.MountPath || !mounts[0].ReadOnly || *mounts[0].RecursiveReadOnly != *want.RecursiveReadOnly || mounts[1].ReadOnly {
-					p.Errorf("volumeMounts in the status: %+v", mounts)
+					p.Errorf("volumeMounts in the status = %+v, want first %+v, then a writable one", mounts, want)
 				}
 			},
 		},
@@ -70,7 +70,7 @@ volumes: [{name: scratch, emptyDir: {sizeLimit: 1Mi}}]
 				const message = `Usage of EmptyDir volume "scratch" exceeds the limit "1Mi". `
 				s := p.phase(v1.PodFailed)
 				if s.Status.Reason != "Evicted" || s.Status.Message != message {
-					p.Errorf("reason %q, message %q", s.Status.Reason, s.Status.Message)
+					p.Errorf("reason %q, message %q, want Evicted, %q", s.Status.Reason, s.Status.Message, message)
 				}
 				p.event("Evicted", strings.TrimSpace(message))
 			},
@@ -83,7 +83,8 @@ containers: [{name: main, command: [sh, -c, "dd if=/dev/zero of=/f bs=1M count=4
 			check: func(p *pod) {
 				s := p.phase(v1.PodFailed)
 				if s.Status.Reason != "Evicted" || s.Status.Message != "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. " {
-					p.Errorf("reason %q, message %q", s.Status.Reason, s.Status.Message)
+					p.Errorf("reason %q, message %q, want Evicted for the containers' limit 2Mi",
+						s.Status.Reason, s.Status.Message)
 				}
 			},
 		},
@@ -109,7 +110,7 @@ volumes:
 					"x\nx\n755 directory\n644 regular file\ncharacter special file\nblock special file\nthere")
 				p.delete()
 				if data, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(data) != "x\n" {
-					p.Errorf("what the pod wrote on the node: %q, %v", data, err)
+					p.Errorf("what the pod wrote on the node = %q, %v, want \"x\\n\"", data, err)
 				}
 			},
 		},
@@ -368,14 +369,14 @@ volumes: [{name: v, emptyDir: {}}]
 				if p.node.name == containerd1 { // too old
 					p.waits("enabled", "CreateContainerConfigError", `failed to resolve recursive read-only mode: volume "v" requested recursive read-only mode, but it is not supported by the runtime`)
 					if got := mode("possible"); got != v1.RecursiveReadOnlyDisabled {
-						p.Errorf("in the status: %s", got)
+						p.Errorf("mode in the status = %s, want %s", got, v1.RecursiveReadOnlyDisabled)
 					}
 					return
 				}
 				p.running()
 				p.says("enabled", "touch /v/x 2>/dev/null || echo read-only", "read-only")
 				if got := fmt.Sprintf("%s %s %s", mode("possible"), mode("enabled"), mode("disabled")); got != "Enabled Enabled Disabled" {
-					p.Errorf("in the status: %s", got)
+					p.Errorf("modes in the status = %s, want Enabled Enabled Disabled", got)
 				}
 			},
 		},
