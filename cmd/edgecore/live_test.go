@@ -25,6 +25,7 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		edged + "reportEvent":         inEdged("reportEvent: false"), edged + "nodeLabels": inEdged("nodeLabels: {a: b}"), edged + "registerSchedulable": inEdged("registerSchedulable: false"),
 		modules + "edgeHub.enable": "modules: {edgeHub: {enable: false}}",
 		edged + "minimumGCAge":     inEdged("minimumGCAge: 17s"), edged + "maxPerPodContainerCount": inEdged("maxPerPodContainerCount: 17"), edged + "maxContainerCount": inEdged("maxContainerCount: 17"),
+		edged + "serverAddress": inEdged("serverAddress: 127.0.0.1"),
 		edged + "rootDirectory": inEdged("rootDirectory: /other"), edged + "seccompDefault": inEdged("seccompDefault: true"),
 		edged + "experimentalNodeAllocatableIgnoreEvictionThreshold": inEdged("experimentalNodeAllocatableIgnoreEvictionThreshold: true"),
 	}

@@ -61,7 +61,7 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 		},
 		StreamIdle:     kubelet.StreamingConnectionIdleTimeout.Duration,
 		Listen:         edged.ListenAddress(kubelet.Address, kubelet.ReadOnlyPort),
-		API:            apiOptions(kubelet),
+		API:            apiOptions(own),
 		SeccompDefault: own.SeccompDefault || ptr.Deref(kubelet.SeccompDefault, false), MaxBackoff: maxBackoff,
 		AllowedUnsafeSysctls: kubelet.AllowedUnsafeSysctls,
 		Logs:                 logs,

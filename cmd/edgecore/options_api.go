@@ -14,7 +14,8 @@ import (
 )
 
 // apiOptions works out what the configuration says about the authenticated port.
-func apiOptions(kubelet *kubeletconfig.KubeletConfiguration) edged.APIOptions {
+func apiOptions(own *v1alpha2.Edged) edged.APIOptions {
+	kubelet := &own.TailoredKubeletConfig
 	who, may := &kubelet.Authentication, &kubelet.Authorization
 	o := edged.APIOptions{
 		TLS:      server.TLSOptions{MinVersion: kubelet.TLSMinVersion, CipherSuites: kubelet.TLSCipherSuites},
@@ -31,15 +32,19 @@ func apiOptions(kubelet *kubeletconfig.KubeletConfiguration) edged.APIOptions {
 	}
 	if ptr.Deref(kubelet.EnableServer, true) {
 		o.Port = kubelet.Port
-		o.Listen = edged.ListenAddress(apiAddress(kubelet.Address), kubelet.Port)
+		o.Listen = edged.ListenAddress(apiAddress(own), kubelet.Port)
 	}
 	return o
 }
 
-// apiAddress is where the authenticated port listens: at the configured address, and where that is a loopback's, at all. It
-// says where the read-only port is to be kept, and all files of KubeEdge say it; the cluster has to reach the other port, which
-// lets in only whom it knows.
-func apiAddress(address string) string {
+// apiAddress is where the authenticated port listens: at serverAddress, else at the configured address, or at all addresses
+// if that is a loopback address. It says where the read-only port is to be kept, and all files of KubeEdge say it; the
+// cluster has to reach the other port, which lets in only whom it knows.
+func apiAddress(own *v1alpha2.Edged) string {
+	if own.ServerAddress != "" {
+		return own.ServerAddress
+	}
+	address := own.TailoredKubeletConfig.Address
 	if ip := net.ParseIP(address); ip != nil && ip.IsLoopback() {
 		return ""
 	}

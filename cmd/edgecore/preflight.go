@@ -76,10 +76,13 @@ func preflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
 		},
 	}
 	for _, p := range []struct {
-		what, key string
-		port      int32
-	}{{"the read-only server", "readOnlyPort", kubelet.ReadOnlyPort}, {"the kubelet API", "port", kubelet.Port}} {
-		if address := edged.ListenAddress(kubelet.Address, p.port); address != "" {
+		what, key, address string
+		port               int32
+	}{
+		{"the read-only server", "readOnlyPort", kubelet.Address, kubelet.ReadOnlyPort},
+		{"the kubelet API", "port", apiAddress(own), kubelet.Port},
+	} {
+		if address := edged.ListenAddress(p.address, p.port); address != "" {
 			o.Ports = append(o.Ports, preflight.Port{What: p.what, Key: p.key, Address: address})
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 
 	"k8s.io/klog/v2"
 )
@@ -16,13 +15,14 @@ func newServer(handler http.Handler) *http.Server {
 	return &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader}
 }
 
-// Serve serves a handler at an address until ctx ends.
+// Serve serves a handler at an address until ctx ends. Nobody says who they are, so that each source has its share of what may
+// be open.
 func Serve(ctx context.Context, address string, handler http.Handler) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
-	return serveUntil(ctx, newServer(handler), l)
+	return serveUntil(ctx, newServer(handler), newBounded(l, maxConnections, maxFromSource))
 }
 
 // serveUntil serves until ctx ends. Answers under way have a moment to end; streams end with ctx.
@@ -55,50 +55,4 @@ type quietWriter struct{}
 func (quietWriter) Write(text []byte) (int, error) {
 	klog.V(4).InfoS("Authenticated server", "says", strings.TrimSpace(string(text)))
 	return len(text), nil
-}
-
-// bounded is a listener with no more than some connections open; others wait in the kernel's queue.
-type bounded struct {
-	net.Listener
-	free   chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newBounded(l net.Listener, size int) *bounded {
-	return &bounded{Listener: l, free: make(chan struct{}, size), closed: make(chan struct{})}
-}
-
-// Accept implements net.Listener.
-func (b *bounded) Accept() (net.Conn, error) {
-	select {
-	case b.free <- struct{}{}:
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := b.Listener.Accept()
-	if err != nil {
-		<-b.free
-		return nil, err
-	}
-	return &boundedConn{Conn: c, free: b.free}, nil
-}
-
-// Close implements net.Listener.
-func (b *bounded) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return b.Listener.Close()
-}
-
-type boundedConn struct {
-	net.Conn
-	free <-chan struct{}
-	once sync.Once
-}
-
-// Close implements net.Conn.
-func (c *boundedConn) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(func() { <-c.free })
-	return err
 }

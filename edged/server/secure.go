@@ -13,9 +13,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/auth"
 )
 
-// maxConnections bounds those of the authenticated port: anybody can open one.
-const maxConnections = 256
-
 // Guard decides who may ask; see package auth. Its errors are *auth.Refusal.
 type Guard interface {
 	Check(r *http.Request, verb string, subresources ...string) error
@@ -44,6 +41,7 @@ func guarded(guard Guard, r Route, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		err := guard.Check(req, r.verb(req.Method), r.resources()...)
 		if err == nil {
+			admit(req.Context())
 			next(w, req)
 			return
 		}
@@ -51,6 +49,7 @@ func guarded(guard Guard, r Route, next http.HandlerFunc) http.HandlerFunc {
 		if refusal, ok := errors.AsType[*auth.Refusal](err); ok {
 			code = refusal.Code
 		}
+		w.Header().Set("Connection", "close") // a stranger keeps no place
 		klog.V(2).InfoS("Request refused", "from", req.RemoteAddr, "method", req.Method, "path", req.URL.Path, "code", code, "why", err)
 		http.Error(w, err.Error(), code)
 	}
@@ -67,8 +66,8 @@ func ServeTLS(ctx context.Context, address string, handler http.Handler, config 
 	config.ClientAuth = tls.RequestClientCert
 	config.NextProtos = []string{"http/1.1"} // upgraded connections are of HTTP/1.1, and the others are few
 	srv := newServer(handler)
-	srv.ErrorLog = quiet()
-	return serveUntil(ctx, srv, tls.NewListener(newBounded(l, maxConnections), config))
+	srv.ErrorLog, srv.ConnContext = quiet(), withConn
+	return serveUntil(ctx, srv, tls.NewListener(newBounded(l, maxConnections, maxFromSource), config))
 }
 
 // TLSOptions are what the configuration says about TLS.

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 
@@ -284,67 +283,4 @@ func TestServeTLS(t *testing.T) {
 		}
 	})
 	wait.Closed(t, "the stream to end with its server", ended)
-}
-
-// pipes is a listener in memory. Each value sent to it is a connection that waits to be accepted.
-type pipes struct {
-	queue  chan net.Conn
-	closed chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.queue:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error {
-	close(p.closed)
-	return nil
-}
-
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-func TestBoundedListener(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &pipes{queue: make(chan net.Conn, 2), closed: make(chan struct{})}
-		b := newBounded(l, 1)
-		for range cap(l.queue) {
-			near, far := net.Pipe()
-			t.Cleanup(func() { _ = far.Close() })
-			l.queue <- near
-		}
-		first, err := b.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		second := make(chan net.Conn, 1)
-		accept := func() {
-			c, _ := b.Accept()
-			second <- c
-		}
-		go accept()
-		synctest.Wait()
-		if got := len(second) + 1; got != 1 {
-			t.Errorf("%d connections are accepted at once, want 1", got)
-		}
-		_ = first.Close()
-		_ = first.Close() // which gives its place back once
-		c := <-second
-		if c == nil {
-			t.Fatal("Accept() after the first connection was closed = nil, want the second connection")
-		}
-		go accept()
-		synctest.Wait()
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-		if got := <-second; got != nil {
-			t.Errorf("Accept() after the listener was closed = %v, want nil", got)
-		}
-		_ = c.Close()
-	})
 }

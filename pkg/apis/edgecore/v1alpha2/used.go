@@ -24,7 +24,7 @@ func live() map[string]bool {
 	}
 	for _, k := range []string{
 		"minimumGCAge", "maxPerPodContainerCount", "maxContainerCount",
-		"enable", "reportEvent", "hostnameOverride", "nodeIP", "customInterfaceName", "nodeLabels", "registerSchedulable", "rootDirectory", "seccompDefault",
+		"enable", "reportEvent", "hostnameOverride", "nodeIP", "customInterfaceName", "nodeLabels", "registerSchedulable", "rootDirectory", "seccompDefault", "serverAddress",
 		"experimentalNodeAllocatableIgnoreEvictionThreshold",
 	} {
 		keys["modules.edged."+k] = true

@@ -79,6 +79,9 @@ func (c *checker) edged(p string, e *Edged) {
 		c.Fail(p+".registerNodeNamespace", e.RegisterNodeNamespace, "a namespace's name: lower-case letters, digits and '-'")
 	}
 	c.Absolute(p+".rootDirectory", e.RootDirectory)
+	if e.ServerAddress != "" {
+		c.Address(p+".serverAddress", e.ServerAddress)
+	}
 	c.labels(p+".nodeLabels", e.NodeLabels)
 	c.NotNegative(p+".minimumGCAge", e.MinimumGCAge.Duration)
 	c.kubelet(p+".tailoredKubeletConfig", &e.TailoredKubeletConfig)

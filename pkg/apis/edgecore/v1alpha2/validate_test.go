@@ -31,6 +31,7 @@ func TestValidate(t *testing.T) {
 		"modules.edged.nodeIP":                   func(e *EdgeCore) { e.Modules.Edged.NodeIP = "192.0.2.1,192.0.2.2" },
 		"modules.edged.registerNodeNamespace":    func(e *EdgeCore) { e.Modules.Edged.RegisterNodeNamespace = "A" },
 		"modules.edged.rootDirectory":            func(e *EdgeCore) { e.Modules.Edged.RootDirectory = "" },
+		"modules.edged.serverAddress":            func(e *EdgeCore) { e.Modules.Edged.ServerAddress = "localhost" },
 		"modules.edged.nodeLabels[-a]":           func(e *EdgeCore) { e.Modules.Edged.NodeLabels = map[string]string{"-a": "b"} },
 		"modules.edged.nodeLabels[a.b/c]":        func(e *EdgeCore) { e.Modules.Edged.NodeLabels = map[string]string{"a.b/c": "b!"} },
 		"modules.edged.minimumGCAge":             func(e *EdgeCore) { e.Modules.Edged.MinimumGCAge.Duration = -1 },

@@ -1,0 +1,264 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// pipes is a listener in memory. Each value sent to it is a connection that waits to be accepted.
+type pipes struct {
+	queue  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.queue:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	close(p.closed)
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// from is an end of a connection from an address.
+type from struct {
+	net.Conn
+	ip string
+}
+
+func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.ip), Port: 1} }
+
+// boundedPipes is a bounded listener, and what has a connection from an address accepted: nil if it is closed instead.
+func boundedPipes(t *testing.T, size, share int) (*bounded, func(ip string) *boundedConn) {
+	l := &pipes{queue: make(chan net.Conn), closed: make(chan struct{})}
+	b := newBounded(l, size, share)
+	accepted := make(chan net.Conn)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := b.Accept()
+			if err != nil {
+				return
+			}
+			select {
+			case accepted <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		<-ended
+	})
+	return b, func(ip string) *boundedConn {
+		near, far := net.Pipe()
+		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+		select {
+		case l.queue <- from{near, ip}:
+		case <-ctx.Done():
+		}
+		synctest.Wait()
+		select {
+		case c := <-accepted:
+			return c.(*boundedConn)
+		default:
+			return nil
+		}
+	}
+}
+
+// open reports whether a connection has not been closed by the listener.
+func open(c *boundedConn) bool {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	return !c.gone
+}
+
+// TestShares: a source has no more than its share until it is let in, wherever in its network it is.
+func TestShares(t *testing.T) {
+	for name, c := range map[string]struct {
+		ips  []string
+		want int
+	}{
+		"one address":                {[]string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1"}, 2},
+		"the same in another form":   {[]string{"192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1"}, 2},
+		"several addresses":          {[]string{"192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.2"}, 4},
+		"a network of IPv6":          {[]string{"2001:db8::1", "2001:db8::2", "2001:db8::3"}, 2},
+		"several networks of IPv6":   {[]string{"2001:db8::1", "2001:db8:0:1::1", "2001:db8:0:2::1"}, 3},
+		"the loopback has no shares": {[]string{"127.0.0.1", "127.0.0.2", "::1", "127.0.0.1"}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, accept := boundedPipes(t, 8, 2)
+				got := 0
+				for _, ip := range c.ips {
+					if accept(ip) != nil {
+						got++
+					}
+				}
+				if got != c.want {
+					t.Errorf("%d of %d connections accepted, want %d", got, len(c.ips), c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestAdmittedHasNoShare: who was let in is not counted among strangers, and a closed connection gives its place back once.
+func TestAdmittedHasNoShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, accept := boundedPipes(t, 8, 2)
+		var conns []*boundedConn
+		for i := range 6 {
+			c := accept("192.0.2.1")
+			if c == nil {
+				t.Fatalf("connection %d was not accepted, want it: those before were let in", i)
+			}
+			admit(withConn(t.Context(), c))
+			c.admit() // again changes nothing
+			conns = append(conns, c)
+		}
+		if b.admitted != len(conns) || len(b.strangers) != 0 {
+			t.Errorf("%d let in, strangers of %d sources; want %d, 0", b.admitted, len(b.strangers), len(conns))
+		}
+		for _, c := range conns {
+			_ = c.Close()
+			_ = c.Close()
+			c.admit() // too late
+		}
+		if b.admitted != 0 {
+			t.Errorf("%d let in after all were closed, want 0", b.admitted)
+		}
+	})
+}
+
+// TestNewcomerGetsAPlace: where strangers hold all places, one from elsewhere gets that of the oldest of the source that has
+// most; those that were let in keep theirs.
+func TestNewcomerGetsAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, accept := boundedPipes(t, 4, 2)
+		kept := accept("192.0.2.9")
+		kept.admit()
+		first, second, third := accept("192.0.2.1"), accept("192.0.2.1"), accept("192.0.2.2")
+		newcomer := accept("192.0.2.3")
+		if newcomer == nil || open(first) || !open(second) || !open(third) || !open(kept) {
+			t.Fatalf("newcomer %v; open are first %v, second %v, third %v, kept %v; want the first closed for the newcomer",
+				newcomer, open(first), open(second), open(third), open(kept))
+		}
+		if c := accept("192.0.2.4"); c == nil || open(second) || !open(third) || !open(newcomer) {
+			t.Errorf("a newcomer to sources of one each: %v; open are second %v, third %v, newcomer %v; want the oldest closed for it",
+				c, open(second), open(third), open(newcomer))
+		}
+		if c := accept("192.0.2.4"); c != nil {
+			t.Error("accepted one more although no source has more connections than its own, want it closed")
+		}
+	})
+}
+
+// TestAllAdmitted: where all places belong to those that were let in, others wait for one, and get it.
+func TestAllAdmitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipes{queue: make(chan net.Conn, 2), closed: make(chan struct{})}
+		b := newBounded(l, 1, 1)
+		for range cap(l.queue) {
+			near, far := net.Pipe()
+			t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+			l.queue <- from{near, "192.0.2.1"}
+		}
+		first, err := b.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.(*boundedConn).admit()
+		second := make(chan net.Conn, 1)
+		accept := func() {
+			c, _ := b.Accept()
+			second <- c
+		}
+		go accept()
+		synctest.Wait()
+		if got := len(second) + 1; got != 1 {
+			t.Errorf("%d connections are accepted at once, want 1", got)
+		}
+		_ = first.Close()
+		c := <-second
+		if c == nil {
+			t.Fatal("Accept() after the first connection was closed = nil, want the second connection")
+		}
+		c.(*boundedConn).admit()
+		go accept()
+		synctest.Wait()
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := <-second; got != nil {
+			t.Errorf("Accept() after the listener was closed = %v, want nil", got)
+		}
+	})
+}
+
+// TestStrangersOfTheSecurePort: a request that is refused ends its connection, one that is let in makes it no stranger's.
+func TestStrangersOfTheSecurePort(t *testing.T) {
+	for may, want := range map[string]string{"all": "keep-alive", "none": "close"} {
+		conns := make(chan net.Conn, 1)
+		route := Route{Pattern: "/conn", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			conns <- r.Context().Value(connKey{}).(net.Conn)
+		})}
+		address := listening(t, secure(&guardian{may: may}, true, route))
+		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET /conn HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		got := "keep-alive"
+		if resp.Close {
+			got = "close"
+		}
+		if got != want {
+			t.Errorf("%s: the connection is %s, want %s", may, got, want)
+		}
+		if may != "all" {
+			continue
+		}
+		server, ok := wait.Receive(t, "the request", conns).(*boundedConn)
+		if !ok {
+			t.Fatalf("the request's connection is %T, want *boundedConn", server)
+		}
+		server.of.mu.Lock()
+		state := fmt.Sprintf("admitted %v, counted %d", server.admitted, server.of.admitted)
+		server.of.mu.Unlock()
+		if want := "admitted true, counted 1"; state != want {
+			t.Errorf("%s, want %s", state, want)
+		}
+	}
+}
