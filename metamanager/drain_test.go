@@ -102,7 +102,7 @@ func TestReportsBeforeEvents(t *testing.T) {
 			t.Errorf("%d reports sent, want %d", sent, want)
 		}
 		if keys := e.waiting(); keys != nil {
-			t.Errorf("left in the outbox: %v", keys)
+			t.Errorf("outbox = %v, want none", keys)
 		}
 	})
 }
@@ -133,7 +133,7 @@ func TestReplacedReportIsNotSent(t *testing.T) {
 		}
 		c.release()
 		if got := c.release(); got != nil {
-			t.Errorf("sent again: %v", got)
+			t.Errorf("sent again = %v, want nothing", got)
 		}
 	})
 }

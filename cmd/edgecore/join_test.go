@@ -169,7 +169,7 @@ func TestJoinANewDevice(t *testing.T) {
 	}
 	for _, want := range []string{"Got a certificate for node edge1, which is good until ", "Wrote configuration", "Wrote service", "edgecore status", "kubectl get node edge1"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
+			t.Errorf("output, want %q in it:\n%s", want, out)
 		}
 	}
 	if strings.Contains(d.read(d.config())+out, "eyJ") {
@@ -197,7 +197,7 @@ func TestJoinAgain(t *testing.T) {
 	}
 	for _, want := range []string{"Kept the certificate of node edge1, which is good until", "is as it should be", "is installed"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
+			t.Errorf("output, want %q in it:\n%s", want, out)
 		}
 	}
 	out = d.mustJoin("", "--labels", "zone=a") // no token is needed for that
@@ -326,7 +326,7 @@ func TestJoinWithKeadmsFlags(t *testing.T) {
 		"warning: --runtimetype does nothing: ", "warning: --with-mqtt does nothing: ",
 	} {
 		if !strings.Contains(errs, want) {
-			t.Errorf("%q is not in\n%s", want, errs)
+			t.Errorf("warnings, want %q in them:\n%s", want, errs)
 		}
 	}
 	cfg, _, err := v1alpha2.Load(d.config())

@@ -101,7 +101,7 @@ func TestReset(t *testing.T) {
 	}
 	for _, want := range []string{"of node edge1", "Type yes", "Stopped and removed edgecore.service", "Removed certificates", "Removed store", "Removed configuration"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in\n%s", want, out)
+			t.Errorf("output, want %q in it:\n%s", want, out)
 		}
 	}
 	if _, err := d.reset("", "--force"); err != nil { // nothing is left to do

@@ -80,7 +80,7 @@ func TestHelp(t *testing.T) {
 		"config", "get", "status", "logs", "edgecore --minconfig >",
 	} {
 		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in the help:\n%s", want, out)
+			t.Errorf("help, want %q in it:\n%s", want, out)
 		}
 	}
 }

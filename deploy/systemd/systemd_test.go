@@ -29,7 +29,7 @@ func TestUnit(t *testing.T) {
 	} {
 		got := Unit(paths[0], paths[1])
 		if !strings.Contains(got, want) {
-			t.Errorf("%v: %q is not in\n%s", paths, want, got)
+			t.Errorf("unit for %v, want %q in it:\n%s", paths, want, got)
 		}
 		if !IsOurs(got) {
 			t.Errorf("IsOurs of the unit for %v = false, want true", paths)
@@ -74,7 +74,7 @@ func TestPodsOutliveTheAgent(t *testing.T) {
 	}
 	for _, want := range []string{"WantedBy=multi-user.target", "StartLimitIntervalSec=0", "After=containerd.service crio.service local-fs.target"} {
 		if !strings.Contains(inPackage(t), "\n"+want+"\n") {
-			t.Errorf("no %s", want)
+			t.Errorf("unit, want %s in it:\n%s", want, inPackage(t))
 		}
 	}
 	if strings.Contains(inPackage(t), "network-online") {

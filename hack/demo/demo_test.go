@@ -239,7 +239,7 @@ func TestFailure(t *testing.T) {
 	}
 	for _, want := range []string{"This went wrong: start cloudcore: cloudcore has ended", "Removing everything but the logs.", "the logs are in " + filepath.Join(p.dir, "logs")} {
 		if !strings.Contains(p.text(), want) {
-			t.Errorf("it has not told %q", want)
+			t.Errorf("told %s, want %q in it", p.text(), want)
 		}
 	}
 	for _, name := range []string{"cloudcore", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {

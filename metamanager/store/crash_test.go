@@ -148,12 +148,12 @@ func verify(t *testing.T, path string, acked map[string]string) {
 	for key, want := range acked {
 		m, err := s.Get(t.Context(), key)
 		if err != nil {
-			t.Errorf("%s: acknowledged, and lost: %v", key, err)
+			t.Errorf("Get(%s) = %v, want %s or newer: it was acknowledged", key, err, want)
 			continue
 		}
 		got, _, _ := strings.Cut(string(m.Value), " ")
 		if newer(want, got) {
-			t.Errorf("%s: %s was acknowledged, the store has %s", key, want, got)
+			t.Errorf("%s: the store has %s, want %s or newer: it was acknowledged", key, got, want)
 		}
 	}
 	reports, err := s.Outbox(t.Context())
@@ -166,7 +166,7 @@ func verify(t *testing.T, path string, acked map[string]string) {
 	}
 	for key, want := range acked {
 		if newer(want, inOutbox[key]) {
-			t.Errorf("%s: report %s was acknowledged, the outbox has %q", key, want, inOutbox[key])
+			t.Errorf("%s: the outbox has %q, want %s or newer: it was acknowledged", key, inOutbox[key], want)
 		}
 	}
 	var text string

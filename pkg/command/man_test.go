@@ -48,7 +48,7 @@ func TestManPages(t *testing.T) {
 	}
 	for _, want := range []string{"tool.8", "tool-join.8", "tool-config.8", "tool-config-validate.8", "tool-config-print.8"} {
 		if !slices.Contains(names, want) {
-			t.Errorf("no %s among %v", want, names)
+			t.Errorf("pages = %v, want %s among them", names, want)
 		}
 	}
 	if slices.Contains(names, "tool-gone.8") || slices.Contains(names, "tool-man.8") {
@@ -65,7 +65,7 @@ func TestManPages(t *testing.T) {
 		}
 		for _, want := range wants {
 			if !strings.Contains(string(text), want) {
-				t.Errorf("%s: %q is not in\n%s", name, want, text)
+				t.Errorf("%s, want %q in it:\n%s", name, want, text)
 			}
 		}
 		if strings.Contains(string(text), "secret") {

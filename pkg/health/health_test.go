@@ -26,7 +26,7 @@ func TestRegistry(t *testing.T) {
 		since := r.Snapshot()[0].Since
 		r.Set(RuntimeDown, "", "another detail")
 		if c := r.Snapshot()[0]; c.Detail != "another detail" || !c.Since.Equal(since) {
-			t.Errorf("%+v: want the new detail and the old beginning", c)
+			t.Errorf("detail %q since %v, want %q since %v as before", c.Detail, c.Since, "another detail", since)
 		}
 		r.SetError(RuntimeDown, "", nil)
 		r.Clear(StaticPodBad, "a")
