@@ -32,6 +32,8 @@ type linkState struct {
 	link Link
 	// ended is closed when the link of now is gone; nil while there is none.
 	ended chan struct{}
+	// before is closed when all that came before the news of the newest link is stored.
+	before <-chan struct{}
 }
 
 func (l *linkState) get() Link {
@@ -58,9 +60,14 @@ func (l *linkState) set(link Link) <-chan struct{} {
 // noteLink notes what a message says of a new link before anything that came over that link is worked on.
 func (m *Module) noteLink(msg *model.Message) {
 	var link Link
-	if msg.Route.Operation == wire.OpConnect && json.Unmarshal(msg.ContentData(), &link) == nil && link.Connected {
-		m.ordered.Store(link.Features.Inventory)
+	if msg.Route.Operation != wire.OpConnect || json.Unmarshal(msg.ContentData(), &link) != nil || !link.Connected {
+		return
 	}
+	m.ordered.Store(link.Features.Inventory)
+	before := m.lanes.settled()
+	m.link.mu.Lock()
+	defer m.link.mu.Unlock()
+	m.link.before = before
 }
 
 // linkChanged acts on news of the link: reports leave, edged is told, and a cloud of ours hears what is here.
@@ -96,7 +103,9 @@ func (m *Module) tellEdged(ctx context.Context, msg *model.Message) error {
 	return err
 }
 
-// sync tells a cloud of ours what this edge has, again until the cloud has answered or the link is gone.
+// sync tells a cloud of ours what this edge has, again until the cloud has answered or the link is gone. It waits for what
+// came over the link before this one to be stored: an object that is stored after the list was made is not in it, and the
+// cloud would not know that it has to go.
 func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,8 +116,16 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 		case <-ctx.Done():
 		}
 	})
+	m.link.mu.Lock()
+	before := m.link.before
+	m.link.mu.Unlock()
 	patience := syncFirst
 	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return
+		}
 		err := m.tellInventory(ctx, patience)
 		patience = min(2*patience, syncTimeout)
 		if err == nil {
@@ -121,6 +138,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 		if !sleep(ctx, wait) {
 			return
 		}
+		before = m.lanes.settled()
 	}
 	klog.V(1).InfoS("Store is as the cloud wants it")
 	m.opts.Synced(ctx)

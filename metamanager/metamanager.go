@@ -79,6 +79,7 @@ type Module struct {
 	store  Store
 	opts   Options
 	link   linkState
+	lanes  *lanes
 	drain  *drain
 	events events
 	tokens tokenPace
@@ -108,7 +109,7 @@ func New(bus Bus, s Store, opts Options) *Module {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	return &Module{bus: bus, store: s, opts: opts, drain: newDrain(), asking: make(chan struct{}, asksMax)}
+	return &Module{bus: bus, store: s, opts: opts, lanes: newLanes(), drain: newDrain(), asking: make(chan struct{}, asksMax)}
 }
 
 // Name implements beehive.Module.
@@ -120,10 +121,10 @@ func (m *Module) Group() string { return model.GroupMeta }
 // Run implements beehive.Module: it takes messages until ctx ends, and answers those that it took.
 func (m *Module) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer m.lanes.wait() // for what the background has put
 	defer m.wg.Wait()
 	defer cancel()
-	l := newLanes(func(msg *model.Message) { m.handle(ctx, msg) })
-	defer l.wait()
+	defer m.lanes.wait()
 	m.background(ctx, func(ctx context.Context) { m.keepRunning(ctx, m.runDrain) })
 	for {
 		msg, err := m.bus.Receive(ctx, m.Name())
@@ -134,7 +135,7 @@ func (m *Module) Run(ctx context.Context) error {
 			return err
 		}
 		m.noteLink(msg)
-		l.put(laneKey(msg.Route.Resource), msg)
+		m.lanes.put(laneKey(msg.Route.Resource), func() { m.handle(ctx, msg) })
 	}
 }
 
