@@ -122,7 +122,7 @@ func FuzzRequestMemory(f *testing.F) {
 			t.Errorf("%s %s of %d bytes allocated %d bytes, want at most %d", flow.op, flow.kind, len(content), n, maxAllocated)
 		}
 		if answer == nil {
-			t.Fatalf("%s %s is not answered", flow.op, flow.kind)
+			t.Fatalf("answer to %s %s = nil, want one", flow.op, flow.kind)
 		}
 		if !json.Valid(answer.Content) || strings.Contains(string(answer.Content), "cloudcore failed") {
 			t.Errorf("answered %.200s, want valid JSON and no failure of cloudcore", answer.Content)

@@ -29,7 +29,7 @@ func TestRevoked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	opts.Sleep = func(context.Context, time.Duration) error { cancel(); return ctx.Err() }
 	clk.add(40 * 24 * time.Hour)
-	certificates.New(opts).Rotate(ctx, func() { t.Error("renewed a revoked certificate") })
+	certificates.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", certificates.Refused) })
 	wantProblem(t, problem, certificates.Refused, "node edge1 was revoked at 2027-09-17T12:00:00Z", "gettoken --node", "edgecore join", "no state is lost")
 	if got := load(t, opts.Files).Cert(); !got.Equal(first.Cert()) {
 		t.Errorf("certificate %v, want the first, %v", got.SerialNumber, first.Cert().SerialNumber)

@@ -31,24 +31,24 @@ func EveryKeyIsLiveOrWarnedOf[T any](t *testing.T, s *strict.Schema[T], atLeast 
 		for _, v := range values {
 			_, got, err := s.Fit(treeOf(path, v))
 			if err != nil {
-				t.Errorf("%s: %v is not read: %v", path, v, err)
+				t.Errorf("Fit of %s: %v = %v, want no error", path, v, err)
 			}
 			if len(got) > 1 {
-				t.Errorf("%s: %d warnings", path, len(got))
+				t.Errorf("%s: %d warnings %v, want at most one", path, len(got), got)
 			}
 			warnings = append(warnings, got...)
 		}
 		switch {
 		case isLive(s.Live, path):
 			if len(warnings) > 0 {
-				t.Errorf("%s is acted on, and warned of: %v", path, warnings)
+				t.Errorf("warnings of %s = %v, want none: it is among the live keys", path, warnings)
 			}
 		case len(warnings) != 1 || warnings[0].Path != path:
-			t.Errorf("%s is not acted on; warnings: %v", path, warnings)
+			t.Errorf("warnings of %s = %v, want one: it is not among the live keys", path, warnings)
 		}
 	}
 	if count < atLeast {
-		t.Errorf("only %d keys found", count)
+		t.Errorf("%d keys found, want %d or more", count, atLeast)
 	}
 }
 
@@ -72,7 +72,7 @@ func TablesNameKeys[T any](t *testing.T, s *strict.Schema[T]) map[string]bool {
 	}
 	for path := range tables {
 		if !known[path] {
-			t.Errorf("%s is no key", path)
+			t.Errorf("%s in the tables is not a key, want one", path)
 		}
 	}
 	return known
