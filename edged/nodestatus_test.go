@@ -93,7 +93,7 @@ func TestWhoNeedsANetwork(t *testing.T) {
 	pod, host := &v1.Pod{}, &v1.Pod{Spec: v1.PodSpec{HostNetwork: true}}
 	box := func(ready bool) *observed.Pod { return &observed.Pod{Sandboxes: []*observed.Sandbox{{Ready: ready}}} }
 	if err := e.lacksNetwork(pod, &observed.Pod{}); err != nil {
-		t.Errorf("there is a network: %v", err)
+		t.Errorf("lacksNetwork with a network: %v, want nil", err)
 	}
 	e.nodeFacts.network = "reason:NetworkPluginNotReady message:cni plugin not initialized"
 	for name, c := range map[string]struct {

@@ -33,7 +33,7 @@ func TestTranslateWhole(t *testing.T) {
 			}
 			again, _, err := v1alpha2.Parse(c.Text)
 			if err != nil {
-				t.Fatalf("the file that was made: %v\n%s", err, c.Text)
+				t.Fatalf("the file that was made: %v, want no error\n%s", err, c.Text)
 			}
 			if diff := cmp.Diff(c.EdgeCore, again); diff != "" {
 				t.Errorf("what was checked and what was written mismatch (-checked +written):\n%s", diff)
@@ -169,7 +169,7 @@ func FuzzTranslate(f *testing.F) {
 			return
 		}
 		if _, _, err := v1alpha2.Parse(c.Text); err != nil {
-			t.Errorf("made a file that is refused: %v", err)
+			t.Errorf("the file that was made: %v, want no error", err)
 		}
 	})
 }

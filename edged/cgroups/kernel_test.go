@@ -35,7 +35,7 @@ func onEachDriver(t *testing.T, name string, test func(t *testing.T, opts Option
 				m := New(opts)
 				for _, what := range []string{"RemoveAll", "second RemoveAll"} {
 					if err := m.RemoveAll(); err != nil {
-						t.Errorf("%s: %v", what, err)
+						t.Errorf("%s: %v, want no error", what, err)
 					}
 				}
 				for _, dir := range m.dirs(m.root()) {
@@ -60,7 +60,7 @@ func unitsOf(t *testing.T, m *Manager) string {
 	}
 	out, err := exec.Command("systemctl", "list-units", "--all", "--plain", "--no-legend", strings.TrimSuffix(m.root().slice(), ".slice")+"*").CombinedOutput()
 	if err != nil {
-		t.Fatalf("systemctl: %v: %s", err, out)
+		t.Fatalf("systemctl: %v, want no error\n%s", err, out)
 	}
 	return string(out)
 }
@@ -140,7 +140,7 @@ func TestRealCgroups(t *testing.T) {
 		check("made")
 		if opts.Driver == DriverSystemd {
 			if out, err := exec.Command("systemctl", "daemon-reload").CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
+				t.Fatalf("systemctl daemon-reload: %v, want no error\n%s", err, out)
 			}
 			check("after systemd read its units again")
 		}
@@ -158,7 +158,7 @@ func TestRealCgroups(t *testing.T) {
 		check("after a restart")
 		for _, uid := range append(want, want...) {
 			if err := m.RemovePod(uid); err != nil {
-				t.Errorf("RemovePod(%s): %v", uid, err)
+				t.Errorf("RemovePod(%s): %v, want no error", uid, err)
 			}
 		}
 		if uids, err := m.Pods(); err != nil || len(uids) != 0 {

@@ -75,7 +75,7 @@ func TestPrint(t *testing.T) {
 	} {
 		var out, errOut bytes.Buffer
 		if err := Print(t.Context(), dir, &out, &errOut, c.opts); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want no error", name, err)
 		}
 		if out.String() != c.out || errOut.String() != c.err {
 			t.Errorf("%s: %q and %q, want %q and %q", name, out.String(), errOut.String(), c.out, c.err)

@@ -52,7 +52,7 @@ func TestLife(t *testing.T) {
 	}
 	m.Free("1")
 	if err := m.Allocate(t.Context(), two); err != nil {
-		t.Errorf("after the other had ended: %v", err)
+		t.Errorf("after the other had ended: %v, want no error", err)
 	}
 	if diff := cmp.Diff([]Held{{Resource: camera, IDs: []string{"b", "c"}}}, m.Held("2", "main")); diff != "" {
 		t.Errorf("held devices mismatch (-want +got):\n%s", diff)

@@ -190,7 +190,7 @@ func FuzzResolvConf(f *testing.F) {
 		fmt.Fprintf(&b, "search %s\noptions %s\n", strings.Join(got.Searches, " "), strings.Join(got.Options, " "))
 		again, err := ParseResolvConf([]byte(b.String()))
 		if err != nil {
-			t.Fatalf("%v in %q", err, b.String())
+			t.Fatalf("ParseResolvConf(%q): %v, want no error", b.String(), err)
 		}
 		if diff := cmp.Diff(got, again, protocmp.Transform()); diff != "" {
 			t.Errorf("%q read back mismatch (-want +got):\n%s", b.String(), diff)

@@ -40,7 +40,7 @@ func group(t *testing.T, limit int64) (dir string, v1 bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Max())
 		defer cancel()
 		if err := daemon.Poll(ctx, func() error { return os.Remove(dir) }); err != nil {
-			t.Errorf("cgroup left: %v", err)
+			t.Errorf("remove the cgroup: %v, want no error", err)
 		}
 	})
 	if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0); err != nil {

@@ -163,7 +163,7 @@ func TestHTTPGet(t *testing.T) {
 	} {
 		*asked = nil
 		if err := New(nil, "agent").Run(t.Context(), target, &v1.LifecycleHandler{HTTPGet: &c.h}); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want no error", name, err)
 		}
 		if diff := cmp.Diff(c.want, *asked); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", name, diff)
@@ -193,7 +193,7 @@ func TestHTTPS(t *testing.T) {
 		h := &v1.HTTPGetAction{Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(s.Listener.Addr().(*net.TCPAddr).Port), HTTPHeaders: []v1.HTTPHeader{{Name: "Authorization", Value: "secret"}}}
 		target := Target{Address: "127.0.0.1", FellBack: func(url string) { fellBack = url }}
 		if err := New(nil, "").Run(t.Context(), target, &v1.LifecycleHandler{HTTPGet: h}); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want no error", name, err)
 		}
 		if len(*asked) != 1 || (fellBack != "") != (name == "plain") || ((*asked)[0].Auth == "") != (name == "plain") {
 			t.Errorf("%s: asked %+v, fell back to %q; want one request, the secret and no fallback with TLS",

@@ -389,7 +389,7 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.wait(t.Context()); err != nil {
-		t.Errorf("wait for a process that was killed: %v", err)
+		t.Errorf("wait for a process that was killed: %v, want no error", err)
 	}
 	_ = cmd.Wait() // it was killed
 	if err := p.signal(unix.SIGKILL); !errors.Is(err, os.ErrProcessDone) {

@@ -385,7 +385,7 @@ func TestKillAndRemove(t *testing.T) {
 		t.Errorf("after KillPod: %+v, want nothing alive", obs)
 	}
 	if err := g.KillPod(t.Context(), pod.UID, pod, obs, ptr.To[int64](0)); err != nil {
-		t.Errorf("killing twice: %v", err)
+		t.Errorf("KillPod a second time: %v, want no error", err)
 	}
 	logs := filepath.Join(g.opts.PodLogsDir, "default_p_1")
 	other := filepath.Join(g.opts.PodLogsDir, "default_p_11")
@@ -413,7 +413,7 @@ func TestKillAndRemove(t *testing.T) {
 		t.Errorf("links that are left: %v (-want +got)\n%s", err, diff)
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Errorf("the logs of another pod are gone: %v", err)
+		t.Errorf("Stat of the logs of another pod: %v, want them to exist", err)
 	}
 }
 

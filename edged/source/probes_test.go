@@ -43,7 +43,7 @@ func TestValidateProbes(t *testing.T) {
 		SetDefaults(pod)
 		err := Validate(pod)
 		if want == "" && err != nil {
-			t.Errorf("valid probes: %v", err)
+			t.Errorf("valid probes: %v, want no error", err)
 		}
 		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v, want %s", err, want)

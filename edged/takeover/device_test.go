@@ -265,7 +265,7 @@ func (d *device) startEffective() error {
 	case "edgecore":
 		for _, name := range []string{"etc/edgecore/edgecore.yaml", "etc/edgecore/certs/server.key", "var/lib/edgecore/edgecore.db"} {
 			if _, err := os.Stat(d.path(name)); err != nil {
-				d.t.Errorf("edgecore is started without %s: %v", name, err)
+				d.t.Errorf("Stat of %s at the start of edgecore: %v, want it to exist", name, err)
 			}
 		}
 		if !d.deaf {

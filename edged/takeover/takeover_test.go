@@ -252,10 +252,10 @@ func (d *device) boot() {
 	d.t.Helper()
 	d.stop()
 	if _, err := os.Lstat(d.path("etc/systemd/system/multi-user.target.wants/" + systemd.Name)); err != nil {
-		d.t.Errorf("after a power cut nothing is enabled: %v", err)
+		d.t.Errorf("the unit enabled after a power cut: %v, want it to exist", err)
 	}
 	if err := d.startEffective(); err != nil {
-		d.t.Errorf("after a power cut no agent starts: %v", err)
+		d.t.Errorf("start of the agent after a power cut: %v, want no error", err)
 	}
 }
 

@@ -218,7 +218,7 @@ func TestUpdateIsAtomic(t *testing.T) {
 	wg.Go(func() {
 		for ctx.Err() == nil {
 			if _, err := os.Readlink(filepath.Join(dir, "..data")); err != nil {
-				t.Errorf("the link is not always there: %v", err)
+				t.Errorf("Readlink(..data): %v, want it to exist always", err)
 			}
 			fd, err := unix.Open(filepath.Join(dir, "..data"), unix.O_PATH|unix.O_DIRECTORY, 0)
 			if err != nil {

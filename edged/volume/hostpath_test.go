@@ -78,6 +78,6 @@ func TestHostPath(t *testing.T) {
 		}
 	}
 	if err := checkHostPath(&v1.HostPathVolumeSource{Path: "/no/such/path"}); err != nil {
-		t.Errorf("no type: %v", err)
+		t.Errorf("no type: %v, want no error", err)
 	}
 }

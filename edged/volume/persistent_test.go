@@ -88,12 +88,12 @@ func loopDevice(t *testing.T, format bool) string {
 	must(t, os.WriteFile(image, nil, 0o600), os.Truncate(image, 8<<20))
 	if format {
 		if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", image).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			t.Fatalf("mkfs.ext4: %v, want no error\n%s", err, out)
 		}
 	}
 	out, err := exec.CommandContext(t.Context(), "losetup", "-f", "--show", image).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("losetup: %v, want no error\n%s", err, out)
 	}
 	device := strings.TrimSpace(string(out))
 	t.Cleanup(func() {
@@ -121,7 +121,7 @@ func TestLocalBlockDevice(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	again := setup(t, m, pod)["v"]
 	if _, err := os.Stat(filepath.Join(again.Path, "f")); err != nil {
-		t.Errorf("the volume lost its data: %v", err)
+		t.Errorf("Stat of a file of the volume: %v, want it to exist", err)
 	}
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
@@ -161,7 +161,7 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 	pv.Spec.Local.FSType = nil
 	again := setup(t, m, podWith(claimVolume("c", false)))["v"]
 	if _, err := os.Stat(filepath.Join(again.Path, "f")); err != nil {
-		t.Errorf("a device that held something was formatted: %v", err)
+		t.Errorf("Stat of a file of a device that was not blank: %v, want it to exist", err)
 	}
 	must(t, m.Teardown(t.Context(), uid))
 	// What no program knows is somebody's all the same.

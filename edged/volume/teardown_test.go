@@ -265,7 +265,7 @@ func TestTeardownLeavesOtherPods(t *testing.T) {
 	must(t, m.Teardown(t.Context(), "a"), m.RemovePodDir("a"))
 	for _, id := range []types.UID{"ab", "abc"} {
 		if _, err := os.Stat(filepath.Join(dirs[id], "f")); err != nil {
-			t.Errorf("pod %s: %v", id, err)
+			t.Errorf("pod %s: %v, want no error", id, err)
 		}
 	}
 }
