@@ -297,6 +297,6 @@ func TestRefuses(t *testing.T) {
 func must2(t *testing.T, said string, err error) {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, said)
+		t.Fatalf("%v, want no error\n%s", err, said)
 	}
 }

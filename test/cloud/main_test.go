@@ -68,7 +68,7 @@ func (c *cloud) meanwhile(path string, change func() error) {
 		if r.Method == http.MethodPut && r.URL.Path == path {
 			once.Do(func() {
 				if err := change(); err != nil {
-					c.t.Errorf("change what %s writes: %v", path, err)
+					c.t.Errorf("change what %s writes: %v, want no error", path, err)
 				}
 			})
 		}
@@ -128,7 +128,7 @@ func start(t *testing.T, opts kube.Options, manifests ...string) *cloud {
 		beforeRequest: new(atomic.Pointer[func(*http.Request)])}
 	for _, name := range append([]string{"namespace.yaml"}, manifests...) {
 		if err := cluster.Apply(t.Context(), manifest(t, name)); err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s: %v, want no error", name, err)
 		}
 	}
 	c.apply("{apiVersion: v1, kind: ServiceAccount, metadata: {name: cloudcore, namespace: kubeedge}}")
@@ -265,7 +265,7 @@ func (c *cloud) parse(m *model.Message) *reply {
 		return out
 	}
 	if err := json.Unmarshal(m.Content, out); err != nil {
-		c.t.Fatalf("answer %s: %v", m.Content, err)
+		c.t.Fatalf("answer %s: %v, want no error", m.Content, err)
 	}
 	return out
 }

@@ -80,7 +80,7 @@ func endOfPod(c *cloud, pod *v1.Pod) {
 	c.must("p1", "delete", key, deleteOptions("another"))
 	c.refused("p1", "delete", key, &metav1.DeleteOptions{}, metav1.StatusReasonBadRequest)
 	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); err != nil {
-		c.t.Fatalf("the pod is gone: %v", err)
+		c.t.Fatalf("Get of the pod: %v, want it to exist", err)
 	}
 	if err := c.admin.CoreV1().Pods("default").Delete(c.t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		c.t.Fatal(err)

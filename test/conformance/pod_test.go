@@ -100,7 +100,7 @@ func (n *node) create(t *testing.T, obj *v1.Pod) *pod {
 	complete(&obj.Spec, n.name)
 	made, err := n.api.CoreV1().Pods(n.name).Create(t.Context(), obj, metav1.CreateOptions{})
 	if err != nil {
-		t.Fatalf("create pod: %v", err)
+		t.Fatalf("create pod: %v, want no error", err)
 	}
 	return &pod{T: t, node: n, name: made.Name, uid: made.UID}
 }

@@ -141,7 +141,7 @@ func (n *node) makeTrouble(ctx context.Context, t *testing.T, rng *rand.Rand, dr
 			err = errors.Join(n.Kill9(context.Background()), n.Start(context.Background()))
 		}
 		if err != nil {
-			t.Errorf("trouble: %v", err)
+			t.Errorf("trouble: %v, want no error", err)
 			return
 		}
 	}

@@ -299,7 +299,7 @@ func (n *node) up(pod *v1.Pod, spec volume.Spec) string {
 	n.t.Helper()
 	path, err := n.set(pod, spec)
 	if err != nil {
-		n.t.Fatalf("set up %s of pod %s: %v", spec.Name, pod.Name, err)
+		n.t.Fatalf("set up %s of pod %s: %v, want no error", spec.Name, pod.Name, err)
 	}
 	return path
 }
@@ -320,7 +320,7 @@ func (n *node) take(pod *v1.Pod, spec volume.Spec) error {
 func (n *node) down(pod *v1.Pod, spec volume.Spec) {
 	n.t.Helper()
 	if err := n.take(pod, spec); err != nil {
-		n.t.Fatalf("take %s of pod %s away: %v", spec.Name, pod.Name, err)
+		n.t.Fatalf("take %s of pod %s away: %v, want no error", spec.Name, pod.Name, err)
 	}
 	if err := os.Remove(n.dir(pod, spec)); err != nil {
 		n.t.Error(err)

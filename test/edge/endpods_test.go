@@ -55,7 +55,7 @@ func TestEndPods(t *testing.T) {
 		t.Errorf("left: %v, %v, %v; want sandbox %s alone", boxes, n.RunningContainers(), err, other.PodSandboxId)
 	}
 	if _, err := os.Stat(filepath.Join(shared, "bye")); err != nil {
-		t.Errorf("the preStop hook: %v", err)
+		t.Errorf("Stat of what the preStop hook writes: %v, want it to exist", err)
 	}
 	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(n.Dir, "root")))
 	if err != nil || len(mounts) > 0 {

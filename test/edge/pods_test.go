@@ -231,7 +231,7 @@ func TestGracefulEnd(t *testing.T) {
 		}
 	}
 	if err := exists("deaf")(); err != nil {
-		t.Errorf("pod deaf did not live for a second after SIGTERM, of 3 seconds of grace: %v", err)
+		t.Errorf("file of pod deaf, one second after SIGTERM: %v, want it: the grace is 3 seconds", err)
 	}
 	wait.Until(t, "SIGTERM of pod slow", exists("told"))
 	// It runs on for as long as it takes.
@@ -241,7 +241,7 @@ func TestGracefulEnd(t *testing.T) {
 	env.Must(t, os.WriteFile(filepath.Join(shared, "go"), nil, 0o644))
 	n.Gone("slow")
 	if err := exists("done")(); err != nil {
-		t.Errorf("pod slow ended before its script did: %v", err)
+		t.Errorf("file of pod slow at its end: %v, want it: its script has ended", err)
 	}
 	n.NothingLeft()
 }

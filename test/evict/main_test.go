@@ -46,7 +46,7 @@ func small(t *testing.T, options string) string {
 	dir := filepath.Join(t.TempDir(), "small")
 	env.Must(t, os.Mkdir(dir, 0o755))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount a tmpfs with %s: %v", options, err)
+		t.Fatalf("mount a tmpfs with %s: %v, want no error", options, err)
 	}
 	t.Cleanup(func() {
 		if err := agent.Unmount(dir); err != nil {

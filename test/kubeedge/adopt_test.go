@@ -85,7 +85,7 @@ func (f *fixture) adopt(e *kubeedge.Edge, more ...string) {
 	cmd.Env = append(os.Environ(), "PATH="+e.Path("bin")+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		f.t.Fatalf("edgecore adopt: %v\n%s", err, out)
+		f.t.Fatalf("edgecore adopt: %v, want no error\n%s", err, out)
 	}
 	f.t.Logf("it said:\n%s", out)
 }

@@ -119,7 +119,7 @@ func (f *fixture) testCertificate(t *testing.T) {
 		t.Errorf("the request is by %s, want system:node:%s", csr.Spec.Username, nodeName)
 	}
 	if out, err := f.cluster.Kube.Kubectl(t.Context(), "certificate", "approve", csr.Name); err != nil {
-		t.Fatalf("approve the certificate: %v\n%s", err, out)
+		t.Fatalf("approve the certificate: %v, want no error\n%s", err, out)
 	}
 	wait.Until(t, "the certificate is served", func() error { return f.handshake(roots, nodeName) })
 	node, err := f.cluster.API.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})

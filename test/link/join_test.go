@@ -41,7 +41,7 @@ func testJoin(t *testing.T, c *env.Cluster) {
 	}
 	out, err := e.join(certs, general)
 	if err != nil {
-		t.Fatalf("join: %v\n%s", err, out)
+		t.Fatalf("join: %v, want no error\n%s", err, out)
 	}
 	t.Logf("join says:\n%s", out)
 	env.Must(t, e.Stop(t.Context()))

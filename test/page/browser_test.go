@@ -45,7 +45,7 @@ func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
-		t.Fatalf("%v; install the Debian package %s (hack/setup test does)", err, program)
+		t.Fatalf("%v, want the browser: install the Debian package %s (hack/setup test does)", err, program)
 	}
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")

@@ -199,7 +199,7 @@ func TestSweep(t *testing.T) {
 		line, err := lines.ReadString('\n')
 		said.WriteString(line)
 		if err != nil {
-			t.Fatalf("the orphan's owner: %v, %v\n%s", err, cmd.Wait(), &said)
+			t.Fatalf("read from the orphan's owner: %v, want no error; it ended: %v\n%s", err, cmd.Wait(), &said)
 		}
 	}
 	// Nobody else sweeps it before it has been looked at.

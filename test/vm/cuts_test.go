@@ -199,7 +199,7 @@ func (l *loaded) back(what string, boot func() error) {
 	}
 	began := time.Now()
 	if err := boot(); err != nil {
-		l.t.Fatalf("%s: %v", what, err)
+		l.t.Fatalf("%s: %v, want no error", what, err)
 	}
 	up := time.Now()
 	rows := l.store(what)

@@ -204,7 +204,7 @@ func (c *conversation) ours(e end, frame string) string {
 	c.t.Helper()
 	var m model.Message
 	if err := json.Unmarshal([]byte(frame), &m); err != nil {
-		c.t.Fatalf("%v in %s", err, frame)
+		c.t.Fatalf("frame %s: %v, want no error", frame, err)
 	}
 	if c.tokens[m.Header.ID] == "" {
 		c.numbered++

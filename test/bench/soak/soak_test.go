@@ -29,7 +29,7 @@ func TestSoak(t *testing.T) {
 	}
 	r, err := soak(t.Context(), o)
 	if err != nil {
-		t.Fatalf("seed %d: %v", o.seed, err)
+		t.Fatalf("seed %d: %v, want no error", o.seed, err)
 	}
 	t.Log(r.table(o))
 	if err := r.verdict(); err != nil {

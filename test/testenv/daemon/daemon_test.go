@@ -59,7 +59,7 @@ func TestStartAndEnd(t *testing.T) {
 			p.Running(), known.Running(), Known(p.Identity))
 	}
 	if err := p.End(t.Context(), syscall.SIGTERM); err != nil {
-		t.Errorf("End of a process that has ended: %v", err)
+		t.Errorf("End of a process that has ended: %v, want no error", err)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestEndSession(t *testing.T) {
 		t.Errorf("after EndSession: Alive() = %t, of the child %t, want false, false", p.Alive(), child.Alive())
 	}
 	if err := p.EndSession(t.Context()); err != nil {
-		t.Errorf("EndSession of one that has ended: %v", err)
+		t.Errorf("EndSession of one that has ended: %v, want no error", err)
 	}
 	if err := p.End(t.Context(), syscall.SIGKILL); err != nil { // it is reaped
 		t.Error(err)
@@ -114,7 +114,7 @@ func TestPause(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := p.stopped(); err != nil {
-			t.Fatalf("after Pause: %v", err)
+			t.Fatalf("stopped() after Pause: %v, want nil", err)
 		}
 		if err := p.Resume(); err != nil {
 			t.Fatal(err)

@@ -52,7 +52,7 @@ func TestReservePort(t *testing.T) {
 	}
 	again, err := reserve(p.Number)
 	if err != nil {
-		t.Fatalf("a released port: %v", err)
+		t.Fatalf("reserve of a released port: %v, want no error", err)
 	}
 	if err := again.Release(); err != nil {
 		t.Fatal(err)

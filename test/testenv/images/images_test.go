@@ -91,6 +91,6 @@ func TestCheckStatic(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := checkStatic(busybox); err != nil {
-		t.Errorf("checkStatic(busybox) = %v", err)
+		t.Errorf("checkStatic(busybox) = %v, want nil", err)
 	}
 }

@@ -276,7 +276,7 @@ func TestSweep(t *testing.T) {
 	var path string
 	var etcd, apiServer int
 	if _, err := fmt.Sscanf(string(out), "orphan %s %d %d", &path, &etcd, &apiServer); err != nil {
-		t.Fatalf("the orphan's owner said %q: %v", out, err)
+		t.Fatalf("output of the orphan's owner = %q: %v, want no error", out, err)
 	}
 	var left []daemon.Identity
 	for _, pid := range []int{etcd, apiServer} {

@@ -28,7 +28,7 @@ func connect(t *testing.T) *Client {
 	t.Cleanup(func() {
 		_ = c.Close()
 		if err := <-served; err != nil {
-			t.Errorf("Serve: %v", err)
+			t.Errorf("Serve: %v, want no error", err)
 		}
 	})
 	return c
