@@ -18,7 +18,8 @@ import (
 func leftOversOf(cfg *v1alpha2.EdgeCore) []string {
 	own, files := &cfg.Modules.Edged, filesOf(cfg)
 	root, store := own.RootDirectory, cfg.Database.DataSource
-	whole := append(storeFiles(store), files.CA, files.Cert, files.Key)
+	whole, _ := storeFiles(store) // what cannot be listed is nobody's to remove
+	whole = append(whole, files.CA, files.Cert, files.Key)
 	whole = append(whole, serving.Files(root)...)
 	whole = append(whole, filepath.Join(root, "image_manager"), imagegc.KeepFile(root), repair.RecordFile(root), repair.ArchiveDir(root), filepath.Join(root, "checkpoints"),
 		filepath.Join(root, "plugins", "kubernetes.io"), filepath.Join(root, "pod-resources", "kubelet.sock"),

@@ -40,7 +40,7 @@ func (o *resetOptions) command() *cobra.Command {
 		Use:   "reset",
 		Short: "Undo a join: remove service, certificates, configuration and store",
 		Long: `Undo a join. The service is stopped and removed, and so are the certificates, the configuration and the store
-with all that this device was given and has not reported yet. Files of others stay: manifests of static pods, logs,
+with its copies and all that this device was given and has not reported yet. Files of others stay: manifests of static pods, logs,
 images, what lies in the pods' volumes.
 
 The cloud is not asked. It goes on knowing the node until somebody removes it there: kubectl delete node NAME.
@@ -124,7 +124,7 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 	}
 	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile), removeAll(serving.Files(cfg.Modules.Edged.RootDirectory)...)))
 	if !o.keepPods {
-		note("store "+store, removeAll(storeFiles(store)...))
+		note("store "+store+" and its copies", removeStoreFiles(store))
 	}
 	// The last, since it says where the others are.
 	if fresh := o.fresh(o.Config); fresh != nil {
@@ -139,17 +139,6 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 		_ = os.Remove(dir) // if nothing of others is in it
 	}
 	return errors.Join(errs...)
-}
-
-// storeFiles are the store and what lies beside it.
-func storeFiles(store string) []string {
-	list := []string{store}
-	for _, suffix := range []string{"-wal", "-shm", "-journal", ".reserve", ".open"} {
-		list = append(list, store+suffix)
-	}
-	// A path with a pattern's characters in it finds nothing, which is no harm.
-	aside, _ := filepath.Glob(store + ".corrupt-*")
-	return append(list, aside...)
 }
 
 // inUse tells whether an agent has the store open.

@@ -118,6 +118,12 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	defer end()
 	defer systemd.keep(ctx, bus.Alive)()
 	defer trimMemory(ctx)()
+	if !db.Frozen() {
+		defer keepCopiesFew(ctx, cfg.Database.DataSource, func() bool {
+			_, err := db.AgentValue(ctx, recovered)
+			return err == nil
+		})()
+	}
 	err = bus.Run(ctx)
 	klog.InfoS("edgecore has ended; the pods run on")
 	return err
