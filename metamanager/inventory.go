@@ -3,7 +3,9 @@ package metamanager
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -17,8 +19,20 @@ import (
 // inventoryTypes are what a cloud of ours keeps in step: it deletes what the node is not to have any more.
 var inventoryTypes = [...]string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService}
 
+// reportAgainAtOnce is how many statuses that the cloud asks for are queued at a time: they share the store's transactions.
+const reportAgainAtOnce = 16
+
 // inventory lists what the store has of the cloud.
 func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
+	// Before the outbox: what is reported in between is said to be pending.
+	statuses, err := m.statusHashes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pending, err := m.pendingStatuses(ctx)
+	if err != nil {
+		return nil, err
+	}
 	list := []wire.Held{}
 	for _, typ := range inventoryTypes {
 		err := m.store.Each(ctx, typ, func(row store.Meta) error {
@@ -32,7 +46,14 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 			if err != nil {
 				version = ""
 			}
-			list = append(list, wire.Held{Key: row.Key, UID: id.Metadata.UID, Version: version})
+			held := wire.Held{Key: row.Key, UID: id.Metadata.UID, Version: version}
+			if typ == resource.TypePod {
+				held.Status = statuses[podLane(row.Key, id.Metadata.UID)]
+				if pending[podLane(row.Key, id.Metadata.UID)] || pending[podLane(row.Key, "")] {
+					held.Status = wire.StatusPending
+				}
+			}
+			list = append(list, held)
 			return nil
 		})
 		if err != nil {
@@ -42,25 +63,137 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	return list, nil
 }
 
+// statusHashes returns the hash of the stored status of each pod, by its lane. A row that is of no use has none.
+func (m *Module) statusHashes(ctx context.Context) (map[string]string, error) {
+	hashes := map[string]string{}
+	err := m.store.Each(ctx, resource.TypePodPatch, func(row store.Meta) error {
+		var id identity
+		hash, err := wire.StatusHash(row.Value)
+		if err == nil && json.Unmarshal(row.Value, &id) == nil && id.Metadata.UID != "" {
+			hashes[podLane(row.Key, id.Metadata.UID)] = hash
+		}
+		return nil
+	})
+	return hashes, err
+}
+
+// pendingStatuses returns the lanes of the pods whose status waits to be sent. One of a version that stored it without the
+// UID is pending for any pod of the name.
+func (m *Module) pendingStatuses(ctx context.Context) (map[string]bool, error) {
+	reports, err := m.store.OutboxKeys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pending := map[string]bool{}
+	for _, r := range reports {
+		if classOf(r.Key) == classStatus {
+			pending[reportLane(r.Key, "")] = true
+		}
+	}
+	return pending, nil
+}
+
 // tellInventory returns when the cloud has sent all that differs, and all of it is stored; or after a time without that.
-func (m *Module) tellInventory(ctx context.Context, patience time.Duration) error {
+// Of the pods that it returns, the status is to be reported again.
+func (m *Module) tellInventory(ctx context.Context, patience time.Duration) (again []wire.Held, err error) {
 	list, err := m.inventory(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	message, err := wire.NewInventory(list)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, message)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var done wire.Synced
 	if answer.Route.Operation == model.OpError || json.Unmarshal(answer.ContentData(), &done) != nil || !done.Synced {
-		return fmt.Errorf("the cloud answers %s %.200s", answer.Route.Operation, answer.ContentData())
+		return nil, fmt.Errorf("the cloud answers %s %.200s", answer.Route.Operation, answer.ContentData())
 	}
-	return nil
+	return reportAgain(list, done.Report), nil
+}
+
+// reportAgain returns those of the pods that the cloud names whose status was in the inventory, each once.
+func reportAgain(told []wire.Held, named []string) []wire.Held {
+	asked := make(map[string]bool, min(len(named), len(told)))
+	for _, key := range named {
+		if len(asked) >= len(told) && !asked[key] {
+			break // it names pods that are not here
+		}
+		asked[key] = true
+	}
+	var again []wire.Held
+	for _, held := range told {
+		if asked[held.Key] && held.Status != "" && held.Status != wire.StatusPending {
+			again = append(again, held)
+		}
+	}
+	return again
+}
+
+// reportStatuses queues the stored statuses of pods again, in the pods' lanes, since newer ones may be stored meanwhile.
+func (m *Module) reportStatuses(ctx context.Context, pods []wire.Held) {
+	if len(pods) == 0 {
+		return
+	}
+	klog.V(1).InfoS("The cloud does not have the status of some pods; reporting them again", "pods", len(pods))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	room := make(chan struct{}, reportAgainAtOnce)
+	for _, pod := range pods {
+		select {
+		case room <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		wg.Go(func() {
+			defer func() { <-room }()
+			err := m.lanes.do(ctx, laneKey(pod.Key), func() error { return m.reportStatus(ctx, pod) })
+			if err != nil && ctx.Err() == nil {
+				klog.ErrorS(err, "Pod status not reported again", "pod", pod.Key)
+			}
+		})
+	}
+}
+
+// reportStatus queues the stored status of a pod, unless the pod is gone or another by now, or a report on it waits.
+func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
+	key, err := resource.Parse(pod.Key)
+	if err != nil {
+		return err
+	}
+	if uid, err := m.storedUID(ctx, key); err != nil || uid != pod.UID {
+		return gone(err)
+	}
+	key.Type = resource.TypePodPatch
+	row, err := m.store.Get(ctx, key.String())
+	if err != nil {
+		return gone(err)
+	}
+	content, err := json.Marshal(string(row.Value)) // on the wire a patch is a string
+	if err != nil {
+		return err
+	}
+	msg := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, key.String(), content)
+	if reportedUID(msg) != pod.UID {
+		return nil
+	}
+	for _, waiting := range []string{reportKey(msg), msg.Route.Operation + " " + msg.Route.Resource} {
+		if _, err := m.store.OutboxGet(ctx, waiting); err == nil || !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+	return m.queue(ctx, key, msg)
+}
+
+// gone is an error of the store, but for one that says that there is no such row.
+func gone(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
 }

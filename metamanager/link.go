@@ -119,6 +119,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	m.link.mu.Lock()
 	before := m.link.before
 	m.link.mu.Unlock()
+	var again []wire.Held
 	patience := syncFirst
 	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
 		select {
@@ -126,7 +127,8 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		}
-		err := m.tellInventory(ctx, patience)
+		var err error
+		again, err = m.tellInventory(ctx, patience)
 		patience = min(2*patience, syncTimeout)
 		if err == nil {
 			break
@@ -150,4 +152,5 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	if err := m.tellEdged(ctx, news); err != nil && ctx.Err() == nil {
 		klog.ErrorS(err, "edged not told that the store is complete")
 	}
+	m.reportStatuses(ctx, again)
 }

@@ -223,7 +223,7 @@ func testInventory(t *testing.T) {
 	}
 	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
 	e.ok(e.cloud("insert", "default/secret/s", object("default", "s", "u2", "1")))
-	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+	e.ok(e.edged("patch", "default/podpatch/other", quote(t, patch("u3", "Running"))))
 	e.forwarded()
 	var told string
 	var forwarded []string

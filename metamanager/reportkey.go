@@ -66,12 +66,14 @@ func reportLane(text, uid string) string {
 	if err != nil {
 		return text
 	}
-	lane := laneKey(key.String())
 	if key.Type != resource.TypePod && key.Type != resource.TypePodPatch {
-		return lane
+		return laneKey(key.String())
 	}
-	return lane + " " + cmp.Or(own, uid)
+	return podLane(key.String(), cmp.Or(own, uid))
 }
+
+// podLane is the lane of the reports on a pod, from its resource or that of its status.
+func podLane(text, uid string) string { return laneKey(text) + " " + uid }
 
 // isOld reports whether the key of a report on a pod is of a version that did not put the UID into it.
 func isOld(text string) bool {
