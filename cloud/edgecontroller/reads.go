@@ -6,7 +6,6 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,18 +112,6 @@ func (c *Controller) hasPodsIn(node, namespace string) bool {
 func (c *Controller) queryEndpoints(ctx context.Context, r *request) result {
 	o, err := c.clients.AsNode.CoreV1().Endpoints(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	return found(o, err)
-}
-
-func (c *Controller) createCSR(ctx context.Context, r *request) result {
-	csr, err := decode[certificatesv1.CertificateSigningRequest](r, "CertificateSigningRequest")
-	if err == nil && csr.Name != r.key.Name {
-		err = badRequest(r.key, "the content is request %q", csr.Name)
-	}
-	if err != nil {
-		return written(nil, err, false)
-	}
-	csr, err = c.clients.AsNode.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{})
-	return written(csr, err, false)
 }
 
 // queryCSR answers with the node's own requests only: the API server would show a node all of them.

@@ -75,7 +75,8 @@ func readKey(name string) (*ecdsa.PrivateKey, error) {
 
 // step asks for a certificate where one is due, and returns when to look again.
 func (c *Certificate) step(ctx context.Context) (time.Duration, error) {
-	names, ips := c.names()
+	_, ips := c.names()
+	names := []string{c.opts.Node} // a host name that is not the node's is not in its Node: cloudcore refuses it
 	c.mu.Lock()
 	have := c.signed
 	c.mu.Unlock()

@@ -1,0 +1,175 @@
+package edgecontroller
+
+import (
+	"bytes"
+	"context"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"slices"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Bounds of certificate signing requests: what a signature takes to check grows with the square of the key's size.
+const (
+	maxCSRBytes = 16 << 10
+	maxRSABits  = 8192
+)
+
+// createCSR passes on a request for the certificate of a node's own port, and no other: certificates of clients, which
+// clusters approve by themselves, would outlive the revocation of the node.
+func (c *Controller) createCSR(ctx context.Context, r *request) result {
+	csr, err := c.servingRequest(ctx, r)
+	if err != nil {
+		return written(nil, err, false)
+	}
+	csr, err = c.clients.AsNode.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{})
+	return written(csr, err, false)
+}
+
+// servingRequest is what a node sent, checked, without what a node has no say in.
+func (c *Controller) servingRequest(
+	ctx context.Context, r *request,
+) (*certificatesv1.CertificateSigningRequest, error) {
+	csr, err := decode[certificatesv1.CertificateSigningRequest](r, "CertificateSigningRequest")
+	if err != nil {
+		return nil, err
+	}
+	if csr.Name != r.key.Name {
+		return nil, badRequest(r.key, "the content is request %q", csr.Name)
+	}
+	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName {
+		return nil, forbidden(r.key, "its signer is %q; a node may only ask %s", csr.Spec.SignerName,
+			certificatesv1.KubeletServingSignerName)
+	}
+	if err := servingUsages(csr.Spec.Usages); err != nil {
+		return nil, forbidden(r.key, "%v", err)
+	}
+	x, err := parseCSR(csr.Spec.Request)
+	if err != nil {
+		return nil, badRequest(r.key, "%v", err)
+	}
+	if err := servingSubject(r.node, x); err != nil {
+		return nil, forbidden(r.key, "%v", err)
+	}
+	if err := c.ownNames(ctx, r, x); err != nil {
+		return nil, err
+	}
+	return &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: csr.Name},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request:           csr.Spec.Request,
+			SignerName:        csr.Spec.SignerName,
+			Usages:            csr.Spec.Usages,
+			ExpirationSeconds: csr.Spec.ExpirationSeconds,
+		},
+	}, nil
+}
+
+// servingUsages checks that the usages are those that kubernetes.io/kubelet-serving signs.
+func servingUsages(usages []certificatesv1.KeyUsage) error {
+	given := slices.Clone(usages)
+	slices.Sort(given)
+	for _, allowed := range [][]certificatesv1.KeyUsage{
+		{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, certificatesv1.UsageServerAuth},
+	} {
+		if slices.Equal(given, allowed) {
+			return nil
+		}
+	}
+	return fmt.Errorf("its usages are %.200q, want digital signature, server auth and optionally key encipherment", usages)
+}
+
+// parseCSR reads a PKCS #10 request in PEM, and checks its signature.
+func parseCSR(text []byte) (*x509.CertificateRequest, error) {
+	if len(text) > maxCSRBytes {
+		return nil, fmt.Errorf("spec.request has %d bytes, limit %d", len(text), maxCSRBytes)
+	}
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("spec.request is not one PEM block of type CERTIFICATE REQUEST")
+	}
+	x, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("spec.request: %w", err)
+	}
+	if key, is := x.PublicKey.(*rsa.PublicKey); is && key.N.BitLen() > maxRSABits {
+		return nil, fmt.Errorf("spec.request: an RSA key of %d bits, limit %d", key.N.BitLen(), maxRSABits)
+	}
+	if err := x.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("spec.request: %w", err)
+	}
+	return x, nil
+}
+
+// servingSubject checks the subject of a request as kubernetes.io/kubelet-serving does. Here it also has to be the node
+// that asks.
+func servingSubject(node string, x *x509.CertificateRequest) error {
+	user := "system:node:" + node
+	switch {
+	case x.Subject.CommonName != user || !slices.Equal(x.Subject.Organization, []string{nodesGroup}):
+		return fmt.Errorf("its subject is %.200q, want O=%s, CN=%s", x.Subject, nodesGroup, user)
+	case len(x.EmailAddresses) > 0 || len(x.URIs) > 0:
+		return fmt.Errorf("it asks for email addresses or URIs; a node has DNS names and IP addresses")
+	case len(x.DNSNames)+len(x.IPAddresses) == 0:
+		return fmt.Errorf("it asks for no DNS name and no IP address")
+	}
+	return nil
+}
+
+// ownNames checks that a request is for names and addresses of the node only. A node may ask before its Node object has
+// its addresses: it is then told to ask again (503).
+func (c *Controller) ownNames(ctx context.Context, r *request, x *x509.CertificateRequest) error {
+	foreign := foreignNames(r.node, c.caches.node(r.node), x)
+	if len(foreign) == 0 {
+		return nil
+	}
+	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}) // the cache may be behind
+	switch {
+	case err == nil:
+		foreign = foreignNames(r.node, node, x)
+	case !apierrors.IsNotFound(err):
+		return err
+	}
+	if len(foreign) == 0 {
+		return nil
+	}
+	return apierrors.NewServiceUnavailable(fmt.Sprintf("%s: %.200q are not in status.addresses of Node %s; "+
+		"ask again when the Node has them", r.key, foreign, r.node))
+}
+
+// foreignNames lists what a request is for and its node does not have. The Node may be nil.
+func foreignNames(name string, node *v1.Node, x *x509.CertificateRequest) []string {
+	names, ips := map[string]bool{name: true}, map[string]bool{}
+	if node != nil {
+		for _, a := range node.Status.Addresses {
+			switch a.Type {
+			case v1.NodeHostName, v1.NodeInternalDNS, v1.NodeExternalDNS:
+				names[a.Address] = true
+			case v1.NodeInternalIP, v1.NodeExternalIP:
+				if ip := net.ParseIP(a.Address); ip != nil {
+					ips[ip.String()] = true
+				}
+			}
+		}
+	}
+	var foreign []string
+	for _, n := range x.DNSNames {
+		if !names[n] {
+			foreign = append(foreign, n)
+		}
+	}
+	for _, ip := range x.IPAddresses {
+		if !ips[ip.String()] {
+			foreign = append(foreign, ip.String())
+		}
+	}
+	return foreign
+}
