@@ -73,7 +73,7 @@ func TestCloudcoreDiesBeforeItPatches(t *testing.T) {
 		wait.Until(t, node+" counts as unreachable", func() error { return c.unreachable(node) })
 	}
 	if err := c.evicted("young"); err == nil {
-		t.Fatal("the pod is evicted before its time has passed")
+		t.Fatal("evicted(young) before its time has passed = nil, want an error: the pod is not evicted")
 	}
 	t.Cleanup(c.startController())
 	wait.Until(t, "the pod tolerates all", func() error { return c.tolerant("young") })
