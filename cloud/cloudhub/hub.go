@@ -109,6 +109,8 @@ type Hub struct {
 	metrics *metrics
 	kinds   kinds
 	refused refusedLog
+	// doubtful bounds what nodes cause at the API server by objects that they name.
+	doubtful limiters
 	// epoch is what moments are counted from that sessions keep as numbers: by the monotonic clock, so that setting the wall
 	// clock ends no session and renews no lease early. It is long before the first.
 	epoch time.Time
@@ -245,14 +247,19 @@ func (h *Hub) Changed(node string, key resource.Key) {
 }
 
 // Holds tells that a node was found to hold an object, whatever was sent to it: if it is not to have it, it is told to
-// delete it. It never blocks.
+// delete it. What is more than a node can hold is dropped. It never blocks.
 func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {
-	if s := h.session(node); s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.queue.Holds(key, uid)
-		s.kick()
+	s := h.session(node)
+	if s == nil {
+		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(key.Namespace)+len(key.Type)+len(key.Name) > heldKeyMax || len(uid) > heldTextMax || !s.queue.Holds(key, uid, heldMax) {
+		h.metrics.dropped.Inc()
+		return
+	}
+	s.kick()
 }
 
 // Disconnect ends a node's session. What is recorded of the node goes if its object is gone, too.

@@ -13,25 +13,58 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// kick starts the pump if it does not run. s.mu is held.
+// Finding out what a node is to have of an object is mostly a look into a cache. Where the API server has to be asked,
+// it may take seconds: then others have their turns beside it, once it has lasted for patience. The node's answers
+// never wait.
+const (
+	patience = 50 * time.Millisecond
+	// lookupsMax bounds how many objects are looked up at once, doubtfulMax those of them that only the node has named.
+	lookupsMax  = 4
+	doubtfulMax = 2
+)
+
+// A node may name any number of objects that it is not to have, of each of which the API server is asked whether it is
+// really gone. That is bounded by node, over all of its sessions.
+const (
+	doubtfulRate  = 10
+	doubtfulBurst = 200
+)
+
+// lookup is an object whose turn it is, and what was found.
+type lookup struct {
+	key      resource.Key
+	doubtful bool
+	began    time.Time
+	object   *Object
+	err      error
+}
+
+// kick starts the pump if it does not run and has something to do. s.mu is held.
 func (s *session) kick() {
-	if s.pumping || s.ended {
+	if s.pumping || s.ended || len(s.answers) == 0 && len(s.looked) == 0 && !s.mayLookUp(time.Now()) {
 		return
 	}
 	s.pumping = true
 	s.work.Go(s.pump)
 }
 
-// pump writes what there is to write, answers first, and ends when there is nothing.
+// mayLookUp reports whether one more object may be looked up now. If not, the end of another lookup or its patience
+// starts the pump. s.mu is held.
+func (s *session) mayLookUp(now time.Time) bool {
+	return s.looking == 0 || s.looking < lookupsMax && now.Sub(s.lookedUp) >= patience
+}
+
+// pump writes what there is to write, answers first, and ends when there is nothing. One goroutine at a time does so:
+// while it looks an object up, another may take its place.
 func (s *session) pump() {
 	for {
 		s.mu.Lock()
-		if s.ended {
+		switch {
+		case s.ended:
 			s.pumping = false
 			s.mu.Unlock()
 			return
-		}
-		if len(s.answers) > 0 {
+		case len(s.answers) > 0:
 			a := s.answers[0]
 			if s.answers = s.answers[1:]; len(s.answers) == 0 {
 				s.answers = nil
@@ -39,28 +72,81 @@ func (s *session) pump() {
 			s.mu.Unlock()
 			s.write(a)
 			continue
-		}
-		key, ok := s.nextKey(time.Now())
-		if !ok {
-			s.pumping = false
+		case len(s.looked) > 0:
+			l := s.looked[0]
+			if s.looked = s.looked[1:]; len(s.looked) == 0 {
+				s.looked = nil
+			}
 			s.mu.Unlock()
+			s.push(l)
+			continue
+		}
+		l, ok := s.nextLookup(time.Now())
+		s.pumping = false
+		s.mu.Unlock()
+		if !ok || !s.lookUp(l) {
 			return
 		}
-		s.mu.Unlock()
-		s.push(key)
 	}
 }
 
-// nextKey is the object whose turn it is. Without one it sets the timer for the next; s.mu is held.
-func (s *session) nextKey(now time.Time) (resource.Key, bool) {
-	if !s.ready {
-		return resource.Key{}, false
+// lookUp finds out what the node is to have of an object. It reports whether the caller is the pump afterwards.
+func (s *session) lookUp(l lookup) bool {
+	relief := time.AfterFunc(patience, s.relieve)
+	l.object, l.err = s.hub.opts.Downstream.Object(s.node, l.key)
+	relief.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looking--
+	if s.lookedUp.Equal(l.began) {
+		s.lookedUp = time.Time{}
 	}
-	key, ok := s.queue.Next(now)
+	if l.doubtful {
+		s.lookingDoubtful--
+	}
+	s.looked = append(s.looked, l)
+	if s.pumping || s.ended {
+		return false
+	}
+	s.pumping = true
+	return true
+}
+
+// relieve runs when a lookup takes long.
+func (s *session) relieve() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kick()
+}
+
+// nextLookup begins the turn of the object that is next. Without one it sets the timer for the next; s.mu is held.
+func (s *session) nextLookup(now time.Time) (lookup, bool) {
+	if !s.ready || !s.mayLookUp(now) {
+		return lookup{}, false
+	}
+	l, ok := lookup{}, false
+	allowed := s.doubtful.TokensAt(now) >= 1
+	if allowed && s.lookingDoubtful < doubtfulMax {
+		if l.key, ok = s.queue.NextDoubtful(now); ok {
+			s.doubtful.AllowN(now, 1)
+			l.doubtful = true
+			s.lookingDoubtful++
+		}
+	}
+	if !ok {
+		l.key, ok = s.queue.Next(now)
+	}
 	if ok {
-		return key, true
+		s.looking++
+		l.began, s.lookedUp = now, now
+		return l, true
 	}
 	at := s.queue.Wake(now)
+	if !allowed && s.queue.Doubtful() {
+		if more := now.Add(time.Second / doubtfulRate); at.IsZero() || more.Before(at) {
+			at = more
+		}
+	}
 	switch {
 	case at.IsZero():
 		if s.wake != nil {
@@ -73,7 +159,7 @@ func (s *session) nextKey(now time.Time) (resource.Key, bool) {
 		s.wake.Reset(at.Sub(now))
 	}
 	s.wakeAt = at
-	return key, false
+	return lookup{}, false
 }
 
 // woken runs when a message has to be sent again, or a pause is over.
@@ -105,16 +191,16 @@ func fatal(err error) bool {
 // repeatedly is how often an object has failed when it is worth a line: caches that are behind catch up soon.
 const repeatedly = 3
 
-// push sends what a node needs of an object, if it needs anything.
-func (s *session) push(key resource.Key) {
-	object, err := s.hub.opts.Downstream.Object(s.node, key)
+// push sends what a node needs of an object that was looked up, if it needs anything.
+func (s *session) push(l lookup) {
+	key, object := l.key, l.object
 	now := time.Now()
 	s.mu.Lock()
-	if err != nil {
+	if l.err != nil {
 		failures := s.queue.Fail(key, now)
 		s.mu.Unlock()
 		if failures == repeatedly {
-			klog.InfoS("Object cannot be sent; it is tried again", "node", s.node, "object", key.String(), "err", err)
+			klog.InfoS("Object cannot be sent; it is tried again", "node", s.node, "object", key.String(), "err", l.err)
 		}
 		return
 	}

@@ -54,7 +54,8 @@ type session struct {
 	stalled   atomic.Bool  // the reader holds back
 	tried     int64        // when a renewal of the lease was last tried, see Hub.moment; for Hub.sweep only
 	renewal   atomic.Int32 // what became of it
-	asked     wire.Recent  // of an edge of ours, which never asks twice under one id
+	doubtful  *rate.Limiter
+	asked     wire.Recent // of an edge of ours, which never asks twice under one id
 
 	mu      sync.Mutex
 	queue   *queue.Queue
@@ -62,13 +63,17 @@ type session struct {
 	ready   bool
 	waited  bool // too long for the inventory
 	pumping bool
-	ended   bool
-	told    *inventoryReply // the inventory that is to be answered
-	answers []answer
-	volumes map[string]chan<- *model.Message
-	wake    *time.Timer
-	wakeAt  time.Time
-	reason  string
+	// looking counts lookups; looked are those that ended. The newest began at lookedUp, which is zero once it ended.
+	looking, lookingDoubtful int
+	lookedUp                 time.Time
+	looked                   []lookup
+	ended                    bool
+	told                     *inventoryReply // the inventory that is to be answered
+	answers                  []answer
+	volumes                  map[string]chan<- *model.Message
+	wake                     *time.Timer
+	wakeAt                   time.Time
+	reason                   string
 }
 
 // answer is a message that goes before all objects.
@@ -87,7 +92,7 @@ func newSession(h *Hub, node string, conn wire.Conn) *session {
 	if s.features.Inventory {
 		opts = ourPeer
 	}
-	s.queue = queue.New(opts)
+	s.queue, s.doubtful = queue.New(opts), h.doubtful.of(node, h.opts.NodeLimit)
 	s.lanes = newLanes(s.handle)
 	return s
 }

@@ -40,7 +40,8 @@ type cluster struct {
 	objects map[string]map[resource.Key]*Object
 	order   map[string][]resource.Key
 	failing map[resource.Key]error
-	asked   func() // called when it is asked what a node is to have; may be nil
+	asked   func()                 // called when it is asked what a node is to have; may be nil
+	lookup  func(key resource.Key) // called when it is asked for an object; may be nil
 }
 
 func newCluster() *cluster {
@@ -63,6 +64,9 @@ func (c *cluster) Desired(node string) []Ref {
 }
 
 func (c *cluster) Object(node string, key resource.Key) (*Object, error) {
+	if c.lookup != nil {
+		c.lookup(key)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.failing[key]; err != nil {

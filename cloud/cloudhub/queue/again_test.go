@@ -28,8 +28,8 @@ func (w *world) tell(held map[resource.Key]State) {
 	w.q.Reset(maps.Clone(held), slices.SortedFunc(maps.Keys(w.desired), byName))
 }
 
-// TestToldAgain: a peer that tells several times what it holds, each time as it was a while ago, has in the end what it is
-// to have: also if it was sent everything before it told anything.
+// TestToldAgain: a peer that tells several times what it holds, each time as it was a while ago, has in the end what it
+// is to have: also if it was sent everything before it told anything.
 func TestToldAgain(t *testing.T) {
 	t.Parallel()
 	runs := 1000
@@ -49,7 +49,7 @@ func TestToldAgain(t *testing.T) {
 			case 3:
 				if w.rnd.IntN(8) == 0 { // a new link, and it does not tell for long
 					w.connect()
-					w.q = New(w.q.opts)
+					w.q, w.turns = New(w.q.opts), nil
 					w.tell(nil)
 					told, blind = w.holds(), true
 				}
@@ -63,7 +63,7 @@ func TestToldAgain(t *testing.T) {
 		if blind {
 			w.tell(told)
 		}
-		w.lossy = false
+		w.lossy, w.slow = false, false
 		w.settle()
 		want, got := map[string]string{}, map[string]string{}
 		for k, s := range w.desired {
@@ -79,7 +79,8 @@ func TestToldAgain(t *testing.T) {
 		w.tell(w.holds())
 		w.send()
 		if w.n != n || !w.q.Synced() {
-			t.Fatalf("seed %d: %d messages after the peer told what it has, synced %v; want none, true", seed, w.n-n, w.q.Synced())
+			t.Fatalf("seed %d: %d messages after the peer told what it has, synced %v; want none, true",
+				seed, w.n-n, w.q.Synced())
 		}
 	}
 }
@@ -100,10 +101,13 @@ func TestToldTooLate(t *testing.T) {
 			[]string{"hold a u v -", "reset", "run", "ack 1", "set a u v 3", "hold a u v -", "again", "run"},
 			[]string{"1 delete a/u", "acked a after 0s", "2 update av"}},
 		"another object of the name": {
-			[]string{"hold a u v -", "set a x w 2", "reset", "run", "ack 1", "run", "ack 2", "gone a", "hold a u v -", "again", "run", "ack 3", "run"},
-			[]string{"1 delete a/u", "acked a after 0s", "2 insert aw", "acked a after 0s", "3 delete a/x", "acked a after 0s", "4 delete a/u"}},
+			[]string{"hold a u v -", "set a x w 2", "reset", "run", "ack 1", "run", "ack 2", "gone a",
+				"hold a u v -", "again", "run", "ack 3", "run"},
+			[]string{"1 delete a/u", "acked a after 0s", "2 insert aw", "acked a after 0s",
+				"3 delete a/x", "acked a after 0s", "4 delete a/u"}},
 		"what it has": {
-			[]string{"hold a u v -", "set a u v 2", "set b u w 3", "reset", "run", "ack 1", "hold a u v -", "hold b u w -", "again", "run"},
+			[]string{"hold a u v -", "set a u v 2", "set b u w 3", "reset", "run", "ack 1",
+				"hold a u v -", "hold b u w -", "again", "run"},
 			[]string{"moved a", "1 insert bw", "acked b after 0s"}},
 	} {
 		t.Run(name, func(t *testing.T) {

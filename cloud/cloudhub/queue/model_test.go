@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,13 +40,15 @@ type world struct {
 	ids           map[string]sent
 	rv, uid, n    int
 	lossy         bool
+	slow          bool // it takes long to find out what the peer is to have
+	turns         []found
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(0, 0), desired: map[resource.Key]State{},
 		peer: map[resource.Key]State{}, records: map[resource.Key]State{}}
 	w.inventory = seed%2 == 0
-	w.lossy = seed%3 != 0
+	w.lossy, w.slow = seed%3 != 0, seed%5 != 0
 	w.connect()
 	return w
 }
@@ -64,7 +67,7 @@ func (w *world) connect() {
 		}
 	}
 	w.q = New(opts)
-	w.down, w.up = nil, nil
+	w.turns, w.down, w.up = nil, nil, nil
 	w.waits, w.ids = map[resource.Key]time.Time{}, map[string]sent{}
 	var keys []resource.Key
 	for k := range w.desired {
@@ -93,37 +96,77 @@ func (w *world) change() {
 	w.q.Mark(key)
 }
 
-// send lets the queue send what it wants to, and checks what is promised for each key.
+// next is the turn of any key, the doubtful ones first.
+func (q *Queue) next(now time.Time) (resource.Key, bool) {
+	if key, ok := q.NextDoubtful(now); ok {
+		return key, true
+	}
+	return q.Next(now)
+}
+
+// found is what the peer is to have of a key, as it was at the beginning of the key's turn.
+type found struct {
+	key  resource.Key
+	want *Want
+}
+
+// send lets the queue send what it wants to. Until the world settles, finding out may take long for some keys.
 func (w *world) send() {
 	for {
-		key, ok := w.q.Next(w.now)
-		if !ok {
+		key, ok := w.q.next(w.now)
+		if ok {
+			for _, other := range w.turns {
+				if other.key == key {
+					w.t.Fatalf("%v has a second turn, want one at a time", key)
+				}
+			}
+			f := found{key: key}
+			if s, ok := w.desired[key]; ok {
+				f.want = &Want{State: s}
+			}
+			w.turns = append(w.turns, f)
+		}
+		if len(w.turns) == 0 || w.slow && !ok {
 			return
 		}
-		var wanted *Want
-		if s, ok := w.desired[key]; ok {
-			wanted = &Want{State: s}
-		}
-		act := w.q.Take(key, wanted, func() string { w.n++; return fmt.Sprint("m", w.n) }, w.now)
-		if act.Op == None {
+		if w.slow && len(w.turns) < 4 && w.rnd.IntN(3) == 0 {
 			continue
 		}
-		m := sent{act.ID, act.Op, key, act.State}
-		if other, ok := w.ids[act.ID]; ok && other.state != m.state {
-			w.t.Fatalf("id %s was used for %+v and %+v, want one state for each id", act.ID, other, m)
+		i := 0
+		if w.slow {
+			i = w.rnd.IntN(len(w.turns))
 		}
-		w.ids[act.ID] = m
-		if at, ok := w.waits[key]; ok && w.now.Sub(at) < 5*time.Second {
-			w.t.Fatalf("%+v was sent %v after one that waits for its ack, want 5 s or more", m, w.now.Sub(at))
+		f := w.turns[i]
+		w.turns = slices.Delete(w.turns, i, i+1)
+		if w.slow && w.rnd.IntN(10) == 0 {
+			w.q.Fail(f.key, w.now)
+			continue
 		}
-		w.waits[key] = w.now
-		if _, ok := w.records[key]; !ok && act.Op != Delete {
-			w.records[key] = State{UID: act.State.UID, ResourceVersion: "0"}
-		}
-		w.down = append(w.down, m)
-		if _, unacked := w.q.Len(); unacked > 40 {
-			w.t.Fatalf("%d messages wait for an ack, want at most 40", unacked)
-		}
+		w.take(f)
+	}
+}
+
+// take sends what a turn comes to, and checks what is promised for each key.
+func (w *world) take(f found) {
+	act := w.q.Take(f.key, f.want, func() string { w.n++; return fmt.Sprint("m", w.n) }, w.now)
+	if act.Op == None {
+		return
+	}
+	m := sent{act.ID, act.Op, f.key, act.State}
+	if other, ok := w.ids[act.ID]; ok && other.state != m.state {
+		w.t.Fatalf("id %s was used for %+v and %+v, want it for one", act.ID, other, m)
+	}
+	w.ids[act.ID] = m
+	if at, ok := w.waits[f.key]; ok && w.now.Sub(at) < 5*time.Second {
+		w.t.Fatalf("%+v was sent while another waits for its ack since %v, want that after 5s", m, w.now.Sub(at))
+	}
+	w.waits[f.key] = w.now
+	if _, ok := w.records[f.key]; !ok && act.Op != Delete {
+		w.records[f.key] = State{UID: act.State.UID, ResourceVersion: "0"}
+	}
+	w.down = append(w.down, m)
+	if _, unacked := w.q.Len(); unacked > 40 {
+		w.t.Fatalf("%d messages wait for an ack, want at most 40", unacked)
 	}
 }
 
@@ -212,7 +255,7 @@ func (w *world) settle() {
 			w.answer()
 		}
 		at := w.q.Wake(w.now)
-		if at.IsZero() {
+		if at.IsZero() && !w.q.Doubtful() {
 			return
 		}
 		if at.After(w.now) {
@@ -235,7 +278,7 @@ func TestRandomRuns(t *testing.T) {
 		for range 300 {
 			w.step()
 		}
-		w.lossy = false
+		w.lossy, w.slow = false, false
 		w.settle()
 		want := map[resource.Key]string{}
 		for k, s := range w.desired {

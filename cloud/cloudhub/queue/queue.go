@@ -11,6 +11,10 @@
 //   - A message that is never acked, or refused, leaves its place to other keys and comes again after a pause that
 //     grows. Its late ack still counts.
 //
+// Finding out what the peer is to have may take long for some keys. So several keys may have their turn at once, each
+// until its Take or Fail; a change meanwhile has it looked at again. Keys that nobody but the peer has named are
+// doubtful: to find out about them may cost more than the peer may cause, and they come by NextDoubtful alone.
+//
 // A Queue has no goroutine, no clock and no lock.
 package queue
 
@@ -24,7 +28,7 @@ import (
 
 // Options are how a peer is served.
 type Options struct {
-	// Window is the number of messages that may wait for an ack at the same time.
+	// Window is the number of messages that may wait for an ack at the same time. Keys whose turn took long may add to it.
 	Window int
 	// Resend is the time for an ack, Tries how often a message is sent before it leaves its place to others.
 	Resend time.Duration
@@ -63,10 +67,16 @@ type Queue struct {
 	ids     map[string]resource.Key
 	retries map[resource.Key]*retry
 	syncing map[resource.Key]struct{}
-	others  map[resource.Key]types.UID // of keys of which the peer may hold this object instead of the one in held
-	told    bool                       // what the peer holds, by Reset
-	window  int                        // flights that are not parked
-	seq     uint64
+	turns   map[resource.Key]bool // keys between Next and Take or Fail; true: changed since
+	// doubts are keys that only the peer has named. Those of them that are queued are in doubtful instead of in order,
+	// which may name others as well; inDoubt counts them.
+	doubts   map[resource.Key]struct{}
+	doubtful []resource.Key
+	inDoubt  int
+	others   map[resource.Key]types.UID // of keys of which the peer may hold this object instead of the one in held
+	told     bool                       // what the peer holds, by Reset
+	window   int                        // flights that are not parked
+	seq      uint64
 }
 
 // New makes the queue of a peer that holds nothing.
@@ -74,6 +84,16 @@ func New(opts Options) *Queue { return &Queue{opts: opts} }
 
 // Mark tells that an object changed.
 func (q *Queue) Mark(key resource.Key) {
+	q.trust(key)
+	q.lookAt(key)
+}
+
+// lookAt has a key looked at, when a message or a pause is over if there is one.
+func (q *Queue) lookAt(key resource.Key) {
+	if _, ok := q.turns[key]; ok {
+		q.turns[key] = true
+		return
+	}
 	if f := q.flights[key]; f != nil {
 		f.again = true
 		return
@@ -84,44 +104,113 @@ func (q *Queue) Mark(key resource.Key) {
 	q.push(key)
 }
 
-// Holds tells that the peer was found to hold an object of which it was not known. What is known stays.
-func (q *Queue) Holds(key resource.Key, uid types.UID) {
+// Holds tells that the peer says that it holds an object. What is known stays; an object that was not known is
+// doubtful. It reports whether the object is known now: no more than most are.
+func (q *Queue) Holds(key resource.Key, uid types.UID, most int) bool {
 	if _, known := q.held[key]; !known {
+		if len(q.held) >= most {
+			return false
+		}
 		if q.held == nil {
 			q.held = map[resource.Key]State{}
 		}
 		q.held[key] = State{UID: uid}
+		if _, ok := q.queued[key]; !ok {
+			q.doubt(key)
+		}
 	}
-	q.Mark(key)
+	q.lookAt(key)
+	return true
+}
+
+// doubt makes a key that is not queued a doubtful one.
+func (q *Queue) doubt(key resource.Key) {
+	if q.doubts == nil {
+		q.doubts = map[resource.Key]struct{}{}
+	}
+	q.doubts[key] = struct{}{}
+}
+
+// trust makes a doubtful key one like the others.
+func (q *Queue) trust(key resource.Key) {
+	if _, ok := q.doubts[key]; !ok {
+		return
+	}
+	if _, ok := q.queued[key]; ok {
+		q.inDoubt--
+		q.order = append(q.order, key)
+	}
+	delete(q.doubts, key)
+	if len(q.doubts) == 0 {
+		q.doubts, q.doubtful = nil, nil
+	}
 }
 
 func (q *Queue) push(key resource.Key) {
 	if _, ok := q.queued[key]; ok {
 		return
 	}
+	if _, ok := q.turns[key]; ok {
+		q.turns[key] = true
+		return
+	}
 	if q.queued == nil {
 		q.queued = map[resource.Key]struct{}{}
 	}
 	q.queued[key] = struct{}{}
+	if _, ok := q.doubts[key]; ok {
+		q.doubtful = append(q.doubtful, key)
+		q.inDoubt++
+		return
+	}
 	q.order = append(q.order, key)
 }
 
-// pop takes the first key that waits.
-func (q *Queue) pop() (resource.Key, bool) {
-	for len(q.order) > 0 {
-		key := q.order[0]
-		q.order[0] = resource.Key{}
-		q.order = q.order[1:]
-		if len(q.order) == 0 {
-			q.order = nil
+// unqueue takes a key out of those that wait for their turn. It may stay in order or doubtful, which does not matter.
+func (q *Queue) unqueue(key resource.Key) {
+	if _, ok := q.queued[key]; !ok {
+		return
+	}
+	if _, ok := q.doubts[key]; ok {
+		q.inDoubt--
+	}
+	if delete(q.queued, key); len(q.queued) == 0 {
+		q.queued = nil
+	}
+}
+
+// turn begins the turn of a key.
+func (q *Queue) turn(key resource.Key) {
+	if q.turns == nil {
+		q.turns = map[resource.Key]bool{}
+	}
+	q.turns[key] = false
+}
+
+// turned ends the turn of a key, and reports whether it changed meanwhile.
+func (q *Queue) turned(key resource.Key) (changed bool) {
+	changed = q.turns[key]
+	if delete(q.turns, key); len(q.turns) == 0 {
+		q.turns = nil
+	}
+	return changed
+}
+
+// pop takes the first key that waits in a list, of the doubtful ones or of the others.
+func (q *Queue) pop(list *[]resource.Key, doubtful bool) (resource.Key, bool) {
+	for len(*list) > 0 {
+		key := (*list)[0]
+		(*list)[0] = resource.Key{}
+		if *list = (*list)[1:]; len(*list) == 0 {
+			*list = nil
 		}
 		if _, ok := q.queued[key]; !ok {
 			continue
 		}
-		delete(q.queued, key)
-		if len(q.queued) == 0 {
-			q.queued = nil
+		if _, ok := q.doubts[key]; ok != doubtful {
+			continue // it waits in the other list
 		}
+		q.unqueue(key)
 		if f := q.flights[key]; f != nil && !f.parked {
 			f.again = true
 			continue
@@ -131,31 +220,52 @@ func (q *Queue) pop() (resource.Key, bool) {
 	return resource.Key{}, false
 }
 
-// Next gives the key whose turn it is. The caller finds out what the peer is to have, and calls Take or Fail with
-// it before the next Next.
-func (q *Queue) Next(now time.Time) (resource.Key, bool) {
+// Next gives the key whose turn it is, of those that are not doubtful. The caller finds out what the peer is to have,
+// and calls Take or Fail with it. Other keys may have their turns meanwhile.
+func (q *Queue) Next(now time.Time) (key resource.Key, ok bool) {
+	q.endPauses(now)
+	if key, ok = q.overdue(now); !ok && q.window < q.opts.Window {
+		key, ok = q.pop(&q.order, false)
+	}
+	if ok {
+		q.turn(key)
+	}
+	return key, ok
+}
+
+// endPauses queues the keys whose pauses are over.
+func (q *Queue) endPauses(now time.Time) {
 	for key, r := range q.retries {
 		if r.waiting && !now.Before(r.at) {
 			r.waiting = false
 			q.push(key)
 		}
 	}
-	if key, ok := q.overdue(now); ok {
-		return key, true
-	}
-	if q.window >= q.opts.Window {
-		return resource.Key{}, false
-	}
-	return q.pop()
 }
+
+// NextDoubtful is Next for the doubtful keys.
+func (q *Queue) NextDoubtful(now time.Time) (key resource.Key, ok bool) {
+	q.endPauses(now)
+	if q.window < q.opts.Window {
+		key, ok = q.pop(&q.doubtful, true)
+	}
+	if ok {
+		q.turn(key)
+	}
+	return key, ok
+}
+
+// Doubtful reports whether NextDoubtful has a key to give, but for those whose pauses are over since.
+func (q *Queue) Doubtful() bool { return q.inDoubt > 0 && q.window < q.opts.Window }
 
 // overdue gives the key that waits longest for its ack, if the time for that is over. Messages that were sent often
 // enough leave the window.
 func (q *Queue) overdue(now time.Time) (first resource.Key, found bool) {
 	var seq uint64
 	for key, f := range q.flights {
+		_, turn := q.turns[key]
 		switch {
-		case f.parked || now.Before(f.due):
+		case turn || f.parked || now.Before(f.due):
 		case f.tries >= q.opts.Tries:
 			f.parked = true
 			q.window--
@@ -181,6 +291,10 @@ type Action struct {
 
 // Take decides what is sent for a key whose turn it is, and counts it as sent.
 func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time.Time) Action {
+	changed := q.turned(key)
+	if want != nil {
+		q.trust(key)
+	}
 	f := q.flights[key]
 	held, ok := q.held[key]
 	act := Action{First: !ok}
@@ -196,7 +310,11 @@ func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time
 			q.held[key] = want.State
 		}
 		act.State = held
+		q.trust(key)
 		delete(q.retries, key)
+		if changed {
+			q.lookAt(key)
+		}
 		q.settle(key)
 		return act
 	case Delete:
@@ -205,6 +323,9 @@ func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time
 		act.State = want.State
 	}
 	q.send(key, f, &act, newID, now)
+	if changed || act.Op == Delete && want != nil { // another object has taken the name
+		q.lookAt(key)
+	}
 	return act
 }
 
@@ -267,18 +388,20 @@ func (q *Queue) Drop(key resource.Key) {
 	delete(q.held, key)
 	delete(q.others, key)
 	delete(q.retries, key)
-	delete(q.queued, key)
+	q.unqueue(key)
+	q.trust(key)
 	q.settle(key)
 }
 
 // Fail tells that nobody could say what the peer is to have of a key whose turn it was: it comes again later. It
 // returns how often the key had failed before.
 func (q *Queue) Fail(key resource.Key, now time.Time) (failures int) {
+	changed := q.turned(key)
 	if r := q.retries[key]; r != nil {
 		failures = r.failures
 	}
 	if f := q.flights[key]; f != nil && !f.parked {
-		f.due = now.Add(q.opts.Resend)
+		f.due, f.again = now.Add(q.opts.Resend), f.again || changed
 		return failures
 	}
 	q.pause(key, now)
@@ -300,7 +423,7 @@ func (q *Queue) pause(key resource.Key, now time.Time) {
 	}
 	r.failures++
 	r.at, r.waiting = now.Add(pause), true
-	delete(q.queued, key)
+	q.unqueue(key)
 }
 
 // Acked is a message that was answered.
@@ -337,8 +460,8 @@ func (q *Queue) Ack(id string, now time.Time) (Acked, bool) {
 		delete(q.held, key)
 	}
 	delete(q.others, key)
-	// After a delete another object may have taken the name.
-	if f.again || f.op == Delete {
+	q.trust(key)
+	if _, more := q.held[key]; f.again || f.op == Delete && more {
 		q.push(key)
 	}
 	q.settle(key)
@@ -358,9 +481,9 @@ func (q *Queue) Nack(id string, now time.Time) (Acked, bool) {
 	return Acked{Key: key, Op: f.op, State: f.state, Took: now.Sub(f.first), Failures: q.retries[key].failures - 1}, true
 }
 
-// Wake is when Next has to be asked again if nothing else happens; zero is never.
+// Wake is when Next has to be asked again if nothing else happens; zero is never. It does not say so of NextDoubtful.
 func (q *Queue) Wake(now time.Time) time.Time {
-	if len(q.queued) > 0 && q.window < q.opts.Window {
+	if len(q.queued) > q.inDoubt && q.window < q.opts.Window {
 		return now
 	}
 	var at time.Time
@@ -369,8 +492,8 @@ func (q *Queue) Wake(now time.Time) time.Time {
 			at = t
 		}
 	}
-	for _, f := range q.flights {
-		if !f.parked {
+	for key, f := range q.flights {
+		if _, turn := q.turns[key]; !turn && !f.parked {
 			sooner(f.due)
 		}
 	}

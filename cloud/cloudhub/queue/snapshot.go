@@ -8,24 +8,30 @@ import (
 
 // Reset tells what the peer holds, and what it is to have in the order in which it is to be sent. The keys of both are
 // looked at from now on, and those that were marked before; Synced says when that is done. What the peer holds and is
-// not to have goes first. The queue keeps held.
+// not to have goes first; if nothing else has named it before, it is doubtful. The queue keeps held.
 //
 // The peer may tell again what it holds, while messages and acks travel: what it tells then is older than what it acked
 // before it arrives. So nothing is concluded from it but that the peer may hold an object, unless both agree. Messages
 // without an ack are forgotten: of their objects nobody knows which version the peer holds.
 func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	q.merge(held)
-	var marked []resource.Key
+	marked := map[resource.Key]struct{}{}
+	mark := func(key resource.Key) {
+		if _, ok := q.doubts[key]; !ok {
+			marked[key] = struct{}{}
+		}
+	}
 	for key := range q.queued {
-		marked = append(marked, key)
+		mark(key)
 	}
 	for key := range q.retries {
-		marked = append(marked, key)
+		mark(key)
 	}
 	for key := range q.flights {
-		marked = append(marked, key)
+		mark(key)
 	}
 	q.order, q.queued, q.flights, q.ids, q.retries, q.window = nil, nil, nil, nil, nil, 0
+	q.doubts, q.doubtful, q.inDoubt = nil, nil, 0
 	wanted := make(map[resource.Key]struct{}, len(desired))
 	for _, key := range desired {
 		wanted[key] = struct{}{}
@@ -34,6 +40,9 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	q.order = make([]resource.Key, 0, len(desired))
 	for key := range q.held {
 		if _, ok := wanted[key]; !ok {
+			if _, ok := marked[key]; !ok {
+				q.doubt(key)
+			}
 			q.push(key)
 			q.syncing[key] = struct{}{}
 		}
@@ -42,7 +51,7 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 		q.push(key)
 		q.syncing[key] = struct{}{}
 	}
-	for _, key := range marked {
+	for key := range marked {
 		q.push(key)
 	}
 }
@@ -83,6 +92,9 @@ func (q *Queue) settle(key resource.Key) {
 		return
 	}
 	if _, ok := q.queued[key]; ok {
+		return
+	}
+	if _, ok := q.turns[key]; ok {
 		return
 	}
 	delete(q.syncing, key)
