@@ -54,13 +54,13 @@ type Key struct {
 // Parse reads a key. The text of a key comes from the wire: one that does not have two or three parts,
 // none of them empty, is an error.
 func Parse(text string) (Key, error) {
-	parts := strings.Split(text, "/")
+	parts := strings.SplitN(text, "/", 4)
 	if len(parts) != 2 && len(parts) != 3 {
-		return Key{}, fmt.Errorf("resource %q: want <namespace>/<type> or <namespace>/<type>/<name>", text)
+		return Key{}, fmt.Errorf("resource %.200q: want <namespace>/<type> or <namespace>/<type>/<name>", text)
 	}
 	for _, p := range parts {
 		if p == "" {
-			return Key{}, fmt.Errorf("resource %q: it has an empty part", text)
+			return Key{}, fmt.Errorf("resource %.200q: it has an empty part", text)
 		}
 	}
 	k := Key{Namespace: parts[0], Type: parts[1]}

@@ -1,6 +1,11 @@
 package resource
 
-import "testing"
+import (
+	"strings"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
+)
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string]Key{
@@ -23,8 +28,15 @@ func TestParse(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add("default/pod/web")
+	f.Add(strings.Repeat("/", 64<<10))
+	f.Add("default/pod/" + strings.Repeat("\x00", 64<<10))
+	f.Add(strings.Repeat("\x00/", 32<<10))
 	f.Fuzz(func(t *testing.T, text string) {
-		if k, err := Parse(text); err == nil && k.String() != text {
+		var k Key
+		var err error
+		// The parts are parts of the text, and an error quotes its beginning.
+		membound.Check(t, membound.Base, func() { k, err = Parse(text) })
+		if err == nil && k.String() != text {
 			t.Errorf("Parse(%q).String() = %q, want it as it was", text, k.String())
 		}
 	})
