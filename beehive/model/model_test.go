@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // TestRecordedMessages: what was recorded between an upstream edge and cloud comes through unchanged.
@@ -80,12 +82,22 @@ func TestResponses(t *testing.T) {
 
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte(`{"header":{"msg_id":"a","timestamp":1},"route":{"resource":"a/b/c"},"content":"x"}`))
+	for _, text := range membound.JSON(`{"content":`, `}`, 64<<10) {
+		f.Add([]byte(text))
+	}
+	f.Add([]byte(membound.Repeat(`{`, `"content":"xxxxxxxx"`, `,`, `}`, 64<<10)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var m Message
-		if json.Unmarshal(data, &m) != nil {
+		var err error
+		// The content is copied as it is, and again without its quotes.
+		membound.Check(t, membound.Linear(len(data), 16), func() {
+			if err = json.Unmarshal(data, &m); err == nil {
+				m.ContentData()
+			}
+		})
+		if err != nil {
 			return
 		}
-		m.ContentData()
 		if _, err := json.Marshal(m); err != nil {
 			t.Errorf("decoded, but does not encode: %v", err)
 		}
