@@ -9,10 +9,16 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
+	"net"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func TestKeyForms(t *testing.T) {
@@ -154,11 +160,50 @@ func TestNewSerial(t *testing.T) {
 	}
 }
 
+// greedyRequests are requests in which as many as fit of the smallest parts of each kind are.
+func greedyRequests(t testing.TB) [][]byte {
+	t.Helper()
+	key := newKey(t)
+	var all [][]byte
+	var names []pkix.AttributeTypeAndValue
+	for range 3_000 {
+		names = append(names, pkix.AttributeTypeAndValue{Type: []int{2, 5, 4, 3}, Value: ""})
+	}
+	var extensions []pkix.Extension
+	for i := range 3_000 {
+		extensions = append(extensions, pkix.Extension{Id: []int{1, 2, 3, i}})
+	}
+	for _, template := range []*x509.CertificateRequest{
+		{Subject: pkix.Name{ExtraNames: names}},
+		{ExtraExtensions: extensions},
+		{DNSNames: slices.Repeat([]string{"a"}, 10_000)},
+		{IPAddresses: slices.Repeat([]net.IP{net.IPv4(1, 2, 3, 4)}, 8_000)},
+		{URIs: slices.Repeat([]*url.URL{{Scheme: "a", Opaque: "b"}}, 8_000)},
+	} {
+		der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(der) > MaxRequest {
+			t.Fatalf("a request of %d bytes, want at most %d", len(der), MaxRequest)
+		}
+		all = append(all, der)
+	}
+	return all
+}
+
 func FuzzParseRequest(f *testing.F) {
 	f.Add(readTestdata(f, "kubeedge-v1.23.csr.der"))
 	f.Add([]byte{0x30, 0x80})
+	for _, der := range greedyRequests(f) {
+		f.Add(der)
+	}
 	f.Fuzz(func(t *testing.T, der []byte) {
-		req, err := ParseRequest(der)
+		var req *x509.CertificateRequest
+		var err error
+		// An empty part of a name is 9 bytes long; it becomes a value with the list of numbers of its type, in lists that
+		// grow, once as it was sent and once as a pkix.Name. Checking a signature takes 1 MiB at most, for RSA of 8192 bits.
+		membound.Check(t, 1<<20+membound.Linear(min(len(der), MaxRequest), 256), func() { req, err = ParseRequest(der) })
 		if err == nil && req.CheckSignature() != nil {
 			t.Errorf("ParseRequest of a request with signature error %v = nil, want an error", req.CheckSignature())
 		}
@@ -171,13 +216,24 @@ func FuzzPEM(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(key)
-	f.Add(EncodeCertPEM(newAuthority(f).cert.Raw))
+	cert := EncodeCertPEM(newAuthority(f).cert.Raw)
+	f.Add(cert)
+	f.Add(bytes.Repeat(cert, 60))
+	f.Add(bytes.Repeat([]byte("-----BEGIN A-----\n-----END A-----\n"), 1_000))
+	f.Add(bytes.Repeat([]byte("-----BEGIN A-----\n"), 2_000))
+	f.Add([]byte("-----BEGIN A-----\n" + strings.Repeat("a:b\n", 8_000) + "\n-----END A-----\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if key, err := ParseKeyPEM(data); err == nil && key == nil {
-			t.Error("ParseKeyPEM = nil, nil; want a key or an error")
-		}
-		if list, err := ParseCertsPEM(data); err == nil && (len(list) == 0 || list[0] == nil) {
-			t.Errorf("ParseCertsPEM = %v, nil; want certificates or an error", list)
-		}
+		// A certificate has parts of a few bytes each as a request has; the blocks themselves are decoded once.
+		limit := membound.Linear(len(data), 256)
+		membound.Check(t, limit, func() {
+			if key, err := ParseKeyPEM(data); err == nil && key == nil {
+				t.Error("ParseKeyPEM = nil, nil; want a key or an error")
+			}
+		})
+		membound.Check(t, limit, func() {
+			if list, err := ParseCertsPEM(data); err == nil && (len(list) == 0 || list[0] == nil) {
+				t.Errorf("ParseCertsPEM = %v, nil; want certificates or an error", list)
+			}
+		})
 	})
 }

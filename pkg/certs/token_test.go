@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // kubeEdgeToken has the form of one that KubeEdge's `keadm gettoken` prints: header and claims as section 1.2
@@ -84,8 +86,16 @@ func FuzzParseToken(f *testing.F) {
 	f.Add(kubeEdgeToken)
 	f.Add("")
 	f.Add("....")
+	f.Add(strings.Repeat(".", 64<<10))
+	f.Add(strings.Repeat("\n", 64<<10) + kubeEdgeToken)
+	for _, text := range membound.JSON(`{"exp":`, `}`, maxToken/2) {
+		f.Add(strings.Repeat("0", 64) + ".a." + base64.RawURLEncoding.EncodeToString([]byte(text)) + ".b")
+	}
 	f.Fuzz(func(t *testing.T, text string) {
-		token, err := ParseToken(text)
+		var token *Token
+		var err error
+		// No more than maxToken bytes are taken apart, into as many strings at most; space in front is not copied.
+		membound.Check(t, membound.Linear(min(len(text), maxToken), 64), func() { token, err = ParseToken(text) })
 		if err != nil {
 			return
 		}
