@@ -3,6 +3,7 @@ package wire
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -14,8 +15,10 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // recorded are the messages between an upstream edge and cloud.
@@ -262,8 +265,15 @@ func FuzzDecodeJSON(f *testing.F) {
 		f.Add(data)
 	}
 	f.Add([]byte(`{"header":{"msg_id":"a","sync":true},"content":"\ud800"}`))
+	for _, text := range membound.JSON(`{"header":{"msg_id":"a"},"content":`, `}`, 64<<10) {
+		f.Add([]byte(text))
+	}
+	f.Add([]byte(membound.Repeat(`{`, `"header":{"msg_id":"a"}`, `,`, `}`, 64<<10)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := DecodeJSON(data)
+		var m *model.Message
+		var err error
+		// The content is kept as text, once; a name of the head at most once for each time that it is given.
+		membound.Check(t, membound.Linear(len(data), 8), func() { m, err = DecodeJSON(data) })
 		if err != nil {
 			return
 		}
@@ -281,6 +291,24 @@ func FuzzDecodeJSON(f *testing.F) {
 	})
 }
 
+// packedFields are the fields of a packed message.
+func packedFields(id, content string, isJSON bool) []byte {
+	out := protowire.AppendTag(nil, fieldHeader, protowire.BytesType)
+	out = protowire.AppendBytes(out, appendText(nil, fieldID, id))
+	out = appendText(out, fieldContent, content)
+	if isJSON {
+		out = protowire.AppendTag(out, fieldIsJSON, protowire.VarintType)
+		out = protowire.AppendVarint(out, 1)
+	}
+	return out
+}
+
+// packedOf puts the packer's head in front of a message.
+func packedOf(fields []byte) []byte {
+	head := []byte{1, 1, 1, 0, packedMessage, 0}
+	return append(binary.BigEndian.AppendUint32(head, uint32(len(fields))), fields...)
+}
+
 func FuzzReadPacked(f *testing.F) {
 	for _, data := range recorded(f)[:6] {
 		m, err := DecodeJSON(data)
@@ -293,8 +321,19 @@ func FuzzReadPacked(f *testing.F) {
 		}
 		f.Add(packed)
 	}
+	for _, seed := range []struct {
+		content string
+		isJSON  bool
+	}{{strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000), true}, {strings.Repeat("\x00", 64<<10), false}} {
+		f.Add(packedOf(packedFields("a", seed.content, seed.isJSON)))
+	}
+	f.Add(packedOf(bytes.Repeat(packedFields("a", "", false), 5_000)))
+	f.Add([]byte{1, 1, 1, 0, 1, 0, 0x00, 0x0f, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := ReadPacked(bytes.NewReader(data), 1<<20)
+		var m *model.Message
+		var err error
+		// A byte of a string that is not JSON may become six, and the buffers for it double while they grow.
+		membound.Check(t, membound.Linear(len(data), 40), func() { m, err = ReadPacked(bytes.NewReader(data), 1<<20) })
 		if err != nil {
 			return
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // readFrames feeds bytes in pieces of a size, and returns what is complete, and the error that ended it.
@@ -99,9 +101,16 @@ func FuzzFrameReader(f *testing.F) {
 	f.Add([]byte{0x01, 0x81, 1, 2, 3, 4, 'h', 0x89, 0x80, 0, 0, 0, 0, 0x80, 0x81, 1, 2, 3, 4, 'i'}, uint8(3), false)
 	f.Add([]byte{0xc1, 0x87, 0, 0, 0, 0, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00}, uint8(2), true)
 	f.Add([]byte{0x81, 0xff, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0}, uint8(5), false)
+	f.Add(bytes.Repeat(clientFrame(0x80|opPing, nil), 4_000), uint8(255), false)
+	f.Add(append(clientFrame(opText, nil), bytes.Repeat(clientFrame(opContinuation, nil), 4_000)...), uint8(255), false)
+	f.Add(bytes.Repeat(clientFrame(0x80|opText, make([]byte, 130)), 100), uint8(0), false)
 	f.Fuzz(func(t *testing.T, data []byte, size uint8, deflate bool) {
-		whole, wholeErr := readFrames(data, max(len(data), 1), deflate)
-		parts, partsErr := readFrames(data, int(size)+1, deflate)
+		var whole, parts []frame
+		var wholeErr, partsErr error
+		// The smallest frame has 6 bytes and makes a frame of 32, in a list that doubles; readFrames copies each piece.
+		limit := membound.Linear(len(data), 64)
+		membound.Check(t, limit, func() { whole, wholeErr = readFrames(data, max(len(data), 1), deflate) })
+		membound.Check(t, limit, func() { parts, partsErr = readFrames(data, int(size)+1, deflate) })
 		if diff := cmp.Diff(whole, parts, cmp.AllowUnexported(frame{})); diff != "" || (wholeErr == nil) != (partsErr == nil) {
 			t.Errorf("read in parts: %v, want as a whole: %v (-want +got):\n%s", partsErr, wholeErr, diff)
 		}

@@ -2,12 +2,17 @@ package wire
 
 import (
 	"bufio"
+	"bytes"
+	"compress/flate"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // pipeWriter is the answer to an upgrade request, over a pipe.
@@ -30,6 +35,9 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0xc1, 0x87, 0, 0, 0, 0, 0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00}, true)
 	f.Add([]byte{0x81, 0xff, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0}, false)
 	f.Add(append([]byte{0x81, 0xa1, 0, 0, 0, 0}, `{"header":{"msg_id":"a"},"route":{}}`[:33]...), false)
+	bomb := deflated(f, []byte(`{"header":{"msg_id":"a"},"content":"`+strings.Repeat("x", 4000)+`"}`))
+	f.Add(bytes.Repeat(clientFrame(0xc1, bomb), 200), true)
+	f.Add(bytes.Repeat(clientFrame(0x89, nil), 2_000), false)
 	f.Fuzz(func(t *testing.T, data []byte, deflate bool) {
 		near, far := net.Pipe()
 		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
@@ -52,15 +60,19 @@ func FuzzFrames(f *testing.F) {
 			_, _ = near.Write(data)
 			_ = near.Close()
 		}()
-		for range len(data) + 1 {
-			m, e := c.Read()
-			if err = e; err != nil {
-				break
+		// No message is larger than 4096 bytes, and the smallest takes 7 bytes of a link: while it is compressed it makes
+		// a buffer of its own, and what came behind it is copied.
+		membound.Check(t, membound.Linear(len(data), 1024), func() {
+			for range len(data) + 1 {
+				m, e := c.Read()
+				if err = e; err != nil {
+					break
+				}
+				if m.Header.ID == "" || len(m.Content) > 4096 {
+					t.Errorf("read %+v, want an ID and at most 4096 bytes", m)
+				}
 			}
-			if m.Header.ID == "" || len(m.Content) > 4096 {
-				t.Errorf("read %+v, want an ID and at most 4096 bytes", m)
-			}
-		}
+		})
 		if err == nil {
 			t.Errorf("%d messages without an error, want fewer than bytes", len(data)+1)
 		}
@@ -71,13 +83,66 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
+// deflated compresses a message as WebSocket's extension does.
+func deflated(t testing.TB, data []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := flate.NewWriter(&out, flate.BestCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte(tail[:4]))
+}
+
+// FuzzInflate: what a compressed message takes follows from the limit of a message, not from what it would become.
+func FuzzInflate(f *testing.F) {
+	const limit = 64 << 10
+	f.Add(deflated(f, []byte(`{"header":{"msg_id":"a"}}`)))
+	f.Add(deflated(f, make([]byte, limit)))
+	f.Add(deflated(f, make([]byte, 16<<20)))
+	f.Add(deflated(f, deflated(f, make([]byte, 16<<20))))
+	f.Add(bytes.Repeat([]byte{0, 0, 0, 0xff, 0xff}, 2_000)) // blocks of nothing
+	f.Fuzz(func(t *testing.T, data []byte) {
+		a := &arrivals{conn: &wsConn{limits: Limits{MaxMessage: limit}}, buffers: &ReadBuffers{}}
+		// The buffer doubles until it holds a message of the limit, and has room for more.
+		membound.Check(t, membound.Base+6*limit, func() {
+			out, err := a.inflate(data)
+			if len(out) > limit || err != nil && out != nil {
+				t.Errorf("inflated to %d bytes, %v; want at most %d, or an error", len(out), err, limit)
+			}
+		})
+	})
+}
+
 func FuzzHeaderMessage(f *testing.F) {
 	f.Add([]byte(`{"Node_id":["edge1"],"Project_id":["p"],"Edgecore-Features":["lease,inventory"]}`))
 	f.Add([]byte(`{"a":null,"":[""]}`))
+	f.Add([]byte(membound.Repeat(`{`, `"a":[]`, `,`, `}`, maxHeader)))
+	f.Add([]byte(membound.Repeat(`{`, `"a":[""]`, `,`, `}`, maxHeader)))
+	f.Add([]byte(membound.Repeat(`{"Edgecore-Features":["`, `lease`, `,`, `"]}`, maxHeader)))
+	for _, text := range membound.JSON(`{"a":`, `}`, maxHeader) {
+		f.Add([]byte(text))
+	}
+	var names strings.Builder
+	names.WriteString(`{"":[""]`)
+	for i := range 4000 {
+		fmt.Fprintf(&names, `,"%d":[""]`, i)
+	}
+	f.Add([]byte(names.String() + `}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		m := message(1)
 		m.Route.Operation, m.Route.Resource, m.Content = headerName, headerName, content
-		header, err := readHeader(m)
+		var header http.Header
+		var err error
+		// An empty name or value is 3 bytes long and becomes a string, in lists and maps that double; read once and then
+		// copied into a header.
+		membound.Check(t, membound.Linear(len(content), 128), func() { header, err = readHeader(m) })
 		if err != nil {
 			return
 		}
@@ -89,10 +154,16 @@ func FuzzHeaderMessage(f *testing.F) {
 
 func FuzzInventory(f *testing.F) {
 	f.Add([]byte(`{"objects":[{"k":"default/pod/a","u":"u","v":"v"}]}`))
+	for _, text := range membound.JSON(`{"objects":`, `}`, 64<<10) {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		m := message(1)
 		m.Content = content
-		got, err := ParseInventory(m)
+		var got Inventory
+		var err error
+		// An empty object is 3 bytes long and becomes a Held of 64, in a list that grows by a quarter.
+		membound.Check(t, membound.Linear(len(content), 256), func() { got, err = ParseInventory(m) })
 		if err != nil {
 			return
 		}
