@@ -24,8 +24,6 @@ const (
 	headerName = "header"
 	// maxHeader bounds the messages of the handshake.
 	maxHeader = 64 << 10
-	// handshakesMax is how many connections may be between TLS and their header message.
-	handshakesMax = 256
 )
 
 // headerAnswer is the content of the answer to the header message.
@@ -135,7 +133,7 @@ type QUICListener struct {
 	listener *quic.Listener
 	prepare  Prepare
 	ready    chan accepted
-	slots    chan struct{}
+	slots    handshakeSlots
 	ctx      context.Context // ends with the listener
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
@@ -157,7 +155,7 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare)
 		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &QUICListener{listener: ql, prepare: prepare, ready: make(chan accepted), slots: make(chan struct{}, handshakesMax), ctx: ctx, cancel: cancel}
+	l := &QUICListener{listener: ql, prepare: prepare, ready: make(chan accepted), ctx: ctx, cancel: cancel}
 	l.wg.Go(l.run)
 	return l, nil
 }
@@ -193,14 +191,13 @@ func (l *QUICListener) run() {
 		if err != nil {
 			return
 		}
-		select {
-		case l.slots <- struct{}{}:
-		default:
+		source := handshakeSource(conn.RemoteAddr())
+		if !l.slots.take(source) {
 			_ = conn.CloseWithError(CloseTryLater, "too many connections at once")
 			continue
 		}
 		l.wg.Go(func() {
-			defer func() { <-l.slots }()
+			defer l.slots.leave(source)
 			l.receive(conn)
 		})
 	}
