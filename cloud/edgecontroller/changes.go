@@ -145,6 +145,7 @@ func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
 }
 
 func (c *Controller) podEvent(old, now *v1.Pod) {
+	c.podLists.changed(old, now)
 	changes := podChanges(old, now)
 	for _, ch := range changes {
 		c.hub.Changed(ch.node, ch.key)
@@ -235,7 +236,7 @@ func (c *Controller) serviceEvent(old, now *v1.Service) {
 	}
 	s := either(old, now)
 	for _, node := range c.sessions.capableNodes() {
-		if serves(s, c.caches.podsOf(node)) {
+		if serves(serviceKey(s), c.caches.podsOf(node)) {
 			c.hub.Changed(node, serviceKey(s))
 		}
 	}

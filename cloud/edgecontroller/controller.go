@@ -23,7 +23,7 @@ const CloudcoreAnnotation = "cloudcore"
 
 // Defaults of Options.
 const (
-	DefaultRequestTimeout = 20 * time.Second
+	DefaultRequestTimeout = 15 * time.Second // edges give up after 20 s
 	DefaultNodeQPS        = 50
 	DefaultNodeBurst      = 200
 )
@@ -35,7 +35,8 @@ type Options struct {
 	Clients Clients
 	// LocalIP is the address of this cloudcore, for the annotation of its nodes. With none, nodes get no annotation.
 	LocalIP string
-	// RequestTimeout bounds what is done for one request of a node; 0 is the default.
+	// RequestTimeout bounds what is done for one request of a node, all waiting included; 0 is the default. A request that
+	// has not begun after two thirds of it is not begun any more.
 	RequestTimeout time.Duration
 	// NodeQPS and NodeBurst bound a node's requests; 0 is the default. A request over the limit waits, and is answered
 	// with TooManyRequests when it would wait for longer than RequestTimeout.
@@ -66,10 +67,11 @@ type Controller struct {
 	caches   *caches
 	sessions *sessions
 	statuses *statuses
+	podLists *podLists
 	encoded  encodings
 	metrics  *metrics
 
-	requests, leases places
+	requests, leases, confirms places
 
 	tolerations *tolerations
 	readiness   *readiness
@@ -100,10 +102,12 @@ func New(options Options) (*Controller, error) {
 		caches:   caches,
 		sessions: newSessions(options.NodeQPS, options.NodeBurst),
 		statuses: newStatuses(),
+		podLists: newPodLists(),
 		encoded:  newEncodings(),
 		metrics:  newMetrics(),
 		requests: make(places, requestPlaces),
 		leases:   make(places, leasePlaces),
+		confirms: make(places, confirmPlaces),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {
@@ -146,6 +150,7 @@ func (c *Controller) Wait() {
 func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	capable := c.sessions.connected(node, protocol)
 	c.statuses.connected(node, capable)
+	c.podLists.connected(node)
 	if capable && c.filled.Load() {
 		for _, s := range c.servicesFor(c.caches.podsOf(node)) {
 			c.hub.Changed(node, serviceKey(s))
@@ -161,6 +166,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 func (c *Controller) Disconnected(node, _ string) {
 	c.sessions.disconnected(node)
 	c.statuses.disconnected(node)
+	c.podLists.disconnected(node)
 }
 
 // annotate writes where a node is connected, unless it does not exist yet: registration does it then. There are three

@@ -8,7 +8,8 @@
 // shared and never written to.
 //
 // That an object is gone is final on the edge, so it is never decided from a cache alone: a cache may be behind another
-// cloudcore's. Object asks the API server before it says so.
+// cloudcore's. Object asks the API server before it says so, and before it sends a pod that the node may have been told is
+// gone; see podLists for what that costs.
 //
 // Upstream, it carries out what nodes ask for. Every write for a node, and every read that the caches cannot answer,
 // is done in the name of the node (user system:node:<name>, group system:nodes), so that the API server's node

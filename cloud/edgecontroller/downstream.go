@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -87,24 +88,22 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 }
 
 func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	pod := c.caches.pod(key.Namespace, key.Name)
-	if pod == nil {
-		var err error
-		if pod, err = confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get); err != nil {
-			return nil, err
-		}
-	}
-	if pod == nil || pod.Spec.NodeName != node {
-		return nil, nil
+	pod, err := c.podOnNode(node, key)
+	if pod == nil || err != nil {
+		return nil, err
 	}
 	return toSend(key, pod)
 }
 
 func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	if !c.caches.names(node, key) {
-		if key.Type == resource.TypeSecret && hasClaims(c.caches.podsOf(node)) {
-			return c.volumeSecret(node, key)
-		}
+	none, claims, err := c.unneeded(node, key, func() bool { return c.caches.names(node, key) },
+		func(m missingPod) bool { return slices.Contains(m.references, key) })
+	switch {
+	case err != nil:
+		return nil, err
+	case none && key.Type == resource.TypeSecret && (claims || hasClaims(c.caches.podsOf(node))):
+		return c.volumeSecret(node, key)
+	case none:
 		return nil, nil
 	}
 	obj, _ := c.named(key)
@@ -170,9 +169,17 @@ func (c *Controller) serviceFor(node string, key resource.Key) (*cloudhub.Object
 	if !c.sessions.capable(node) {
 		return nil, nil
 	}
+	none, _, err := c.unneeded(node, key, func() bool { return serves(key, c.caches.podsOf(node)) },
+		func(m missingPod) bool { return isAPIService(key) || m.links && m.key.Namespace == key.Namespace })
+	if none || err != nil {
+		return nil, err
+	}
 	s := c.caches.service(key.Namespace, key.Name)
-	if s == nil || !hasAddress(s) || !serves(s, c.caches.podsOf(node)) {
-		return nil, nil
+	if s == nil {
+		s, err = confirmed(c, key, c.clients.Own.CoreV1().Services(key.Namespace).Get)
+	}
+	if s == nil || err != nil || !hasAddress(s) {
+		return nil, err
 	}
 	return c.encoded.get(key, s)
 }
@@ -181,6 +188,11 @@ func (c *Controller) serviceFor(node string, key resource.Key) (*cloudhub.Object
 func confirmed[T any](c *Controller, key resource.Key, get func(context.Context, string, metav1.GetOptions) (*T, error)) (*T, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()
+	leave, err := c.confirms.take(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
+	}
+	defer leave()
 	obj, err := get(ctx, key.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -191,18 +203,23 @@ func confirmed[T any](c *Controller, key resource.Key, get func(context.Context,
 	return obj, nil
 }
 
-// serves tells whether containers of any of the pods have the service in their environment: those of its namespace that
+// serves reports whether containers of any of the pods have a service in their environment: those of its namespace that
 // have not opted out, and for the API server's own all.
-func serves(s *v1.Service, pods []*v1.Pod) bool {
-	if s.Namespace == metav1.NamespaceDefault && s.Name == "kubernetes" {
+func serves(key resource.Key, pods []*v1.Pod) bool {
+	if isAPIService(key) {
 		return len(pods) > 0
 	}
 	for _, pod := range pods {
-		if pod.Namespace == s.Namespace && linksServices(pod) {
+		if pod.Namespace == key.Namespace && linksServices(pod) {
 			return true
 		}
 	}
 	return false
+}
+
+// isAPIService reports whether a service is the API server's own.
+func isAPIService(key resource.Key) bool {
+	return key.Namespace == metav1.NamespaceDefault && key.Name == "kubernetes"
 }
 
 func linksServices(pod *v1.Pod) bool {

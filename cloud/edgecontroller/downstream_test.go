@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 func key(text string) resource.Key {
@@ -115,6 +116,7 @@ func TestObject(t *testing.T) {
 		t.Errorf("the API server was asked %v about what the cache knows, want nothing", calls)
 	}
 	w.Connected(t.Context(), "e1", "edgecore/quic")
+	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(pod, "")})
 	if o, err := w.Object("e1", key("ns/service/db")); o == nil || err != nil {
 		t.Errorf("a service for an edge of ours: %+v, %v; want an object", o, err)
 	}

@@ -25,16 +25,16 @@ func TestTolerated(t *testing.T) {
 		have []v1.Toleration
 		want time.Duration
 	}{
-		"the defaults":   {limited(300), 300 * time.Second},
-		"the shorter":    {both(40, 10), 10 * time.Second},
-		"longer":         {limited(3600), 300 * time.Second},
-		"the longest":    {limited(math.MaxInt64), 300 * time.Second},
-		"negative":       {limited(-1), 0},
-		"none":           {nil, 0},
-		"one of two":     {limited(300)[:1], 0},
-		"for ever":       {forever, 300 * time.Second},
-		"one for ever":   {[]v1.Toleration{forever[0], limited(20)[1]}, 20 * time.Second},
-		"listed twice":   {append(limited(300), limited(5)...), 5 * time.Second},
+		"the defaults": {limited(300), 300 * time.Second},
+		"the shorter":  {both(40, 10), 10 * time.Second},
+		"longer":       {limited(3600), 300 * time.Second},
+		"the longest":  {limited(math.MaxInt64), 300 * time.Second},
+		"negative":     {limited(-1), 0},
+		"none":         {nil, 0},
+		"one of two":   {limited(300)[:1], 0},
+		"for ever":     {forever, 300 * time.Second},
+		"one for ever": {[]v1.Toleration{forever[0], limited(20)[1]}, 20 * time.Second},
+		"listed twice": {append(limited(300), limited(5)...), 5 * time.Second},
 		"of every taint": {
 			[]v1.Toleration{{Operator: v1.TolerationOpExists, TolerationSeconds: new(int64(7))}}, 7 * time.Second,
 		},

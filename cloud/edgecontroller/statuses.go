@@ -102,17 +102,17 @@ func (s *statuses) current(node string, uid types.UID) bool {
 //
 // It costs one encoded status for each pod that the node has in common with the cache, and asks nobody.
 func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
-	pending, compared := map[types.UID]bool{}, map[types.UID]bool{}
+	pending, has := map[types.UID]bool{}, map[types.UID]bool{}
 	for i := range pods {
 		held := &pods[i]
-		if held.Status == "" { // edgecore before inventories had statuses, or a pod that nothing was reported of
-			continue
-		}
 		pod := c.heldPod(node, held)
-		if pod == nil || compared[pod.UID] {
+		if pod == nil || has[pod.UID] {
 			continue
 		}
-		compared[pod.UID] = true
+		has[pod.UID] = true
+		if held.Status == "" { // edgecore before inventories had statuses, or a pod of which nothing was reported
+			continue
+		}
 		if held.Status == wire.StatusPending {
 			pending[pod.UID] = true
 			continue
@@ -127,6 +127,7 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 			report = append(report, held.Key)
 		}
 	}
+	c.podLists.inventoried(node, has)
 	c.statuses.inventoried(node, pending)
 	c.readiness.nodeChanged(c.caches.node(node))
 	return report

@@ -2,6 +2,7 @@ package edgecontroller
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,7 +99,7 @@ func TestReadinessWaitsForStatuses(t *testing.T) {
 			for w.readiness.queue.Len() > 0 {
 				w.readiness.next(t.Context())
 			}
-			if diff := cmp.Diff(want, w.api.seen()); diff != "" {
+			if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.api.seen()))); diff != "" {
 				t.Errorf("%s: calls mismatch (-want +got):\n%s", what, diff)
 			}
 			w.api.mu.Lock()

@@ -76,6 +76,11 @@ func TestAPIServerRestarts(t *testing.T) {
 	c.pod("r1", "runs", ", volumes: [{name: v, configMap: {name: conf}}]")
 	c.wants("r1", "default/configmap/conf")
 	c.wants("r1", "default/configmap/kube-root-ca.crt") // which Kubernetes makes when it comes to that
+	if o, err := c.ctl.Object("r1", key("default/pod/runs")); o == nil || err != nil {
+		t.Fatalf("a pod that the node does not hold yet = %v, %v, want the pod", o, err)
+	}
+	c.ctl.Connected(t.Context(), "r2", "edgecore/websocket")
+	t.Cleanup(func() { c.ctl.Disconnected("r2", "the test ended") })
 	if err := c.cluster.APIServer.Kill9(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +88,10 @@ func TestAPIServerRestarts(t *testing.T) {
 	if o, err := c.ctl.Object("r1", key("default/pod/runs")); o == nil || err != nil {
 		t.Errorf("a pod, from memory = %v, %v, want the pod", o, err)
 	}
-	if o, err := c.ctl.Object("r1", key("default/pod/other")); o != nil || err == nil {
-		t.Errorf("an unknown pod without an API server = %v, %v, want an error", o, err)
+	for _, unknown := range []string{"default/pod/other", "default/secret/other", "default/configmap/other"} {
+		if o, err := c.ctl.Object("r2", key(unknown)); o != nil || err == nil {
+			t.Errorf("%s without an API server = %v, %v, want an error", unknown, o, err)
+		}
 	}
 	if conf := object[v1.ConfigMap](c, c.must("r1", "query", "default/configmap/conf", nil)); conf.Data["a"] != "1" {
 		t.Errorf("a configmap, from memory = %+v, want a=1", conf)

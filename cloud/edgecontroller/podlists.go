@@ -1,0 +1,294 @@
+package edgecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// The pod cache may be behind what a node got through another cloudcore before it came here. Two mistakes follow,
+// both on the device: what a pod needs is removed because the cache does not know the pod, and a pod that was deleted
+// by force is started again because the cache still has it. So before the first such decision of a session, cloudcore
+// asks the API server once which pods are bound to the node. What the node held when it connected is no newer than
+// that list: with the list and the events that follow, every later decision of the session is made from memory.
+//
+// The cost: a node that connects with all that it is to have, and nothing else, costs no request. Any other session
+// costs one LIST of the pods of one node, which the API server answers from an index, at the first pod that the node
+// does not hold or the first object that it is not to have; and more only while the cache is behind, one in listAge
+// at most. It replaces the GET of each pod that is gone. Over all nodes, confirmPlaces are under way at a time.
+
+// listAge is how long a list of pods is good for while the cache is behind it.
+const listAge = 2 * time.Second
+
+// confirmPlaces bounds the questions to the API server about what may be gone.
+const confirmPlaces = 16
+
+// podLists are the lists of pods of the nodes that are connected here.
+type podLists struct {
+	mu    sync.Mutex
+	nodes map[string]*podList
+}
+
+// podList is what the API server said of the pods of one node in a session. podLists.mu guards all but taking.
+type podList struct {
+	links int
+	// held are pods that the node has: no list is needed to send a newer version of them.
+	held map[types.UID]bool
+	// taking is held while the API server is asked, by one at a time.
+	taking sync.Mutex
+
+	taken   time.Time // zero: not asked yet
+	version uint64    // of the list; 0: it has none that can be compared
+	// pods are those of the list that were not deleted since. missing are those among them that the cache has never had.
+	pods    map[types.UID]bool
+	missing map[types.UID]missingPod
+}
+
+// missingPod is what counts of a pod that is not in the cache yet.
+type missingPod struct {
+	key        resource.Key
+	references []resource.Key
+	claims     bool // it uses a persistent volume
+	links      bool // its containers have the services of its namespace in their environment
+}
+
+func newPodLists() *podLists { return &podLists{nodes: map[string]*podList{}} }
+
+func (l *podLists) connected(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	links := 1
+	if n := l.nodes[node]; n != nil {
+		links += n.links
+	}
+	l.nodes[node] = &podList{links: links}
+}
+
+func (l *podLists) disconnected(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.nodes[node]; n != nil {
+		if n.links--; n.links <= 0 {
+			delete(l.nodes, node)
+		}
+	}
+}
+
+// inventoried notes which of the cached pods a node holds.
+func (l *podLists) inventoried(node string, held map[types.UID]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.nodes[node]; n != nil {
+		n.held = held
+	}
+}
+
+// changed follows an event of the pod cache.
+func (l *podLists) changed(old, now *v1.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old != nil && (now == nil || now.UID != old.UID) {
+		if n := l.nodes[old.Spec.NodeName]; n != nil {
+			delete(n.held, old.UID)
+			delete(n.pods, old.UID)
+			delete(n.missing, old.UID)
+		}
+	}
+	if now != nil {
+		if n := l.nodes[now.Spec.NodeName]; n != nil {
+			delete(n.missing, now.UID)
+		}
+	}
+}
+
+// verdict is what the list of a session says about an answer out of the cache.
+type verdict int
+
+const (
+	listTrusted verdict = iota // the answer is right
+	listBehind                 // the cache lacks a pod of the list that makes the answer wrong
+	listDeleted                // the cache has a pod that was deleted
+	listUnknown                // the API server has to be asked for a list
+)
+
+// aboutPod judges what the cache has under a pod's key; nil is nothing. Of a node that is not connected here only
+// what the cache has is believed.
+func (l *podLists) aboutPod(node string, key resource.Key, pod *v1.Pod) verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.nodes[node]
+	switch {
+	case n == nil && pod == nil:
+		return listBehind
+	case n == nil:
+		return listTrusted
+	case pod != nil && n.held[pod.UID]:
+		return listTrusted
+	case n.taken.IsZero():
+		return listUnknown
+	}
+	for _, m := range n.missing {
+		if m.key == key {
+			return listBehind
+		}
+	}
+	if pod == nil || pod.Spec.NodeName != node || n.pods[pod.UID] {
+		return listTrusted
+	}
+	version, err := strconv.ParseUint(pod.ResourceVersion, 10, 64)
+	switch {
+	case err != nil || n.version == 0:
+		return listUnknown
+	case version > n.version: // it is newer than the list
+		return listTrusted
+	}
+	return listDeleted
+}
+
+// aboutNeed judges that no cached pod of a node needs an object; needs says which missing pods would. claims is set
+// when a missing pod uses a persistent volume.
+func (l *podLists) aboutNeed(node string, needs func(missingPod) bool) (v verdict, claims bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.nodes[node]
+	switch {
+	case n == nil:
+		return listTrusted, false
+	case n.taken.IsZero():
+		return listUnknown, false
+	}
+	for _, m := range n.missing {
+		if needs(m) {
+			return listBehind, false
+		}
+		claims = claims || m.claims
+	}
+	return listTrusted, claims
+}
+
+// podOnNode returns the cached pod of a key, if the node is to have it; nil if not. The API server is asked as the
+// comment at podLists says.
+func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
+	pod := c.caches.pod(key.Namespace, key.Name)
+	v := c.podLists.aboutPod(node, key, pod)
+	if v == listUnknown {
+		if err := c.takePodList(node); err != nil {
+			return nil, err
+		}
+		// A pod that the cache had before the list was taken, and that is not in it, is gone.
+		if v = c.podLists.aboutPod(node, key, pod); v == listUnknown {
+			v = listDeleted
+		}
+	}
+	switch v {
+	case listDeleted:
+		return nil, nil
+	case listBehind:
+		var err error
+		if pod, err = confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get); err != nil {
+			return nil, err
+		}
+	}
+	if pod == nil || pod.Spec.NodeName != node {
+		return nil, nil
+	}
+	return pod, nil
+}
+
+// errBehind says that the API server has a pod that needs an object, and the cache does not have that pod yet.
+var errBehind = errors.New("the cache of pods is behind the API server")
+
+// unneeded makes sure that no pod of a node needs an object, which needed says of the cached pods and needs of
+// others. claims is set when a pod that is not cached uses a persistent volume.
+func (c *Controller) unneeded(
+	node string, key resource.Key, needed func() bool, needs func(missingPod) bool,
+) (is, claims bool, err error) {
+	if needed() {
+		return false, false, nil
+	}
+	v, claims := c.podLists.aboutNeed(node, needs)
+	if v == listTrusted {
+		return true, claims, nil
+	}
+	if err := c.takePodList(node); err != nil {
+		return false, false, err
+	}
+	if needed() {
+		return false, false, nil
+	}
+	if v, claims = c.podLists.aboutNeed(node, needs); v != listTrusted {
+		return false, false, fmt.Errorf("%s for node %s: %w", key, node, errBehind)
+	}
+	return true, claims, nil
+}
+
+// takePodList asks the API server which pods a node has. A list that is younger than listAge is kept, unless it
+// cannot be compared.
+func (c *Controller) takePodList(node string) error {
+	l := c.podLists
+	l.mu.Lock()
+	n := l.nodes[node]
+	l.mu.Unlock()
+	if n == nil {
+		return fmt.Errorf("node %s is not connected here", node)
+	}
+	n.taking.Lock()
+	defer n.taking.Unlock()
+	l.mu.Lock()
+	young := n.version != 0 && time.Since(n.taken) < listAge
+	l.mu.Unlock()
+	if young {
+		return nil
+	}
+	began := time.Now()
+	list, err := c.listPods(node)
+	if err != nil {
+		return fmt.Errorf("ask the API server for the pods of node %s: %w", node, err)
+	}
+	version, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+	if err != nil {
+		version = 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n.taken, n.version = began, version
+	n.pods, n.missing = map[types.UID]bool{}, map[types.UID]missingPod{}
+	for i := range list.Items {
+		pod := &list.Items[i]
+		cached := c.caches.pod(pod.Namespace, pod.Name)
+		if cached != nil && cached.UID == pod.UID {
+			n.pods[cached.UID] = true // a string that is shared
+			continue
+		}
+		n.pods[pod.UID] = true
+		n.missing[pod.UID] = missingPod{
+			key: podKey(pod), references: references(pod), claims: hasClaims([]*v1.Pod{pod}), links: linksServices(pod),
+		}
+	}
+	return nil
+}
+
+// listPods lists the pods of a node as they are now: without a resourceVersion the API server does not answer with
+// less.
+func (c *Controller) listPods(node string) (*v1.PodList, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
+	defer cancel()
+	leave, err := c.confirms.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return c.clients.Own.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+	})
+}

@@ -1,0 +1,198 @@
+package edgecontroller
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+const listCall = "GET /api/v1/pods as cloudcore"
+
+// has makes the API server have these pods, in a list of the version, and nothing else.
+func (w *world) has(version string, pods ...*v1.Pod) {
+	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+	list.ResourceVersion = version
+	for _, pod := range pods {
+		list.Items = append(list.Items, *pod)
+	}
+	w.api.answer(func(c call) (int, any) {
+		if c.Path == "/api/v1/pods" {
+			return http.StatusOK, list
+		}
+		for _, pod := range pods {
+			if c.Path == "/api/v1/namespaces/"+pod.Namespace+"/pods/"+pod.Name {
+				pod := pod.DeepCopy()
+				pod.Kind, pod.APIVersion = "Pod", "v1"
+				return http.StatusOK, pod
+			}
+		}
+		return notFound(c.Path)
+	})
+}
+
+// calls returns what the API server was asked since the last time.
+func (w *world) calls() []string {
+	out := w.api.seen()
+	w.api.mu.Lock()
+	defer w.api.mu.Unlock()
+	w.api.calls = nil
+	return out
+}
+
+// sent checks whether e1 is sent an object, and what that costs.
+func (w *world) sent(what, text string, want bool, calls ...string) {
+	w.t.Helper()
+	o, err := w.Object("e1", key(text))
+	if err != nil || (o != nil) != want {
+		w.t.Errorf("%s: Object(%s) = %v, %v; want an object: %v", what, text, o, err, want)
+	}
+	if diff := cmp.Diff(calls, w.calls()); diff != "" {
+		w.t.Errorf("%s: calls for %s (-want +got):\n%s", what, text, diff)
+	}
+}
+
+func versioned(pod *v1.Pod, version string) *v1.Pod {
+	pod.ResourceVersion = version
+	return pod
+}
+
+// TestUnchangedInventoryAsksNobody: a node that connects with all that it is to have costs no request.
+func TestUnchangedInventoryAsksNobody(t *testing.T) {
+	w := newWorld(t)
+	w.options.LocalIP = ""
+	a, b := testPod("e1", "ns", "a"), testPod("e1", "ns", "b")
+	w.add(edgeNode("e1"), a, b, testService("ns", "db", "10.0.0.2"),
+		&v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
+		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")}, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-b", "1")})
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, ""), heldStatus(b, "")})
+	n := 0
+	for _, ref := range w.Desired("e1") {
+		n++
+		w.sent("an unchanged inventory", ref.Key.String(), true)
+	}
+	if n != 6 {
+		t.Errorf("%d objects are desired, want 6", n)
+	}
+	changed := versioned(testPod("e1", "ns", "a"), "2")
+	w.add(changed)
+	w.podEvent(a, changed)
+	w.sent("a change of a pod that the node holds", "ns/pod/a", true)
+}
+
+// TestForcedDeletionStaysDeleted: a cache that is behind has a pod that was deleted by force; its node has heard of
+// that from another cloudcore and is not sent the pod again.
+func TestForcedDeletionStaysDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.options.LocalIP = ""
+	gone, kept := versioned(testPod("e1", "ns", "gone"), "5"), versioned(testPod("e1", "ns", "kept"), "6")
+	w.add(edgeNode("e1"), gone, kept)
+	w.has("10", kept)
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(kept, "")})
+	w.sent("held", "ns/pod/kept", true)
+	w.sent("deleted by force", "ns/pod/gone", false, listCall)
+	w.sent("deleted by force, again", "ns/pod/gone", false)
+	later := versioned(testPod("e1", "ns", "later"), "11")
+	w.add(later)
+	w.podEvent(nil, later)
+	w.sent("newer than the list", "ns/pod/later", true)
+	w.remove(gone)
+	w.podEvent(gone, nil)
+	w.sent("the cache has caught up", "ns/pod/gone", false)
+	again := versioned(testPod("e1", "ns", "gone"), "12")
+	again.UID = "uid-again"
+	w.add(again)
+	w.podEvent(nil, again)
+	w.sent("another pod of that name", "ns/pod/gone", true)
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	w.Disconnected("e1", "replaced")
+	w.has("20", kept)
+	w.sent("the next session, before its inventory", "ns/pod/gone", false, listCall)
+	w.Disconnected("e1", "gone")
+	if n := len(w.podLists.nodes); n != 0 {
+		t.Errorf("lists of %d nodes are kept after their last session, want 0", n)
+	}
+}
+
+// TestNeededIsNotGone: a cache that is behind lacks a pod that its node got from another cloudcore. What that pod
+// needs is not removed from the device.
+func TestNeededIsNotGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.options.LocalIP = ""
+		moved := versioned(testPod("e1", "ns", "moved"), "7")
+		moved.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+		// The cache has an older pod of the same name, on another node.
+		before := versioned(testPod("e2", "ns", "moved"), "3")
+		before.UID = "uid-before"
+		w.add(edgeNode("e1"), before, &v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
+			testService("ns", "db", "10.0.0.2"))
+		w.has("10", moved)
+		w.Connected(t.Context(), "e1", "edgecore/websocket")
+		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(moved, "")})
+		behind := func(text string, calls ...string) {
+			t.Helper()
+			if o, err := w.Object("e1", key(text)); !errors.Is(err, errBehind) {
+				t.Errorf("Object(%s) = %v, %v; want %v", text, o, err, errBehind)
+			}
+			if diff := cmp.Diff(calls, w.calls()); diff != "" {
+				t.Errorf("calls for %s (-want +got):\n%s", text, diff)
+			}
+		}
+		behind("ns/secret/shared", listCall)
+		behind("ns/configmap/cm-moved")
+		behind("ns/service/db")
+		w.sent("needed by no pod", "ns/configmap/other", false)
+		w.sent("asked for by the node", "ns/secret/of-volume", false,
+			"GET /api/v1/namespaces/ns/secrets/of-volume as system:node:e1")
+		w.sent("the pod itself", "ns/pod/moved", true, "GET /api/v1/namespaces/ns/pods/moved as cloudcore")
+		w.sent("no pod", "ns/pod/other", false)
+		time.Sleep(listAge) // of the bubble
+		behind("ns/secret/shared", listCall)
+		w.add(moved)
+		w.podEvent(before, moved)
+		w.sent("the cache has caught up", "ns/secret/shared", true)
+		w.sent("the cache has caught up", "ns/service/db", true)
+		w.remove(moved)
+		w.podEvent(moved, nil)
+		w.sent("the pod is gone", "ns/pod/moved", false)
+		w.sent("with its pod", "ns/secret/shared", false)
+	})
+}
+
+// TestListFails: without an answer nothing is said to be gone, and no pod is sent that the node does not hold.
+func TestListFails(t *testing.T) {
+	w := newWorld(t)
+	w.options.LocalIP = ""
+	w.add(edgeNode("e1"), testPod("e1", "ns", "a"))
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	w.api.answer(func(call) (int, any) { return http.StatusServiceUnavailable, "down" })
+	for _, text := range []string{"ns/pod/a", "ns/pod/none", "ns/secret/none", "ns/service/none"} {
+		if o, err := w.Object("e1", key(text)); err == nil {
+			t.Errorf("Object(%s) = %v, want an error", text, o)
+		}
+	}
+}
+
+// TestListWithoutVersion: an API server whose versions are no numbers is asked each time.
+func TestListWithoutVersion(t *testing.T) {
+	w := newWorld(t)
+	w.options.LocalIP = ""
+	a, gone := testPod("e1", "ns", "a"), testPod("e1", "ns", "gone")
+	w.add(edgeNode("e1"), a, gone)
+	w.has("", a)
+	w.Connected(t.Context(), "e1", "edgecore/websocket")
+	w.sent("listed", "ns/pod/a", true, listCall)
+	w.sent("listed before", "ns/pod/a", true)
+	w.sent("not listed", "ns/pod/gone", false, listCall)
+}
