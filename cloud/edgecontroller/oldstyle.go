@@ -3,6 +3,7 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 
 	v1 "k8s.io/api/core/v1"
@@ -110,7 +111,11 @@ func extendAnnotations(have map[string]string, extend map[v1.ResourceName][]exte
 	return out, nil
 }
 
-// updateOldPodStatus takes the status of one pod, or a list of them. The answer is "OK", or the first error.
+// maxOldStatuses is how many statuses one request may have; KubeEdge's nodes have 110 pods by default.
+const maxOldStatuses = 250
+
+// updateOldPodStatus takes the status of one pod, or a list of them, each of which counts as a request of the node. The
+// answer is "OK", or the first error.
 func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result {
 	var told []oldPodStatus
 	if r.key.Name == "" {
@@ -127,8 +132,16 @@ func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result 
 		one.Name = r.key.Name
 		told = []oldPodStatus{*one}
 	}
+	if len(told) > maxOldStatuses {
+		return failed(tooLarge(r, fmt.Errorf("has %d statuses, limit %d", len(told), maxOldStatuses)))
+	}
 	var first error
 	for i := range told {
+		if i > 0 { // the request itself has had its turn
+			if err := c.itsTurn(ctx, r); err != nil {
+				return failed(err)
+			}
+		}
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return c.applyOldPodStatus(ctx, r, &told[i]) })
 		if first == nil {
 			first = err

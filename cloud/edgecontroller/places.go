@@ -14,7 +14,7 @@ const (
 	leasePlaces   = 32
 )
 
-// placeWait is how long a request may wait for a place: edges of ours wait for a minute for an answer.
+// placeWait is how long at most anything waits for a place; requests of nodes have less time.
 const placeWait = time.Minute
 
 // places are as many as a channel has room.

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
@@ -27,6 +28,8 @@ type request struct {
 	content []byte
 	// capable is set for edges of ours.
 	capable bool
+	// arrived is when cloudcore took up the request; its time ends RequestTimeout later, whatever it waited for.
+	arrived time.Time
 }
 
 // contentOf is what a message holds. The edges of KubeEdge 1.12.0 send patches as Go's bytes, which JSON makes base64 of.
@@ -107,7 +110,7 @@ func (c *Controller) flows() map[flowName]flow {
 
 // Handle implements cloudhub.Upstream.
 func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
-	r := request{node: node, op: m.Route.Operation, capable: c.sessions.capable(node)}
+	r := request{node: node, op: m.Route.Operation, capable: c.sessions.capable(node), arrived: time.Now()}
 	res := c.handle(ctx, &r, m)
 	name := flowName{r.key.Type, r.op}
 	_, known := c.table[name]
@@ -161,32 +164,51 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	if key.Name == "" && !f.unnamed {
 		return fail(badRequest(key, "it has no name; want <namespace>/%s/<name>", key.Type))
 	}
-	if err := c.itsTurn(ctx, r.node); err != nil {
-		return fail(err)
-	}
-	leave, err := c.requests.take(ctx)
+	ctx, cancel := context.WithDeadline(ctx, r.arrived.Add(c.options.RequestTimeout))
+	defer cancel()
+	leave, err := c.admit(ctx, r)
 	if err != nil {
-		return fail(apierrors.NewTimeoutError(fmt.Sprintf("the API server of cloudcore is busy: %v", err), 5))
+		return fail(err)
 	}
 	defer leave()
 	if r.content, err = cmp.Or(f.limit, smallContent()).read(r, m); err != nil {
 		return fail(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
-	defer cancel()
 	return f.serve(withNode(ctx, r.node), r)
 }
 
+// admit waits until a request may be carried out. It leaves a third of the request's time for that: what is begun later
+// is given up half-way, and is made again by the node.
+func (c *Controller) admit(ctx context.Context, r *request) (leave func(), err error) {
+	if err := c.itsTurn(ctx, r); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, c.lastStart(r))
+	defer cancel()
+	leave, err = c.requests.take(ctx)
+	if err != nil {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and gave "+
+			"this one up: %v", r.key, cap(c.requests), err))
+	}
+	return leave, nil
+}
+
+// lastStart is when a request that has not begun is given up.
+func (c *Controller) lastStart(r *request) time.Time {
+	return r.arrived.Add(c.options.RequestTimeout * 2 / 3)
+}
+
 // itsTurn waits while a node asks for too much.
-func (c *Controller) itsTurn(ctx context.Context, node string) error {
-	l := c.sessions.limiter(node)
+func (c *Controller) itsTurn(ctx context.Context, r *request) error {
+	l := c.sessions.limiter(r.node)
 	if l == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
+	ctx, cancel := context.WithDeadline(ctx, c.lastStart(r))
 	defer cancel()
 	if l.Wait(ctx) != nil {
-		return apierrors.NewTooManyRequests(fmt.Sprintf("node %s sends more than %g requests a second", node, c.options.NodeQPS), 5)
+		return apierrors.NewTooManyRequests(fmt.Sprintf("node %s sends more than %g requests a second", r.node,
+			c.options.NodeQPS), 5)
 	}
 	return nil
 }

@@ -1,0 +1,93 @@
+package edgecontroller
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// reportTimeout is when an edge gives up a report and makes it again.
+const reportTimeout = 20 * time.Second
+
+// TestRequestHasOneDeadline: a request is answered before its edge gives it up, whatever it waits for on the way. What is
+// not begun in time is not begun at all.
+func TestRequestHasOneDeadline(t *testing.T) {
+	const patch = `"{\"metadata\":{\"uid\":\"uid-a\"},\"status\":{}}"`
+	for name, tc := range map[string]struct {
+		prepare func(t *testing.T, w *world)
+		reason  metav1.StatusReason
+		begun   bool // the API server is asked
+		after   time.Duration
+	}{
+		"the API server hangs": {
+			prepare: func(*testing.T, *world) {},
+			reason:  metav1.StatusReasonTimeout, begun: true, after: DefaultRequestTimeout,
+		},
+		"all places are taken": {
+			prepare: func(t *testing.T, w *world) { takeAll(t, w) },
+			reason:  metav1.StatusReasonServiceUnavailable, after: DefaultRequestTimeout * 2 / 3,
+		},
+		"the node's turn comes late": {
+			prepare: func(_ *testing.T, w *world) { spend(w, 9*time.Second) },
+			reason:  metav1.StatusReasonTimeout, begun: true, after: DefaultRequestTimeout,
+		},
+		"the node's turn comes late, and all places are taken": {
+			prepare: func(t *testing.T, w *world) { spend(w, 9*time.Second); takeAll(t, w) },
+			reason:  metav1.StatusReasonServiceUnavailable, after: DefaultRequestTimeout * 2 / 3,
+		},
+		"the node's turn comes too late": {
+			prepare: func(_ *testing.T, w *world) { spend(w, 11*time.Second) },
+			reason:  metav1.StatusReasonTooManyRequests, // at once, as the wait is known
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.options.LocalIP = ""
+				hang := make(chan struct{})
+				defer close(hang)
+				w.api.answer(func(call) (int, any) { <-hang; return http.StatusOK, &v1.Pod{} })
+				tc.prepare(t, w)
+				w.api.mu.Lock()
+				w.api.calls = nil
+				w.api.mu.Unlock()
+				began := time.Now()
+				status, _ := failure(t, w.ask("e1", "patch", "ns/podpatch/a", patch))
+				took := time.Since(began)
+				if status == nil || status.Reason != tc.reason {
+					t.Errorf("answered with %+v, want reason %s", status, tc.reason)
+				}
+				if took != tc.after || took >= reportTimeout {
+					t.Errorf("answered after %v, want %v", took, tc.after)
+				}
+				if calls := w.api.seen(); (len(calls) > 0) != tc.begun {
+					t.Errorf("the API server saw %v, want a call: %v", calls, tc.begun)
+				}
+			})
+		})
+	}
+}
+
+// takeAll takes all places of requests until the test ends.
+func takeAll(t *testing.T, w *world) {
+	t.Helper()
+	for range requestPlaces {
+		if _, err := w.requests.take(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// spend connects a node whose next request has to wait for that long.
+func spend(w *world, wait time.Duration) {
+	w.sessions.qps, w.sessions.burst = 1, 1
+	w.sessions.connected("e1", "edgecore/websocket")
+	w.sessions.limiter("e1").ReserveN(time.Now(), 1)
+	for range int(wait/time.Second) - 1 {
+		w.sessions.limiter("e1").ReserveN(time.Now(), 1)
+	}
+}
