@@ -1,9 +1,13 @@
 package cloudhub
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // What one node may have unanswered. Each costs memory here, and API calls.
@@ -13,14 +17,20 @@ const (
 	lanePendingBytes = 8 << 20
 )
 
+// pendingRequest is one of a node that waits or is carried out.
+type pendingRequest struct {
+	*model.Message
+	arrived time.Time
+}
+
 // lanes carry the requests of one node: those about one object one at a time and in order, those about others beside
 // each other. At rest there is no goroutine.
 type lanes struct {
-	handle func(*model.Message)
+	handle func(pendingRequest)
 
 	mu      sync.Mutex
 	room    *sync.Cond
-	lanes   map[string][]*model.Message // a lane exists while one of its requests is carried out or waits
+	lanes   map[string][]pendingRequest // a lane exists while one of its requests is carried out or waits
 	ready   []string                    // lanes that wait for a place
 	workers int
 	pending int
@@ -29,7 +39,7 @@ type lanes struct {
 	idle    sync.WaitGroup
 }
 
-func newLanes(handle func(*model.Message)) *lanes {
+func newLanes(handle func(pendingRequest)) *lanes {
 	l := &lanes{handle: handle}
 	l.room = sync.NewCond(&l.mu)
 	return l
@@ -38,6 +48,7 @@ func newLanes(handle func(*model.Message)) *lanes {
 // put takes a request; it waits while the node has too much unanswered. It is for one goroutine. waits is called
 // when it has to wait.
 func (l *lanes) put(m *model.Message, waits func()) {
+	r := pendingRequest{m, time.Now()}
 	size := len(m.Content) + 512
 	name := laneOf(m.Route.Resource)
 	l.mu.Lock()
@@ -52,10 +63,10 @@ func (l *lanes) put(m *model.Message, waits func()) {
 	l.pending++
 	l.bytes += size
 	if l.lanes == nil {
-		l.lanes = map[string][]*model.Message{}
+		l.lanes = map[string][]pendingRequest{}
 	}
 	lane, ok := l.lanes[name]
-	l.lanes[name] = append(lane, m)
+	l.lanes[name] = append(lane, r)
 	if ok {
 		return
 	}
@@ -75,12 +86,12 @@ func (l *lanes) work() {
 	for len(l.ready) > 0 && !l.closed {
 		name := l.ready[0]
 		l.ready = l.ready[1:]
-		m := l.lanes[name][0]
+		r := l.lanes[name][0]
 		l.mu.Unlock()
-		l.handle(m)
+		l.handle(r)
 		l.mu.Lock()
 		l.pending--
-		l.bytes -= len(m.Content) + 512
+		l.bytes -= len(r.Content) + 512
 		l.room.Signal()
 		if l.closed {
 			break
@@ -115,4 +126,43 @@ func (l *lanes) unanswered() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pending
+}
+
+// How long nodes wait for the answer to a request. What is begun later than that is done for nobody, and once more when
+// the node asks again, behind which everything else of the node waits.
+const (
+	// reportWait is for what an edge of ours reports again and again until it is answered.
+	reportWait = 20 * time.Second
+	// requestWait is for everything else, and is KubeEdge's time as well.
+	requestWait = time.Minute
+)
+
+// answerWait is how long a node waits for the answer to a request; zero is for ever: nobody sends it again.
+func answerWait(key resource.Key, operation string, features wire.Features) time.Duration {
+	event := key.Type == resource.TypeEvent
+	switch {
+	case !features.Inventory && event:
+		return 0
+	case !features.Inventory:
+		return requestWait
+	case event, key.Type == resource.TypePodPatch, key.Type == resource.TypePod && operation == model.OpDelete:
+		return reportWait
+	}
+	return requestWait
+}
+
+// inTime gives a request the time until its node gives it up. It reports whether any is left.
+func (r pendingRequest) inTime(ctx context.Context, features wire.Features) (
+	timed context.Context, cancel context.CancelFunc, ok bool) {
+	key, err := resource.Parse(r.Route.Resource)
+	limit := answerWait(key, r.Route.Operation, features)
+	if err != nil || limit == 0 {
+		timed, cancel = context.WithCancel(ctx)
+		return timed, cancel, true
+	}
+	if time.Since(r.arrived) >= limit {
+		return ctx, func() {}, false
+	}
+	timed, cancel = context.WithDeadline(ctx, r.arrived.Add(limit))
+	return timed, cancel, true
 }

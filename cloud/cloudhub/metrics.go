@@ -15,6 +15,7 @@ type metrics struct {
 	begun    *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	dropped  prometheus.Counter
+	expired  prometheus.Counter
 	resends  prometheus.Counter
 	refusals prometheus.Counter
 	latency  prometheus.Histogram
@@ -48,6 +49,7 @@ func newMetrics(h *Hub) *metrics {
 		begun:             vec("sessions_total", "Sessions that began, by protocol", "protocol"),
 		refused:           vec("refused_total", "Connections that were refused, by cause", "cause"),
 		dropped:           counter("dropped_messages_total", "Messages of nodes that are for nobody here"),
+		expired:           counter("expired_requests_total", "Requests of nodes that were not begun before the node gave them up"),
 		resends:           counter("resends_total", "Messages sent again because no ack came"),
 		refusals:          counter("node_errors_total", "Messages that nodes could not store"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -58,7 +60,7 @@ func newMetrics(h *Hub) *metrics {
 }
 
 func (m *metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.begun, m.refused, m.dropped, m.resends, m.refusals, m.latency}
+	return []prometheus.Collector{m.begun, m.refused, m.dropped, m.expired, m.resends, m.refusals, m.latency}
 }
 
 // Describe implements prometheus.Collector.

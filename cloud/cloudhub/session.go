@@ -182,6 +182,9 @@ func (s *session) end(code int, reason string) {
 	}()
 }
 
+// errTooLate answers a request that was not begun in time.
+var errTooLate = errors.New("cloudcore did not get to this request in time: it, or the API server, has too much to do")
+
 var errEnded = errors.New("the link to the node ended")
 
 // read takes what comes until the link ends.
@@ -258,7 +261,8 @@ func (s *session) receive(m *model.Message) (cost int) {
 	return 1
 }
 
-// repeated tells of a request that came before. KubeEdge's edges do send one again under its id when they had no answer.
+// repeated tells of a request that came before. KubeEdge's edges do send one again under its id when they had no
+// answer.
 func (s *session) repeated(m *model.Message) (why string) {
 	if !s.features.Inventory {
 		return ""
@@ -338,20 +342,32 @@ func (s *session) changed(key resource.Key) {
 	s.kick()
 }
 
-// handle carries out one request and writes the answer. It returns when the answer is on its way, so that a
-// node that reads no answers gets no more requests done.
-func (s *session) handle(m *model.Message) {
+// handle carries out one request and writes the answer. It returns when the answer is on its way, so that a node that
+// reads no answers gets no more requests done. A request for whose answer the node does not wait any more is not begun.
+func (s *session) handle(r pendingRequest) {
+	m := r.Message
 	defer func() {
 		if bad := recover(); bad != nil {
 			klog.ErrorS(nil, "A request of a node broke its handler", "node", s.node, "resource", m.Route.Resource, "operation", m.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
 			s.end(wire.CloseInternal, "a request of this node could not be handled: see cloudcore's log")
 		}
 	}()
+	if s.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel, ok := r.inTime(s.ctx, s.features)
+	defer cancel()
 	var reply *model.Message
-	if m.Route.Resource == resourceKubeCA {
+	switch {
+	case !ok:
+		s.hub.metrics.expired.Inc()
+		klog.V(2).InfoS("Request not begun, as the node waits for its answer no longer", "node", s.node,
+			"resource", m.Route.Resource, "operation", m.Route.Operation, "after", time.Since(r.arrived).Round(time.Millisecond))
+		reply = m.RespondError(sourceCloudHub, errTooLate)
+	case m.Route.Resource == resourceKubeCA:
 		reply = s.hub.kubeCAAnswer(m)
-	} else {
-		reply = s.hub.opts.Upstream.Handle(s.ctx, s.node, m)
+	default:
+		reply = s.hub.opts.Upstream.Handle(ctx, s.node, m)
 	}
 	if reply == nil {
 		return
