@@ -305,6 +305,7 @@ func TestToken(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	e, h := newLinked(t, Options{Now: func() time.Time { return now }})
 	request := `{"spec":{"audiences":null,"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"p","uid":"u"}}}`
+	e.ok(e.cloud("insert", "default/pod/p", object("default", "p", "u", "1")))
 	ask := func() string { return string(e.edged("query", "default/serviceaccounttoken/sa", request).Content) }
 	first, second := string(token(now, 3607)), string(token(now.Add(time.Hour), 3607))
 	h.answer(always(first))

@@ -16,7 +16,9 @@
 //   - Pods, configmaps and secrets are handed to edged after they are on the disk and before they are acknowledged.
 //   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk
 //     until the cloud has answered it. Pods are told apart by UID.
-//   - A stored object that the cloud cannot be asked for is used however old it is.
+//   - A stored object that the cloud cannot be asked for is used however old it is. What the cloud answers is stored in the
+//     turn of its object, unless something newer came since it was asked; that it has no such object removes a stored
+//     answer.
 package metamanager
 
 import (
@@ -75,14 +77,15 @@ const defaultRemoteTimeout = time.Minute
 
 // Module is the beehive module.
 type Module struct {
-	bus    Bus
-	store  Store
-	opts   Options
-	link   linkState
-	lanes  *lanes
-	drain  *drain
-	events events
-	tokens tokenPace
+	bus       Bus
+	store     Store
+	opts      Options
+	link      linkState
+	lanes     *lanes
+	drain     *drain
+	events    events
+	tokens    tokenPace
+	questions questions
 	// carried are the messages of the cloud that were carried out.
 	carried wire.Recent
 	// ordered: the newest link is to a cloud of ours, over which objects come in the order of their changes.

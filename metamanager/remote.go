@@ -96,6 +96,12 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.RemoteTimeout)
 	defer cancel()
+	row, err := rowKey(key, msg.ContentData()) // by what is asked: an answer may have more
+	if err != nil {
+		return nil, err
+	}
+	q := m.questions.ask(row)
+	defer m.questions.done(q)
 	// Under an id of its own: the one of msg is edged's, who waits for it.
 	request := model.New(msg.Route.Source, model.GroupMeta, msg.Route.Operation, msg.Route.Resource, msg.Content)
 	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, request)
@@ -106,8 +112,18 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 	if answer.Route.Operation == model.OpError {
 		return nil, fmt.Errorf("%w: %s", errOffline, data)
 	}
-	if err := m.keepAnswer(ctx, key, msg, data); err != nil {
-		return nil, err
+	if kept(msg.Route.Operation, key) {
+		var pod boundRef // for a token: it goes with the pod, and so it is stored in the pod's turn
+		if key.Type == resource.TypeServiceAccountToken {
+			pod = boundPod(msg.ContentData())
+		}
+		err := m.lanes.do(ctx, answerLane(key, pod), func() (err error) {
+			data, err = m.keepAnswer(ctx, key, pod, q, data)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	if acked(msg.Route.Operation, key) {
 		m.toCloud(ctx, answer.Respond(model.OK))
@@ -115,26 +131,50 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 	return data, nil
 }
 
-// keepAnswer stores an object that the cloud answered, so that it is there when the link is not.
-func (m *Module) keepAnswer(ctx context.Context, key resource.Key, msg *model.Message, data []byte) error {
-	if key.Type == resource.TypeLease || key.Type == resource.TypeCSR || key.Type == resource.TypeEndpoints || msg.Route.Operation != model.OpQuery {
-		return nil
+// kept reports whether the answer to a request is stored, so that it is there when the link is not.
+func kept(operation string, key resource.Key) bool {
+	return operation == model.OpQuery && key.Type != resource.TypeLease && key.Type != resource.TypeCSR && key.Type != resource.TypeEndpoints
+}
+
+// answerLane is the lane in which an answer is stored: that of the object, and for a token that of its pod.
+func answerLane(key resource.Key, pod boundRef) string {
+	if pod.Name != "" {
+		key.Type, key.Name = resource.TypePod, pod.Name
 	}
-	if _, failed := readFailure(data); failed {
-		return nil
+	return laneKey(key.String())
+}
+
+// keepAnswer stores what the cloud answered, in its turn, and returns what whoever asked is told: what is stored, if that
+// came later. What the cloud does not have any more is removed, but for what it pushes.
+func (m *Module) keepAnswer(ctx context.Context, key resource.Key, pod boundRef, q *question, data []byte) ([]byte, error) {
+	if !m.questions.counts(q) {
+		stored, err := m.store.Get(ctx, q.row)
+		if err == nil && json.Valid(stored.Value) {
+			return stored.Value, nil
+		}
+		return data, nil
+	}
+	if status, failed := readFailure(data); failed {
+		if status.Code == http.StatusNotFound && unknownHere(key.Type) && key.Name != "" {
+			return data, m.apply(ctx, key, store.Delete(q.row))
+		}
+		return data, nil
 	}
 	if key.Name == "" {
-		return m.keepAll(ctx, key, data)
+		return data, m.keepAll(ctx, key, data)
 	}
 	id, err := readIdentity(key, data)
 	if err != nil {
-		return fmt.Errorf("answer of the cloud: %w", err)
+		return nil, fmt.Errorf("answer of the cloud: %w", err)
 	}
-	row, err := rowKey(key, msg.ContentData()) // by what was asked: an answer may have more
-	if err != nil {
-		return err
+	if pod.UID != "" {
+		uid, err := m.storedUID(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: pod.Name})
+		if errors.Is(err, store.ErrNotFound) || err == nil && uid != pod.UID {
+			return data, nil // its other tokens were removed with it
+		}
 	}
-	return m.apply(ctx, key, store.UpsertIf(store.Meta{Key: row, Type: key.Type, Value: data}, func(old []byte) bool { return !older(id, old) }))
+	row := store.Meta{Key: q.row, Type: key.Type, Value: data}
+	return data, m.apply(ctx, key, store.UpsertIf(row, func(old []byte) bool { return m.ordered.Load() || !older(id, old) }))
 }
 
 // keepAll stores all objects of a type that the cloud answered, and deletes those that it does not have any more.
@@ -158,7 +198,7 @@ func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) err
 			return fmt.Errorf("answer of the cloud: %w", err)
 		}
 		have[one.String()] = true
-		ops = append(ops, store.UpsertIf(store.Meta{Key: one.String(), Type: one.Type, Value: data}, func(old []byte) bool { return !bytes.Equal(old, data) && !older(id, old) }))
+		ops = append(ops, store.UpsertIf(store.Meta{Key: one.String(), Type: one.Type, Value: data}, func(old []byte) bool { return !bytes.Equal(old, data) && (m.ordered.Load() || !older(id, old)) }))
 	}
 	rows, err := m.store.List(ctx, key.Type)
 	if err != nil {

@@ -12,12 +12,14 @@ import (
 type tokenSpec struct {
 	Audiences         []string `json:"audiences"`
 	ExpirationSeconds int64    `json:"expirationSeconds"`
-	BoundObjectRef    struct {
-		Kind       string `json:"kind"`
-		APIVersion string `json:"apiVersion"`
-		Name       string `json:"name"`
-		UID        string `json:"uid"`
-	} `json:"boundObjectRef"`
+	BoundObjectRef    boundRef `json:"boundObjectRef"`
+}
+
+type boundRef struct {
+	Kind       string `json:"kind"`
+	APIVersion string `json:"apiVersion"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
 }
 
 // rowKey is where an object is in the store: under its name on the wire, but a token under what it was asked for,
@@ -47,19 +49,22 @@ func tokenKey(key resource.Key, spec *tokenSpec) string {
 		key.Name, key.Namespace, spec.Audiences, spec.ExpirationSeconds, ref.Kind, ref.APIVersion, ref.Name, ref.UID)
 }
 
-// boundTo tells whether a stored token was made for the pod of a UID, with which it ends.
-func boundTo(token []byte, uid string) bool {
+// boundPod is the pod with which a token ends; it is empty for what is bound to none.
+func boundPod(token []byte) boundRef {
 	var request struct {
 		Spec tokenSpec `json:"spec"`
 	}
-	return json.Unmarshal(token, &request) == nil && request.Spec.BoundObjectRef.UID == uid
+	if json.Unmarshal(token, &request) != nil || request.Spec.BoundObjectRef.Kind != "Pod" {
+		return boundRef{}
+	}
+	return request.Spec.BoundObjectRef
 }
 
 // deleteTokens are the operations that delete a pod's tokens.
 func deleteTokens(rows []store.Meta, uid string) []store.Op {
 	var ops []store.Op
 	for _, row := range rows {
-		if boundTo(row.Value, uid) {
+		if boundPod(row.Value).UID == uid {
 			ops = append(ops, store.Delete(row.Key))
 		}
 	}

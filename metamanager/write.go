@@ -101,7 +101,12 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 			return !stale
 		})
 	}
-	if err := m.apply(ctx, key, op); err != nil {
+	ops, err := m.withTokens(ctx, key, in, op)
+	if err != nil {
+		return err
+	}
+	m.questions.pushed(in.row.Key)
+	if err := m.apply(ctx, key, ops...); err != nil {
 		return err
 	}
 	if stale {
@@ -112,6 +117,23 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 		return nil
 	}
 	return m.forward(ctx, key, msg)
+}
+
+// withTokens adds to what stores a pod what removes the tokens of an earlier pod of its name.
+func (m *Module) withTokens(ctx context.Context, key resource.Key, in incoming, op store.Op) ([]store.Op, error) {
+	ops := []store.Op{op}
+	if key.Type != resource.TypePod {
+		return ops, nil
+	}
+	before, err := m.storedUID(ctx, key)
+	if err != nil || before == "" || before == in.id.Metadata.UID { // a stored value that is of no use is overwritten
+		return ops, nil
+	}
+	tokens, err := m.store.List(ctx, resource.TypeServiceAccountToken)
+	if err != nil {
+		return nil, err
+	}
+	return append(ops, deleteTokens(tokens, before)...), nil
 }
 
 // upsertLate takes an answer for which nobody waits any more. It may be older than anything that was sent since, so that it
@@ -164,6 +186,7 @@ func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Messag
 	if err != nil {
 		return err
 	}
+	m.questions.pushed(key.String())
 	if err := m.apply(ctx, key, ops...); err != nil || !forward {
 		return err
 	}
