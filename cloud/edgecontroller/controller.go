@@ -67,10 +67,11 @@ type Controller struct {
 	caches   *caches
 	sessions *sessions
 	statuses *statuses
+	podLists *podLists
 	encoded  encodings
 	metrics  *metrics
 
-	requests, leases places
+	requests, leases, confirms places
 
 	tolerations *tolerations
 	readiness   *readiness
@@ -101,10 +102,12 @@ func New(options Options) (*Controller, error) {
 		caches:   caches,
 		sessions: newSessions(options.NodeQPS, options.NodeBurst),
 		statuses: newStatuses(),
+		podLists: newPodLists(),
 		encoded:  newEncodings(),
 		metrics:  newMetrics(),
 		requests: make(places, requestPlaces),
 		leases:   make(places, leasePlaces),
+		confirms: make(places, confirmPlaces),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {
@@ -147,6 +150,7 @@ func (c *Controller) Wait() {
 func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	capable := c.sessions.connected(node, protocol)
 	c.statuses.connected(node, capable)
+	c.podLists.connected(node)
 	if capable && c.filled.Load() {
 		for _, s := range c.servicesFor(c.caches.podsOf(node)) {
 			c.hub.Changed(node, serviceKey(s))
@@ -162,6 +166,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 func (c *Controller) Disconnected(node, _ string) {
 	c.sessions.disconnected(node)
 	c.statuses.disconnected(node)
+	c.podLists.disconnected(node)
 }
 
 // annotate writes where a node is connected, unless it does not exist yet: registration does it then. There are three
