@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/cgroups"
@@ -40,10 +43,26 @@ type endPodsOptions struct {
 	within    time.Duration
 	leftOvers string
 	links     string
+	// kill has pods killed where there is no runtime that could end them.
+	kill bool
+	// groups are the cgroups of pods.
+	groups func(*v1alpha2.Edged) podGroups
+}
+
+// podGroups are the cgroups of pods, by which their processes are found; see package cgroups.
+type podGroups interface {
+	Pods() ([]types.UID, error)
+	RemovePod(uid types.UID) error
+	RemoveAll() error
+}
+
+func podGroupsOf(own *v1alpha2.Edged) podGroups {
+	k := &own.TailoredKubeletConfig
+	return cgroups.New(cgroups.Options{Driver: k.CgroupDriver, Root: k.CgroupRoot, PerQOS: ptr.Deref(k.CgroupsPerQOS, true)})
 }
 
 func newEndPodsCommand(opts *globalOptions) *cobra.Command {
-	o := &endPodsOptions{globalOptions: opts, links: containerLinks}
+	o := &endPodsOptions{globalOptions: opts, links: containerLinks, groups: podGroupsOf}
 	cmd := &cobra.Command{
 		Use:   "end-pods",
 		Short: "End the pods of this device, when the agent is stopped for good",
@@ -53,12 +72,17 @@ unmounted. Pods that others have started in the same container runtime are left 
 
 The agent must be stopped before, or it starts them again. What pods have stored and what the store knows of them stays:
 an agent that is started later runs the same pods again, with their volumes as they are. Removing the Debian package
-does the same; purging it deletes the rest, too.`,
-		Example: `  systemctl stop edgecore && edgecore end-pods`,
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
+does the same; purging it deletes the rest, too.
+
+Containers run on when their runtime is stopped or removed, and only it can end them in good order. Where it is gone for
+good, --kill finds their processes by the pods' cgroups and kills them: no hooks are run, and there is no grace period.`,
+		Example: `  systemctl stop edgecore && edgecore end-pods
+  edgecore end-pods --kill       # the container runtime was removed, and its containers run on`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	cmd.Flags().DurationVar(&o.within, "within", time.Minute, "how `long` pods have to end by themselves")
+	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the pods if there is no container runtime")
 	cmd.Flags().StringVar(&o.leftOvers, "left-overs", "", "write to this `file` what is left of pods and agent, a path a line")
 	hide(cmd, "left-overs")
 	return cmd
@@ -105,8 +129,14 @@ func (o *endPodsOptions) endAll(ctx context.Context, out io.Writer, cfg *v1alpha
 		Client: client, Recorder: silent{}, RootDir: own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, ContainerLogsDir: o.links,
 	})
 	pods, err := r.ListPods(ctx)
+	if err != nil && status.Code(err) == codes.Unavailable && o.kill {
+		fmt.Fprintf(out, "There is no container runtime at %s\n", kubelet.ContainerRuntimeEndpoint)
+		return o.killAll(out, own)
+	}
 	if err != nil {
-		return fmt.Errorf("the container runtime at %s does not say which pods there are: %w", kubelet.ContainerRuntimeEndpoint, err)
+		return fmt.Errorf("the container runtime at %s does not say which pods there are: %w\n"+
+			"start it and try again; if it is gone for good, edgecore end-pods --kill kills what it left running",
+			kubelet.ContainerRuntimeEndpoint, err)
 	}
 	mine, others := ownPods(pods, own.RootDirectory)
 	ended, err := o.endEach(ctx, r, mine)
@@ -117,11 +147,36 @@ func (o *endPodsOptions) endAll(ctx context.Context, out io.Writer, cfg *v1alpha
 	if err != nil || len(others) > 0 || strings.Trim(kubelet.CgroupRoot, "/") != "" {
 		return err
 	}
-	groups := cgroups.New(cgroups.Options{Driver: kubelet.CgroupDriver, PerQOS: ptr.Deref(kubelet.CgroupsPerQOS, true)})
-	if err := groups.RemoveAll(); err != nil {
+	if err := o.groups(own).RemoveAll(); err != nil {
 		return fmt.Errorf("cgroups: %w", err)
 	}
 	return nil
+}
+
+// killAll kills the processes of the pods that have a folder of the agent's, by their cgroups.
+func (o *endPodsOptions) killAll(out io.Writer, own *v1alpha2.Edged) error {
+	if !ptr.Deref(own.TailoredKubeletConfig.CgroupsPerQOS, true) {
+		return errors.New("pods have no cgroups (cgroupsPerQOS is false), so that their processes cannot be told from others: " +
+			"restart the device to end them")
+	}
+	groups := o.groups(own)
+	uids, err := groups.Pods()
+	if err != nil {
+		return err
+	}
+	killed, errs := 0, []error(nil)
+	for _, uid := range uids {
+		if mine, _ := ownPods([]*observed.Pod{{UID: uid}}, own.RootDirectory); len(mine) == 0 {
+			continue
+		}
+		if err := groups.RemovePod(uid); err != nil {
+			errs = append(errs, fmt.Errorf("kill pod %s: %w", uid, err))
+			continue
+		}
+		killed++
+	}
+	fmt.Fprintf(out, "Killed what ran of %d pods\n", killed)
+	return errors.Join(errs...)
 }
 
 // ownPods parts the pods of a runtime into those of this agent, which have a folder of its, and others.

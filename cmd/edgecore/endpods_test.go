@@ -54,7 +54,7 @@ func endPods(t *testing.T, prepare func(*fakecri.Runtime), roots ...string) (out
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := &endPodsOptions{globalOptions: &globalOptions{Config: config}, within: time.Minute, leftOvers: filepath.Join(dir, "left"), links: filepath.Join(dir, "links")}
+	o := &endPodsOptions{globalOptions: &globalOptions{Config: config}, within: time.Minute, leftOvers: filepath.Join(dir, "left"), links: filepath.Join(dir, "links"), groups: podGroupsOf}
 	var buffer bytes.Buffer
 	err = o.run(t.Context(), &buffer)
 	data, readErr := os.ReadFile(o.leftOvers)
