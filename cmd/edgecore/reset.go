@@ -92,7 +92,11 @@ func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) err
 		return fmt.Errorf("service: %w; nothing else was touched", err)
 	}
 	fmt.Fprintln(out, did)
-	return errors.Join(removeAll(filepath.Join(s.root, shutdown.ConfFile)), o.removeFiles(out, cfg))
+	var limits []string
+	for _, file := range shutdown.ConfFiles() {
+		limits = append(limits, filepath.Join(s.root, file))
+	}
+	return errors.Join(removeAll(limits...), o.removeFiles(out, cfg))
 }
 
 // load reads the configuration, which says where things lie. Without one the defaults do.

@@ -32,10 +32,14 @@ const (
 	reloadLook   = 100 * time.Millisecond
 	// confName is the name of our file in logind.conf.d.
 	confName = "99-edgecore.conf"
-	// ConfDir is that folder, ConfFile the file where it lies on a device.
-	ConfDir  = "/etc/systemd/logind.conf.d"
-	ConfFile = ConfDir + "/" + confName
+	// ConfDir is that folder, which is gone after a boot as what the agent asks of logind is.
+	ConfDir = "/run/systemd/logind.conf.d"
+	// formerConfDir is where earlier versions had it. A file there goes before one of the same name in ConfDir.
+	formerConfDir = "/etc/systemd/logind.conf.d"
 )
+
+// ConfFiles are our files in logind's configuration, as they lie on a device.
+func ConfFiles() []string { return []string{ConfDir + "/" + confName, formerConfDir + "/" + confName} }
 
 // Options configure a Watcher.
 type Options struct {
@@ -43,8 +47,9 @@ type Options struct {
 	Groups []Group
 	// Address is that of the D-Bus; empty is the system's.
 	Address string
-	// ConfDir is where logind's limit is raised.
-	ConfDir string
+	// ConfDir is where logind's limit is raised, FormerConfDir where an earlier version of the agent may have done so. An empty
+	// ConfDir has the system's for both; an empty FormerConfDir is none.
+	ConfDir, FormerConfDir string
 	// Pods lists the pods of which something runs.
 	Pods func() []*v1.Pod
 	// End ends a pod, and returns when nothing of it runs any more or ctx has ended. grace is what its containers have.
@@ -66,7 +71,7 @@ type Watcher struct {
 // New makes a watcher; Run starts it.
 func New(opts Options) *Watcher {
 	if opts.ConfDir == "" {
-		opts.ConfDir = ConfDir
+		opts.ConfDir, opts.FormerConfDir = ConfDir, formerConfDir
 	}
 	return &Watcher{opts: opts, retryMin: retryMin, reloadWithin: reloadWithin}
 }
@@ -143,11 +148,12 @@ func (w *Watcher) session(ctx context.Context) error {
 // groups are the groups with the time that logind gives them.
 func (w *Watcher) groups(ctx context.Context, l *logind) ([]Group, error) {
 	want := total(w.opts.Groups)
+	moved := w.dropFormer()
 	has, err := l.delay()
 	if err != nil {
 		return nil, err
 	}
-	if has >= want {
+	if has >= want && !moved {
 		return w.opts.Groups, nil
 	}
 	if err := w.raise(ctx, l, want); err != nil {
@@ -157,6 +163,18 @@ func (w *Watcher) groups(ctx context.Context, l *logind) ([]Group, error) {
 		return nil, err
 	}
 	return fit(w.opts.Groups, has), nil
+}
+
+// dropFormer removes the file of an earlier version, and reports whether there was one.
+func (w *Watcher) dropFormer() bool {
+	if w.opts.FormerConfDir == "" {
+		return false
+	}
+	err := os.Remove(filepath.Join(w.opts.FormerConfDir, confName))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		klog.ErrorS(err, "The limit of logind that an earlier version raised stays")
+	}
+	return err == nil
 }
 
 // raise raises logind's limit.
