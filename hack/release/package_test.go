@@ -207,7 +207,7 @@ drwx------ /var/lib/edgecore`)
 	m.sh("mkdir -p /var/lib/kubelet/pods/1/volumes '/var/lib/kubelet/pods/2 3' /var/lib/kubelet/others; echo x >/var/lib/kubelet/pods/1/volumes/data; mkdir -p /etc/systemd/logind.conf.d; touch /etc/systemd/logind.conf.d/99-edgecore.conf")
 	m.write("/left", "/var/lib/kubelet/pods/1\n/var/lib/kubelet/pods/2 3\n/var/lib/kubelet/pods/\n/var/lib/kubelet/\n/\n//\nrelative/path\n")
 	_, calls = m.dpkg("--remove edgecore")
-	if want := "systemctl stop edgecore.service\nedgecore end-pods --left-overs /var/lib/edgecore/left-overs --within 2m\nsystemctl --system daemon-reload"; calls != want {
+	if want := "systemctl stop edgecore.service\nedgecore end-pods --left-overs /var/lib/edgecore/left-overs --within 2m --kill\nsystemctl --system daemon-reload"; calls != want {
 		m.t.Errorf("calls of removing = %q, want %q", calls, want)
 	}
 	m.expect("cat /var/lib/edgecore/edgecore.db /var/lib/kubelet/pods/1/volumes/data; tail -1 /etc/edgecore/edgecore.yaml; ls /usr/bin/edgecore /etc/systemd/logind.conf.d/99-edgecore.conf",
