@@ -56,6 +56,11 @@ func (e *Edged) claimGrown(ctx context.Context, claim *v1.PersistentVolumeClaim,
 // storageObjects gives the objects that CSI volumes depend on.
 type storageObjects struct{ *metaclient.Client }
 
+// Secret implements csi.Objects.
+func (s *storageObjects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return s.VolumeSecret(ctx, namespace, name)
+}
+
 // CSIDriver implements csi.Objects.
 func (s *storageObjects) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	return metaclient.Get[storagev1.CSIDriver](ctx, s.Client, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeCSIDriver, Name: name})

@@ -182,7 +182,7 @@ func laneKey(text string) string {
 // handle does one message and answers it. One that needs the cloud does not hold up those behind it.
 func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	key, err := resource.Parse(msg.Route.Resource)
-	if err != nil || msg.Route.Source != model.ModuleEdged || routeOf(msg.Route.Operation, key) == here {
+	if err != nil || msg.Route.Source != model.ModuleEdged || routeOfMessage(key, msg) == here {
 		m.carryOut(ctx, msg, m.do)
 		return
 	}
@@ -195,7 +195,7 @@ func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	m.background(ctx, func(ctx context.Context) {
 		defer func() { <-m.asking }()
 		m.carryOut(ctx, msg, func(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
-			return m.remote(ctx, routeOf(msg.Route.Operation, key), key, msg)
+			return m.remote(ctx, routeOfMessage(key, msg), key, msg)
 		})
 	})
 }

@@ -18,6 +18,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
+// readTimeout is how long the cloud gets to answer a question that the store may be able to answer as well: less than
+// whoever asks waits.
+const readTimeout = 20 * time.Second
+
 // route says where a request of edged is answered.
 type route int
 
@@ -63,6 +67,20 @@ func routeOf(operation string, key resource.Key) route {
 	return here
 }
 
+// routeOfMessage is routeOf for one request: edged says of which secrets the cloud does not tell when they change, since
+// no pod names them.
+func routeOfMessage(key resource.Key, msg *model.Message) route {
+	if msg.Route.Operation == model.OpQuery && key.Type == resource.TypeSecret && key.Name != "" {
+		var how struct {
+			CloudFirst bool `json:"cloudFirst"`
+		}
+		if json.Unmarshal(msg.ContentData(), &how) == nil && how.CloudFirst {
+			return cloudFirst
+		}
+	}
+	return routeOf(msg.Route.Operation, key)
+}
+
 // acked tells whether the cloud waits for an acknowledgement of its answer (protocol section 5.3).
 func acked(operation string, key resource.Key) bool {
 	return operation != model.OpPatch && key.Type != resource.TypeEndpoints
@@ -103,7 +121,11 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 	q := m.questions.ask(row)
 	defer m.questions.done(q)
 	// Under an id of its own: the one of msg is edged's, who waits for it.
-	request := model.New(msg.Route.Source, model.GroupMeta, msg.Route.Operation, msg.Route.Resource, msg.Content)
+	content := msg.Content
+	if key.Type == resource.TypeSecret {
+		content = nil // what it says is for this module
+	}
+	request := model.New(msg.Route.Source, model.GroupMeta, msg.Route.Operation, msg.Route.Resource, content)
 	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, request)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errOffline, err)
@@ -155,7 +177,8 @@ func (m *Module) keepAnswer(ctx context.Context, key resource.Key, pod boundRef,
 		return data, nil
 	}
 	if status, failed := readFailure(data); failed {
-		if status.Code == http.StatusNotFound && unknownHere(key.Type) && key.Name != "" {
+		mayGo := unknownHere(key.Type) || key.Type == resource.TypeSecret // a secret that is pushed is not asked for
+		if status.Code == http.StatusNotFound && mayGo && key.Name != "" {
 			return data, m.apply(ctx, key, store.Delete(q.row))
 		}
 		return data, nil
@@ -240,7 +263,12 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 	case hereFirst:
 		return m.askWhatIsMissing(ctx, key, msg)
 	case cloudFirst:
-		data, err := m.ask(ctx, key, msg)
+		asked, cancel := context.WithTimeout(ctx, readTimeout)
+		data, err := m.ask(asked, key, msg)
+		cancel()
+		if err == nil && key.Type == resource.TypeSecret {
+			return m.orStored(ctx, key, msg, data)
+		}
 		if !errors.Is(err, errOffline) {
 			return data, err
 		}
@@ -255,6 +283,18 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 		return leaseKept(msg)
 	}
 	return m.ask(ctx, key, msg)
+}
+
+// orStored returns an answer of the cloud, but what is stored instead of a failure that says nothing about the object.
+func (m *Module) orStored(ctx context.Context, key resource.Key, msg *model.Message, data []byte) (json.RawMessage, error) {
+	if status, failed := readFailure(data); !failed || !again(status) {
+		return data, nil
+	}
+	stored, err := m.query(ctx, key, msg)
+	if _, missing := readFailure(stored); err != nil || missing {
+		return data, nil
+	}
+	return stored, nil
 }
 
 // notStored is the answer about an object of which only the cloud can know.

@@ -84,11 +84,24 @@ func (c *Client) Secret(ctx context.Context, namespace, name string) (*v1.Secret
 	return Get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name})
 }
 
+// cloudFirst is the content of a question for which metamanager is to ask the cloud, though an answer is stored.
+const cloudFirst = `{"cloudFirst":true}`
+
+// VolumeSecret returns a secret that a volume names and no pod, so that the cloud does not tell of its changes: as the cloud
+// has it, or as it was when there was a link. apierrors.IsNotFound tells a missing one.
+func (c *Client) VolumeSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name}, json.RawMessage(cloudFirst))
+}
+
 // Get returns an object that is asked for by its key, or with a key without a name (and a slice as T) all of its type;
 // apierrors.IsNotFound tells one that does not exist, and apierrors.IsServiceUnavailable one of which nobody here knows
 // while the cloud cannot be asked.
 func Get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
-	data, err := c.ask(ctx, model.OpQuery, key, nil)
+	return get[T](ctx, c, key, nil)
+}
+
+func get[T any](ctx context.Context, c *Client, key resource.Key, content json.RawMessage) (*T, error) {
+	data, err := c.ask(ctx, model.OpQuery, key, content)
 	if err != nil {
 		return nil, err
 	}
