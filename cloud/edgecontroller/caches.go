@@ -23,6 +23,7 @@ const EdgeLabel = "node-role.kubernetes.io/edge"
 const (
 	byNode      = "node"      // the node's name
 	byReference = "reference" // the keys of the configmaps and secrets that a pod names
+	byServices  = "services"  // the namespace whose services a pod has in its environment
 )
 
 // caches are copies of what edges need of the API server, kept by shared informers.
@@ -75,6 +76,13 @@ func podIndexers() cache.Indexers {
 				return nil, nil
 			}
 			return []string{pod.Spec.NodeName}, nil
+		},
+		byServices: func(obj any) ([]string, error) {
+			pod, ok := obj.(*v1.Pod)
+			if !ok || pod.Spec.NodeName == "" || !linksServices(pod) {
+				return nil, nil
+			}
+			return []string{pod.Namespace}, nil
 		},
 		byReference: func(obj any) ([]string, error) {
 			pod, ok := obj.(*v1.Pod)
@@ -135,6 +143,23 @@ func (c *caches) podsNaming(key resource.Key) []*v1.Pod {
 		return nil
 	}
 	return typed[v1.Pod](objs)
+}
+
+// nodesServed lists the nodes, each once, with pods that have the services of a namespace in their environment.
+func (c *caches) nodesServed(namespace string) []string {
+	objs, err := c.pods.GetIndexer().ByIndex(byServices, namespace)
+	if err != nil {
+		return nil
+	}
+	var nodes []string
+	seen := map[string]bool{}
+	for _, pod := range typed[v1.Pod](objs) {
+		if node := pod.Spec.NodeName; !seen[node] {
+			seen[node] = true
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }
 
 // names tells whether a pod on the node names a configmap or secret.

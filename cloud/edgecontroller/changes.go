@@ -234,10 +234,18 @@ func (c *Controller) serviceEvent(old, now *v1.Service) {
 	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) && equality.Semantic.DeepEqual(&old.Spec, &now.Spec) {
 		return
 	}
-	s := either(old, now)
-	for _, node := range c.sessions.capableNodes() {
-		if serves(serviceKey(s), c.caches.podsOf(node)) {
-			c.hub.Changed(node, serviceKey(s))
+	key := serviceKey(either(old, now))
+	if isAPIService(key) { // which pods of all namespaces have
+		for _, node := range c.sessions.capableNodes() {
+			if serves(key, c.caches.podsOf(node)) {
+				c.hub.Changed(node, key)
+			}
+		}
+		return
+	}
+	for _, node := range c.caches.nodesServed(key.Namespace) {
+		if c.sessions.capable(node) {
+			c.hub.Changed(node, key)
 		}
 	}
 }
