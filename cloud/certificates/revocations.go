@@ -163,11 +163,6 @@ func (a *Authority) Check(node string, cert *x509.Certificate) error {
 	return a.revocations().check(node, cert)
 }
 
-// Admit does what Check does.
-func (a *Authority) Admit(_ context.Context, node string, cert *x509.Certificate) error {
-	return a.Check(node, cert)
-}
-
 // pruneRevocations drops moments that are older than every certificate can be.
 func (a *Authority) pruneRevocations(ctx context.Context) error {
 	until := a.opts.Now().Add(-max(longestLifetime, a.opts.NodeLifetime))

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/util/watchlist"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -41,7 +42,17 @@ func SecretsOf(ctx context.Context, client kubernetes.Interface, namespace strin
 	if err != nil && !apierrors.IsForbidden(err) { // whoever may not look at namespaces may still use the secrets
 		return nil, fmt.Errorf("namespace %s: %w", namespace, err)
 	}
-	return client.CoreV1().Secrets(namespace), nil
+	return ofClient{client.CoreV1().Secrets(namespace), client}, nil
+}
+
+// ofClient tells a reflector whether the client can list by watching, which the fake one of client-go cannot.
+type ofClient struct {
+	Secrets
+	client kubernetes.Interface
+}
+
+func (s ofClient) IsWatchListSemanticsUnSupported() bool {
+	return watchlist.DoesClientNotSupportWatchListSemantics(s.client)
 }
 
 // pairSecret is a secret that holds a certificate with its key, both in DER form.

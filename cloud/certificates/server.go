@@ -153,7 +153,7 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	if faults := validation.IsDNS1123Subdomain(node); len(faults) > 0 {
 		return nil, refuse(http.StatusBadRequest, "header NodeName %q is not the name of a node: %s", clipped(node), faults[0])
 	}
-	revoked, err := s.authenticate(r, node)
+	granted, err := s.authenticate(r, node)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	if of, err := certs.NodeOf(req.Subject); !certs.IsLegacy(req.Subject) && (err != nil || of != node) {
 		return nil, refuse(http.StatusForbidden, "failed to sign certs for edgenode %s, err: the request is for %q; want O=%s, CN=%s", node, clipped(req.Subject.String()), certs.Organization, certs.CommonName(node))
 	}
-	der, err := s.signNode(node, req, revoked)
+	der, err := s.signNode(node, req, granted)
 	var refused *refusal
 	if errors.As(err, &refused) {
 		return nil, refused
@@ -186,35 +186,58 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	return der, nil
 }
 
-// authenticate decides who asks: if there is a certificate, it alone counts; else the token. It returns the last revocation
-// of the node that the token knows of.
-func (s *endpoints) authenticate(r *http.Request, node string) (revoked time.Time, _ error) {
+// grant is what a certificate is issued with.
+type grant struct {
+	// holder is the device; see certs.NewHolder.
+	holder string
+	// revoked is the last revocation of the node that the token knows of.
+	revoked time.Time
+}
+
+// authenticate decides who asks: if there is a certificate, it alone counts; else the token.
+func (s *endpoints) authenticate(r *http.Request, node string) (grant, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		return revoked, s.authenticateCertificate(r.TLS.PeerCertificates[0], node)
+		cert := r.TLS.PeerCertificates[0]
+		if err := s.authenticateCertificate(cert, node); err != nil {
+			return grant{}, err
+		}
+		if holder := certs.HolderOf(cert); holder != "" {
+			return grant{holder: holder}, nil
+		}
+		return s.newHolder(false)
 	}
 	const failure = "token validation failure, "
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		return revoked, refuse(http.StatusUnauthorized, failure+"token is empty")
+		return grant{}, refuse(http.StatusUnauthorized, failure+"token is empty")
 	}
 	scheme, bearer, ok := strings.Cut(header, " ")
 	if !ok || bearer == "" || strings.Contains(bearer, " ") {
-		return revoked, refuse(http.StatusUnauthorized, failure+"token cannot be split")
+		return grant{}, refuse(http.StatusUnauthorized, failure+"token cannot be split")
 	}
 	if !strings.EqualFold(scheme, "Bearer") {
-		return revoked, refuse(http.StatusUnauthorized, failure+"want the scheme Bearer")
+		return grant{}, refuse(http.StatusUnauthorized, failure+"want the scheme Bearer")
 	}
 	claims, err := s.verifyToken(bearer, node)
 	if err != nil {
-		return revoked, refuse(http.StatusUnauthorized, failure+"err: %v", err)
+		return grant{}, refuse(http.StatusUnauthorized, failure+"err: %v", err)
 	}
-	if claims.Node != "" {
-		if claims.Since != 0 {
-			revoked = time.Unix(claims.Since, 0)
+	bound := claims.Node != ""
+	if !bound {
+		if err := s.checkTaken(r.Context(), node); err != nil {
+			return grant{}, err
 		}
-		return revoked, nil
 	}
-	return revoked, s.checkTaken(r.Context(), node)
+	g, err := s.newHolder(bound)
+	if bound && claims.Since != 0 {
+		g.revoked = time.Unix(claims.Since, 0)
+	}
+	return g, err
+}
+
+func (s *endpoints) newHolder(bound bool) (g grant, err error) {
+	g.holder, err = certs.NewHolder(bound, s.opts.Now())
+	return g, err
 }
 
 func (s *endpoints) authenticateCertificate(cert *x509.Certificate, node string) error {

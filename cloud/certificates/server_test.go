@@ -127,8 +127,9 @@ func checkNodeCert(t *testing.T, a *Authority, der, node string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := cert.Subject.String(), "CN=system:node:"+node+",O=system:nodes"; got != want {
-		t.Errorf("subject %s, want %s", got, want)
+	want := certs.Subject(node)
+	if want.SerialNumber = certs.HolderOf(cert); cert.Subject.String() != want.String() || want.SerialNumber == "" {
+		t.Errorf("subject %s, want %s with a holder", cert.Subject, want)
 	}
 	if len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.URIs)+len(cert.EmailAddresses) > 0 {
 		t.Errorf("names %v %v %v %v, want none", cert.DNSNames, cert.IPAddresses, cert.URIs, cert.EmailAddresses)

@@ -76,12 +76,13 @@ func (a *Authority) newServer(before *x509.Certificate) (pair, error) {
 // SignNode makes a node's certificate, in DER form. Of the request only the key is taken: the subject is that
 // of the node, and it is good for a client alone.
 func (a *Authority) SignNode(node string, req *x509.CertificateRequest) ([]byte, error) {
-	return a.signNode(node, req, time.Time{})
+	return a.signNode(node, req, grant{})
 }
 
 // signNode makes a certificate that is not revoked: it begins at the last revocation of the node at the earliest, which
 // is the one that is known here, or the one that a token names.
-func (a *Authority) signNode(node string, req *x509.CertificateRequest, revoked time.Time) ([]byte, error) {
+func (a *Authority) signNode(node string, req *x509.CertificateRequest, g grant) ([]byte, error) {
+	revoked := g.revoked
 	if since := a.revocations()[node]; since.After(revoked) {
 		revoked = since
 	}
@@ -96,7 +97,7 @@ func (a *Authority) signNode(node string, req *x509.CertificateRequest, revoked 
 		KeyUsage:    x509.KeyUsageKeyEncipherment | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	template.NotBefore = revoked
+	template.NotBefore, template.Subject.SerialNumber = revoked, g.holder
 	cert, err := sign(template, a.ca.cert, req.PublicKey, a.ca.key, now, a.opts.NodeLifetime)
 	if err != nil {
 		return nil, err

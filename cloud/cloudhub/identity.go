@@ -144,6 +144,16 @@ func (h *Hub) RecheckNode(node string) {
 	}
 }
 
+// Certificate is the one that the session of a node began with; nil if there is no session, or none over TLS.
+func (h *Hub) Certificate(node string) *x509.Certificate {
+	if s := h.session(node); s != nil {
+		if conn, ok := s.conn.(identified); ok {
+			return conn.cert
+		}
+	}
+	return nil
+}
+
 // recheck is called after the session is registered as well: what changed since Admit was told to the sessions there were.
 func (s *session) recheck() {
 	conn, ok := s.conn.(identified)

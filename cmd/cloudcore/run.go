@@ -17,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -62,6 +63,7 @@ type cloud struct {
 	authority  *certificates.Authority
 	controller *edgecontroller.Controller
 	records    *objectsync.Store
+	guard      *nodeidentity.Guard
 	hub        *cloudhub.Hub
 }
 
@@ -165,11 +167,18 @@ func (c *cloud) build(ctx context.Context) error {
 	if hub.LegacyCertificates {
 		klog.InfoS("The certificate that edges before KubeEdge v1.16 share is accepted: whoever has it may claim to be any node. Switch modules.cloudHub.legacyCertificates off when the last of them has joined anew")
 	}
-	hub.Downstream, hub.Upstream, hub.Records, hub.Registry, hub.KubeCA = c.controller, c.controller, c.records, c.registry, c.api.ca
-	hub.Gate = c.authority
+	c.guard = nodeidentity.New(nodeidentity.Options{
+		Revoked: c.authority.Check, Edge: c.controller.EdgeNode, Nodes: c.api.client.CoreV1().Nodes(),
+	})
+	if err := c.controller.OnEdgeNode(c.guard.NodeChanged); err != nil {
+		return err
+	}
+	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(c.controller), c.guard.Upstream(c.controller), c.guard
+	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.ca
 	if c.hub, err = cloudhub.New(hub); err != nil {
 		return err
 	}
+	c.guard.SetHub(c.hub)
 	c.authority.OnChange(c.hub.Recheck)
 	return nil
 }
@@ -184,6 +193,7 @@ func (c *cloud) front(ctx context.Context) error {
 	group.Go(func() error { return c.hub.Run(ctx) })
 	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })
+	group.Go(func() error { return c.guard.Run(ctx) })
 	group.Go(func() error { return c.controller.WatchHistory(ctx) })
 	for _, s := range servers {
 		klog.InfoS("Listening", "for", s.key, "address", s.addr)

@@ -1,0 +1,287 @@
+// Package nodeidentity decides which certificates may speak for which Node objects.
+//
+// The CA issues a certificate for a name to anyone who has a token to join. Whether there is a Node of that name is decided
+// later, and by others. This package promises:
+//
+//   - A certificate speaks for no Node that was not registered through a cloudcore, such as that of a server: its
+//     connections are refused, none of its objects is sent, and nothing is done in its name. That holds as well when the
+//     Node comes after the connection.
+//   - Of several devices with certificates of one name, only the one whose connection came first speaks for the Node: a
+//     label of the Node names the holder, and every other one is refused. A device that joins later with a token for the
+//     node alone takes its place.
+//
+// The label is all that is stored. Kubernetes keeps nodes from changing labels of this kind on themselves (NodeRestriction).
+package nodeidentity
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+// HolderLabel names the device that a Node belongs to, as its certificates do (certs.HolderOf).
+const HolderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
+
+const (
+	// lookupRate and lookupBurst bound the questions to the API server about names that no device's Node has, for new
+	// connections and for requests of nodes that register, each.
+	lookupRate, lookupBurst = 50, 500
+	// lookupTimeout bounds one question.
+	lookupTimeout = 5 * time.Second
+	// maxRaces bounds how often a label is written again because the Node changed meanwhile.
+	maxRaces = 10
+	// bindRetry is the pause after a label that could not be written.
+	bindRetry = 5 * time.Second
+)
+
+// API is what is needed of the API server, in cloudcore's own name; client-go's typed client is one.
+type API interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*v1.Node, error)
+}
+
+// Hub is what is needed of the hub.
+type Hub interface {
+	Certificate(node string) *x509.Certificate
+	RecheckNode(node string)
+	Disconnect(node, reason string)
+}
+
+// Options are what a Guard is made of.
+type Options struct {
+	// Revoked returns an error for a certificate that is revoked.
+	Revoked func(node string, cert *x509.Certificate) error
+	// Edge returns the Node of a device from memory, or nil.
+	Edge  func(name string) *v1.Node
+	Nodes API
+}
+
+// Guard is a gate of the hub (cloudhub.Gate), and stands before its Upstream and Downstream.
+type Guard struct {
+	opts              Options
+	dials, registrars *rate.Limiter
+	hub               Hub
+	wake              chan struct{} // holds something while unbound does
+
+	mu      sync.Mutex
+	unbound map[string]bool // Nodes with a session that are to be labelled
+}
+
+var _ cloudhub.Gate = (*Guard)(nil)
+
+// New makes a guard. SetHub is called before its first use.
+func New(opts Options) *Guard {
+	return &Guard{
+		opts:  opts,
+		dials: rate.NewLimiter(lookupRate, lookupBurst), registrars: rate.NewLimiter(lookupRate, lookupBurst),
+		wake: make(chan struct{}, 1), unbound: map[string]bool{},
+	}
+}
+
+// SetHub names the hub.
+func (g *Guard) SetHub(hub Hub) { g.hub = hub }
+
+// Run labels Nodes that were registered over open connections, until ctx ends.
+func (g *Guard) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.wake:
+		}
+		failed := false
+		for _, node := range g.takeUnbound() {
+			if err := g.bindConnected(ctx, node); err != nil && ctx.Err() == nil {
+				klog.V(1).InfoS("Node not labelled with its device; trying again", "node", node, "in", bindRetry, "err", err)
+				g.addUnbound(node)
+				failed = true
+			}
+		}
+		if !failed {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(bindRetry):
+		}
+	}
+}
+
+// addUnbound has Run label a Node.
+func (g *Guard) addUnbound(node string) {
+	g.mu.Lock()
+	g.unbound[node] = true
+	g.mu.Unlock()
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (g *Guard) takeUnbound() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	nodes := slices.Collect(maps.Keys(g.unbound))
+	clear(g.unbound)
+	return nodes
+}
+
+func (g *Guard) bindConnected(ctx context.Context, name string) error {
+	node, cert := g.opts.Edge(name), g.hub.Certificate(name)
+	if node == nil || cert == nil {
+		return nil
+	}
+	bind, err := judge(node, cert)
+	if err != nil || !bind {
+		return nil // recheck ends the session
+	}
+	return g.bind(ctx, node, cert)
+}
+
+// NodeChanged is told of each Node of a device that is new or has other labels. It does not block.
+func (g *Guard) NodeChanged(node *v1.Node) {
+	cert := g.hub.Certificate(node.Name)
+	if cert == nil {
+		return
+	}
+	if bind, err := judge(node, cert); err != nil {
+		g.hub.RecheckNode(node.Name)
+	} else if bind {
+		g.addUnbound(node.Name)
+	}
+}
+
+// judge decides whether a certificate may speak for the Node of a device, and whether the Node is to be labelled with the
+// certificate's holder.
+func judge(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
+	holder, of := certs.HolderOf(cert), node.Labels[HolderLabel]
+	switch {
+	case of == "":
+		return holder != "", nil
+	case holder == of:
+		return false, nil
+	case certs.Supersedes(holder, of):
+		return true, nil
+	}
+	return false, fmt.Errorf("node %s belongs to another device, or to another join of this one (%s, and not %s): if this device is to be the node, "+
+		"get a token with `cloudcore gettoken --node %s --replace` and run `edgecore join` with it on the device", node.Name, of, named(holder), node.Name)
+}
+
+func named(holder string) string {
+	if holder == "" {
+		return "a certificate that names no device"
+	}
+	return holder
+}
+
+// Check implements cloudhub.Gate. Of a Node that is not a device's nothing is known from memory: Handle asks.
+func (g *Guard) Check(node string, cert *x509.Certificate) error {
+	if err := g.opts.Revoked(node, cert); err != nil {
+		return err
+	}
+	if n := g.opts.Edge(node); n != nil {
+		_, err := judge(n, cert)
+		return err
+	}
+	return nil
+}
+
+// Admit implements cloudhub.Gate.
+func (g *Guard) Admit(ctx context.Context, name string, cert *x509.Certificate) error {
+	if err := g.opts.Revoked(name, cert); err != nil {
+		return err
+	}
+	node := g.opts.Edge(name)
+	if node == nil {
+		var err error
+		if node, err = g.lookUp(ctx, g.dials, name); err != nil || node == nil {
+			return err
+		}
+	}
+	bind, err := judge(node, cert)
+	if err != nil || !bind {
+		return err
+	}
+	err = g.bind(ctx, node, cert)
+	if err != nil && node.Labels[HolderLabel] == "" {
+		klog.V(1).InfoS("Node not labelled with its device; its next connection does it", "node", name, "err", err)
+		return nil // nobody else has it
+	}
+	return err
+}
+
+// lookUp asks the API server for a Node that is not known as a device's. It returns nil if there is none that is finished:
+// it may be registered then. A Node that is not a device's is an error.
+func (g *Guard) lookUp(ctx context.Context, limit *rate.Limiter, name string) (*v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	later := func(err error) error {
+		return fmt.Errorf("it is not known whether node %s is a device's: %w: %w", name, err, cloudhub.ErrTryLater)
+	}
+	if err := limit.Wait(ctx); err != nil {
+		return nil, later(err)
+	}
+	node, err := g.opts.Nodes.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, later(err)
+	}
+	if value, edge := node.Labels[edgecontroller.EdgeLabel]; edge && value == "" {
+		return node, nil
+	}
+	if edgecontroller.Unfinished(node) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("the cluster has a node %s that did not join through cloudcore (it has no label %s): no device may speak for it. "+
+		"Join under another name (edgecore join --edgenode-name); if the node is this device's, label it: kubectl label node %s %s=",
+		name, edgecontroller.EdgeLabel, name, edgecontroller.EdgeLabel)
+}
+
+// bind labels a Node with the holder of a certificate that judge lets speak for it. Somebody else may be faster; then that
+// one has it.
+func (g *Guard) bind(ctx context.Context, node *v1.Node, cert *x509.Certificate) error {
+	name, holder := node.Name, certs.HolderOf(cert)
+	for range maxRaces {
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"uid": node.UID, "resourceVersion": node.ResourceVersion, "labels": map[string]string{HolderLabel: holder},
+		}})
+		if err != nil {
+			return err
+		}
+		_, err = g.opts.Nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		switch {
+		case err == nil:
+			klog.InfoS("Node belongs to the device that holds its certificate", "node", name, "holder", holder, "before", node.Labels[HolderLabel])
+			return nil
+		case !apierrors.IsConflict(err):
+			return fmt.Errorf("label node %s with its device: %w: %w", name, err, cloudhub.ErrTryLater)
+		}
+		if node, err = g.opts.Nodes.Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("label node %s with its device: %w: %w", name, err, cloudhub.ErrTryLater)
+		}
+		bind, err := judge(node, cert)
+		if err != nil || !bind {
+			return err
+		}
+	}
+	return fmt.Errorf("label node %s with its device: it keeps changing: %w", name, cloudhub.ErrTryLater)
+}
