@@ -24,6 +24,12 @@ const (
 	maxDiscard = 10 << 10
 	// maxRedirects is how many redirects are followed.
 	maxRedirects = 10
+	// maxHead bounds the head of an answer.
+	maxHead = 64 << 10
+	// http2Window is how much of an answer over HTTP/2 may come before it is read; it is the protocol's smallest.
+	http2Window = 64 << 10
+	// http2Stuck is for how long a connection of HTTP/2 may take nothing.
+	http2Stuck = 10 * time.Second
 )
 
 // newHTTPClient makes a client that keeps no connections. It follows redirects on the same host only. http2 is HTTP/2 from
@@ -33,6 +39,14 @@ func newHTTPClient(http2 bool) *http.Client {
 		DialContext:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // as documented: the certificate is not checked
 		DisableKeepAlives: true,
+		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made that
+		// are several times that, and 4 MiB of a body that is not read.
+		MaxResponseHeaderBytes: maxHead,
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Window,
+			// A pod that sends and reads nothing would hold the connection for ever.
+			WriteByteTimeout: http2Stuck,
+		},
 	}
 	if http2 {
 		transport.Protocols = new(http.Protocols)

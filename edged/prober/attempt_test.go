@@ -48,7 +48,7 @@ func tryWithin(t *testing.T, seconds int32, h v1.ProbeHandler, c v1.Container, a
 }
 
 // where splits the address of a server.
-func where(t *testing.T, address string) (string, int) {
+func where(t testing.TB, address string) (string, int) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -31,7 +31,7 @@ func (a *attempts) runCommand(ctx context.Context, q *ask, h *v1.ExecAction) (re
 	case err != nil:
 		return unknown, "", err
 	}
-	output := string(clip(append(resp.Stdout, resp.Stderr...)))
+	output := string(clip(append(clip(resp.Stdout), clip(resp.Stderr)...)))
 	if resp.ExitCode != 0 {
 		return failure, output, nil
 	}

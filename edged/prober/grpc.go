@@ -32,6 +32,8 @@ func (a *attempts) health(ctx context.Context, q *ask, h *v1.GRPCAction) (result
 			return a.dialer.DialContext(ctx, "tcp", addr)
 		}),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		// An answer has a few bytes; by itself, gRPC takes headers of 16 MiB and a message of 4.
+		grpc.WithMaxHeaderListSize(maxHead), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxOutput)),
 	)
 	if err != nil {
 		return unknown, "", err

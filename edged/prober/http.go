@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -16,6 +17,13 @@ import (
 
 // maxRedirects is how many redirects are followed.
 const maxRedirects = 10
+
+const (
+	// http2Window is how much of an answer over HTTP/2 may come before it is read; it is the protocol's smallest.
+	http2Window = 64 << 10
+	// http2Stuck is for how long a connection of HTTP/2 may take nothing.
+	http2Stuck = 10 * time.Second
+)
 
 // newTransport makes the transport of all HTTP probes. It keeps no connection, uses no proxy, and trusts any certificate: a
 // probe asks whether somebody answers, not who.
@@ -26,6 +34,14 @@ func newTransport(d *net.Dialer) *http.Transport {
 		ForceAttemptHTTP2:  true,
 		DisableKeepAlives:  true,
 		DisableCompression: true,
+		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made that
+		// are several times that, and 4 MiB of a body that is not read.
+		MaxResponseHeaderBytes: maxHead,
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Window,
+			// A pod that sends and reads nothing would hold the connection for ever.
+			WriteByteTimeout: http2Stuck,
+		},
 	}
 }
 
