@@ -13,8 +13,8 @@ import (
 // reportTimeout is when an edge gives up a report and makes it again.
 const reportTimeout = 20 * time.Second
 
-// TestRequestHasOneDeadline: a request is answered before its edge gives it up, whatever it waits for on the way. What is
-// not begun in time is not begun at all.
+// TestRequestHasOneDeadline: a request is answered before its edge gives it up, whatever it waits for on the way. What
+// is not begun in time is not begun at all.
 func TestRequestHasOneDeadline(t *testing.T) {
 	const patch = `"{\"metadata\":{\"uid\":\"uid-a\"},\"status\":{}}"`
 	for name, tc := range map[string]struct {

@@ -2,12 +2,10 @@ package edgecontroller
 
 import (
 	"context"
-	"encoding/json"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
 
@@ -85,14 +83,9 @@ func (c *Controller) recordEvent(ctx context.Context, e *v1.Event) error {
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{
+	return c.changeEvent(ctx, e, eventChanges{
 		"count": e.Count, "message": e.Message, "lastTimestamp": e.LastTimestamp, "series": e.Series,
 	})
-	if err != nil {
-		return err
-	}
-	_, err = events.Patch(ctx, e.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
 }
 
 // patchEvent applies a patch to an event, or creates it when it is there no more.
@@ -111,18 +104,11 @@ func (c *Controller) patchEvent(ctx context.Context, r *request) result {
 }
 
 func (c *Controller) applyEventPatch(ctx context.Context, r *request, p *eventPatch) error {
-	// What the patch changes may not make it an event about something else.
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(p.PatchData), &fields); err != nil || fields == nil {
-		return badRequest(r.key, "patchData is no patch: want a JSON object")
+	changes, err := readEventPatch([]byte(p.PatchData))
+	if err != nil {
+		return badRequest(r.key, "%v", err)
 	}
-	for _, name := range []string{"involvedObject", "source", "reportingInstance", "reportingComponent", "related"} {
-		if _, has := fields[name]; has {
-			return forbidden(r.key, "an event's %s does not change", name)
-		}
-	}
-	events := c.clients.AsNode.CoreV1().Events(r.key.Namespace)
-	_, err := events.Patch(ctx, r.key.Name, types.StrategicMergePatchType, []byte(p.PatchData), metav1.PatchOptions{})
+	err = c.changeEvent(ctx, p.Event, changes)
 	if apierrors.IsNotFound(err) {
 		return c.recordEvent(ctx, p.Event)
 	}

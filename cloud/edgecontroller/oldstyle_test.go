@@ -17,8 +17,8 @@ func oldStatuses(n int) string {
 	return "[" + strings.Join(entries, ",") + "]"
 }
 
-// TestOldStatusList: each status of a list counts as a request of its node, and a list has only so many. One message makes
-// no more calls of the API server, and tells the hub of no more pods, than as many messages would.
+// TestOldStatusList: each status of a list counts as a request of its node, and a list has only so many. One message
+// makes no more calls of the API server, and tells the hub of no more pods, than as many messages would.
 func TestOldStatusList(t *testing.T) {
 	for name, tc := range map[string]struct {
 		entries, burst, want int

@@ -129,7 +129,7 @@ func TestEveryFlowSurvives(t *testing.T) {
 
 // TestEventAnswered: edges of ours, which keep an event until then, hear what became of it; KubeEdge's await nothing.
 func TestEventAnswered(t *testing.T) {
-	event := `{"metadata":{"name":"e","namespace":"ns"},"involvedObject":{"kind":"Pod","namespace":"ns","name":"a","uid":"uid-a"},"reason":"Started"}`
+	event := `{"metadata":{"name":"e","namespace":"ns"},"source":{"host":"e1"},"involvedObject":{"kind":"Pod","namespace":"ns","name":"a","uid":"uid-a"},"reason":"Started"}`
 	of := func(kind string) string {
 		return `{"metadata":{"name":"e","namespace":"ns"},"involvedObject":{"kind":"` + kind + `","name":"x"}}`
 	}

@@ -35,6 +35,8 @@ func TestEdgeController(t *testing.T) {
 		{"events", events},
 		{"mirror pods", mirrorPods},
 		{"events that are refused", foreignEvents},
+		{"events of others", eventsOfOthers},
+		{"certificate requests", certificateRequests},
 		{"volumes", volumes},
 		{"runtime classes, CSI drivers and trust bundles", rareObjects},
 		{"services", services},
