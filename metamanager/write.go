@@ -27,6 +27,8 @@ type metadata struct {
 	Namespace       string `json:"namespace"`
 	UID             string `json:"uid"`
 	ResourceVersion string `json:"resourceVersion"`
+	// DeletionTimestamp is empty or null unless the object is being deleted.
+	DeletionTimestamp json.RawMessage `json:"deletionTimestamp"`
 }
 
 // storable tells whether a message may name this object to store or to delete it.
@@ -255,44 +257,70 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 	if row, err := m.store.Get(ctx, key.String()); err == nil && string(row.Value) == string(data) {
 		return nil
 	}
-	if m.replaced(ctx, key, reportedUID(msg)) {
+	pod, err := m.storedIdentity(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: key.Name})
+	uid := reportedUID(msg)
+	if err == nil && uid != "" && pod.UID != "" && pod.UID != uid {
+		// Another pod has the name by now. The status that is stored under it is the other's, and stays.
 		return m.queue(ctx, key, msg)
 	}
-	return m.queue(ctx, key, msg, store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data}))
-}
-
-// replaced reports whether another pod has the name of the reported one by now. The stored status under that name is the
-// other's then, and stays.
-func (m *Module) replaced(ctx context.Context, key resource.Key, uid string) bool {
-	stored, err := m.storedUID(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: key.Name})
-	return err == nil && uid != "" && stored != "" && stored != uid
+	status := store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data})
+	if err == nil && len(pod.DeletionTimestamp) > 0 && string(pod.DeletionTimestamp) != "null" {
+		return m.queueUrgent(ctx, key, msg, status) // on a full disk, too: its end is reported after its last status
+	}
+	return m.queue(ctx, key, msg, status)
 }
 
 // storedUID is the UID of a stored object. The error is store.ErrNotFound where there is none.
 func (m *Module) storedUID(ctx context.Context, key resource.Key) (string, error) {
+	have, err := m.storedIdentity(ctx, key)
+	return have.UID, err
+}
+
+func (m *Module) storedIdentity(ctx context.Context, key resource.Key) (metadata, error) {
 	row, err := m.store.Get(ctx, key.String())
 	if err != nil {
-		return "", err
+		return metadata{}, err
 	}
 	var id identity
 	if err := json.Unmarshal(row.Value, &id); err != nil {
-		return "", fmt.Errorf("%s: the stored value is not an object: %w", key, err)
+		return metadata{}, fmt.Errorf("%s: the stored value is not an object: %w", key, err)
 	}
-	return id.Metadata.UID, nil
+	return id.Metadata, nil
 }
 
 // queue writes a report into the outbox, in place of an older one on the same object, and has it sent. ops are done with it.
 func (m *Module) queue(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
-	value, err := json.Marshal(msg)
+	put, err := outbox(key, msg)
 	if err != nil {
-		return fmt.Errorf("%s: content is no JSON: %w", key, err)
-	}
-	row := reportKey(msg)
-	if err := m.apply(ctx, key, append(ops, store.OutboxPut(row, value))...); err != nil {
 		return err
 	}
+	return m.applyReport(ctx, key, msg, append(ops, put))
+}
+
+// queueUrgent is queue for what has to leave the node for room to return: the end of a pod that is being deleted.
+func (m *Module) queueUrgent(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
+	put, err := outbox(key, msg)
+	if err != nil {
+		return err
+	}
+	return m.applyReport(ctx, key, msg, store.Urgent(append(ops, put)...))
+}
+
+func (m *Module) applyReport(ctx context.Context, key resource.Key, msg *model.Message, ops []store.Op) error {
+	if err := m.apply(ctx, key, ops...); err != nil {
+		return err
+	}
+	row := reportKey(msg)
 	m.drain.add(reportLane(row, ""), row)
 	return nil
+}
+
+func outbox(key resource.Key, msg *model.Message) (store.Op, error) {
+	value, err := json.Marshal(msg)
+	if err != nil {
+		return store.Op{}, fmt.Errorf("%s: content is no JSON: %w", key, err)
+	}
+	return store.OutboxPut(reportKey(msg), value), nil
 }
 
 // keepStatus stores the status of a pod of which the cloud does not know.
@@ -306,5 +334,5 @@ func (m *Module) keepStatus(ctx context.Context, key resource.Key, msg *model.Me
 
 // reportDeleted queues for the cloud that nothing is left of a pod.
 func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model.Message) error {
-	return m.queue(ctx, key, msg)
+	return m.queueUrgent(ctx, key, msg)
 }

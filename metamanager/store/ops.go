@@ -25,6 +25,8 @@ type Op struct {
 	meta  Meta
 	seq   int64
 	guard func(old []byte) bool
+	// urgent: it may have some of the reserve.
+	urgent bool
 }
 
 type opKind int
@@ -75,6 +77,17 @@ func OutboxAck(key string, seq int64) Op {
 	return Op{kind: opOutboxAck, meta: Meta{Key: key}, seq: seq}
 }
 
+// Urgent lets operations that store a little have some of the reserve on a full disk: half of it in all, until their rows
+// are removed or there is room, and a quarter of that each. An Apply gets it if its other operations only take away.
+func Urgent(ops ...Op) []Op {
+	out := make([]Op, len(ops))
+	for i, op := range ops {
+		op.urgent = true
+		out[i] = op
+	}
+	return out
+}
+
 // AgentSet notes something about the agent itself.
 func AgentSet(key, value string) Op {
 	return Op{kind: opAgentSet, meta: Meta{Key: key, Value: []byte(value)}}
@@ -83,14 +96,11 @@ func AgentSet(key, value string) Op {
 // AgentDelete removes such a note.
 func AgentDelete(key string) Op { return Op{kind: opAgentDelete, meta: Meta{Key: key}} }
 
-// frees tells whether operations only take away, which has to work on a full disk.
-func frees(ops []Op) bool {
-	for _, op := range ops {
-		switch op.kind {
-		case opDelete, opOutboxAck, opAgentDelete:
-		default:
-			return false
-		}
+// takesAway reports whether an operation only takes away, which has to work on a full disk.
+func (op Op) takesAway() bool {
+	switch op.kind {
+	case opDelete, opOutboxAck, opAgentDelete:
+		return true
 	}
-	return true
+	return false
 }

@@ -11,14 +11,14 @@
 //   - Open yields a usable store wherever the disk can be written: a damaged file is set aside, what can be
 //     read of it is taken over, and the Recovery says so. It refuses only what would do harm: a file of a newer
 //     version, one that another process uses, a folder.
-//   - On a full disk nothing is acknowledged that is not stored; deletes still work, out of a reserve; and all is
-//     as before once there is room.
+//   - On a full disk nothing is acknowledged that is not stored; deletes still work, out of a reserve, and
+//     so does a little of what is urgent; and all is as before once there is room.
 //
 // Beside edgecore.db there may be:
 //
 //	edgecore.db-wal, -shm              SQLite's log and its index, bounded to 1 MiB
 //	edgecore.db.open                   held while the store is open; left behind, it tells of an unclean end
-//	edgecore.db.reserve                space for deletes on a full disk
+//	edgecore.db.reserve                space for deletes, and for what is urgent, on a full disk
 //	edgecore.db.before-<n>             the file as it was before migration n
 //	edgecore.db.corrupt-<time>         a damaged file; the newest three are kept
 //	edgecore.db.rebuild                a repair that was interrupted

@@ -68,6 +68,8 @@ type writer struct {
 	// reserve is set before run; tight is true while it is spent.
 	reserve reserve
 	tight   bool
+	// urgent is what urgent operations have taken of the reserve since it was spent, in bytes by key.
+	urgent map[string]int64
 
 	maxBatch int
 	// seq is that of the newest report; noted is the bound on it that is in the file, 0 for none of this run.
@@ -132,11 +134,18 @@ func (w *writer) run(jobs <-chan *job) {
 // serve does a batch and answers each of its jobs.
 func (w *writer) serve(batch []*job) {
 	if w.tight {
-		w.tight = !w.reserve.keep()
+		if w.tight = !w.reserve.keep(); !w.tight {
+			w.urgent = nil
+		}
 	}
 	errs := make([]error, len(batch))
 	err := w.commit(batch, errs)
 	full := isFull(err)
+	defer func() {
+		if w.tight && len(w.urgent) > 0 {
+			w.checkpoint() // while there is room for the file to grow: the log must not take all of the reserve
+		}
+	}()
 	for i, j := range batch {
 		own := errors.Join(err, errs[i])
 		if full && len(batch) > 1 {
@@ -146,6 +155,7 @@ func (w *writer) serve(batch []*job) {
 			own = w.makeRoom(j, own)
 		}
 		if own != nil {
+			w.giveBack(j.ops)
 			own = fmt.Errorf("write %s to the store: %w", j.ops[0].meta.Key, w.note(own))
 		}
 		j.done <- own
@@ -153,18 +163,64 @@ func (w *writer) serve(batch []*job) {
 }
 
 // makeRoom tries what may give a job the room that it lacks: the log can begin anew when it was folded into the
-// file, and what only takes away may have the reserve.
+// file, and what only takes away, or is urgent, may have the reserve.
 func (w *writer) makeRoom(j *job, err error) error {
 	for _, try := range []func() bool{
 		w.checkpoint,
-		func() bool { return frees(j.ops) && w.release() },
-		func() bool { return frees(j.ops) && w.checkpoint() },
+		func() bool { return w.mayHaveReserve(j.ops) && w.release() },
+		func() bool { return w.mayHaveReserve(j.ops) && w.checkpoint() },
 	} {
 		if isFull(err) && try() {
 			err = w.alone(j)
 		}
 	}
 	return err
+}
+
+// urgentPage is what an urgent operation takes of the reserve beside its value: the pages of the log that it changes.
+const urgentPage = 4096
+
+func (op Op) cost() int64 { return int64(len(op.meta.Key)+len(op.meta.Value)) + urgentPage }
+
+// mayHaveReserve reports whether operations may be done out of the reserve.
+func (w *writer) mayHaveReserve(ops []Op) bool {
+	budget, spent := max(w.reserve.size, 0)/2, int64(0)
+	for _, taken := range w.urgent {
+		spent += taken
+	}
+	for _, op := range ops {
+		switch {
+		case op.takesAway():
+		case !op.urgent || op.cost() > budget/4:
+			return false
+		default:
+			spent += op.cost() - w.urgent[op.meta.Key]
+		}
+	}
+	return spent <= budget
+}
+
+// takeReserve notes what operations take of the reserve, and what those give back that take away.
+func (w *writer) takeReserve(ops []Op) {
+	for _, op := range ops {
+		if op.takesAway() {
+			delete(w.urgent, op.meta.Key)
+			continue
+		}
+		if w.urgent == nil {
+			w.urgent = map[string]int64{}
+		}
+		w.urgent[op.meta.Key] = op.cost()
+	}
+}
+
+// giveBack forgets what operations that failed were to take.
+func (w *writer) giveBack(ops []Op) {
+	for _, op := range ops {
+		if op.urgent {
+			delete(w.urgent, op.meta.Key)
+		}
+	}
 }
 
 // checkpoint folds the log into the file as far as readers and the room allow.
@@ -234,8 +290,11 @@ func (w *writer) rollback(reason error) error {
 // apply does the operations of one job. own is an error of this job alone, which was undone; fatal is one of
 // the whole transaction.
 func (w *writer) apply(j *job) (own, fatal error) {
-	if w.tight && !frees(j.ops) {
-		return ErrFull, nil // what is left of the room is for deletes
+	if w.tight {
+		if !w.mayHaveReserve(j.ops) {
+			return ErrFull, nil // what is left of the room is for deletes
+		}
+		w.takeReserve(j.ops)
 	}
 	// One statement undoes itself; several need a savepoint.
 	several := len(j.ops) > 1 || j.ops[0].kind == opOutboxPut
