@@ -12,10 +12,18 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/edgecore-io/edgecore/edged/pluginrpc"
 )
 
 // callTimeout bounds one call to a driver.
 const callTimeout = 2 * time.Minute
+
+// What a driver may answer: the topology of a node and the abilities of a driver have a few entries.
+const (
+	maxMessage  = 256 << 10
+	maxElements = 1000
+)
 
 // driver is a registered driver.
 type driver struct {
@@ -36,11 +44,12 @@ func (e *notFound) Error() string {
 
 // call makes one call to a driver, on a connection of its own: drivers come and go.
 func (d *driver) call(ctx context.Context, do func(context.Context, csi.NodeClient) error) error {
-	conn, err := grpc.NewClient("passthrough:///"+d.name,
+	opts := append(pluginrpc.DialOptions(pluginrpc.Limits{Bytes: maxMessage, Elements: maxElements}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", d.endpoint)
 		}))
+	conn, err := grpc.NewClient("passthrough:///"+d.name, opts...)
 	if err != nil {
 		return err
 	}

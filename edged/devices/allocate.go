@@ -179,7 +179,7 @@ func (m *Manager) ask(ctx context.Context, uid types.UID, container, name string
 		return fmt.Errorf("device plugin %s: allocate %v: %w", name, g.IDs, err)
 	}
 	if len(resp.ContainerResponses) != 1 {
-		return fmt.Errorf("no containers return in allocation response %v", resp)
+		return fmt.Errorf("device plugin %s: the answer to Allocate is for %d containers, want 1", name, len(resp.ContainerResponses))
 	}
 	answer, err := newAnswer(resp.ContainerResponses[0])
 	if err != nil {

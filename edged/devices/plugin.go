@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/edgecore-io/edgecore/edged/pluginrpc"
 )
 
 // What a plugin may take of time and space.
@@ -27,6 +29,8 @@ const (
 	// maxDevices bounds the devices of a resource, maxDeviceID the length of their names.
 	maxDevices  = 16384
 	maxDeviceID = 253
+	// maxElements bounds a message before it is decoded: each device may have a topology with two nodes.
+	maxElements = 4 * maxDevices
 	// listsPerSecond is how many lists of a plugin are looked at; it waits with the others.
 	listsPerSecond, listBurst = 5, 10
 	watchAgain                = time.Second
@@ -47,10 +51,10 @@ type plugin struct {
 
 // dial makes a client of a plugin's socket; it connects with the first call.
 func dial(resource, endpoint string) (*plugin, error) {
-	conn, err := grpc.NewClient("unix:"+endpoint,
+	opts := append(pluginrpc.DialOptions(pluginrpc.Limits{Bytes: maxMessage, Elements: maxElements}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: optionsTimeout, Backoff: backoff.Config{BaseDelay: watchAgain / 2, Multiplier: 1.6, MaxDelay: 5 * time.Second}}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig())
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: optionsTimeout, Backoff: backoff.Config{BaseDelay: watchAgain / 2, Multiplier: 1.6, MaxDelay: 5 * time.Second}}))
+	conn, err := grpc.NewClient("unix:"+endpoint, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s of device plugin %s: %w", endpoint, resource, err)
 	}

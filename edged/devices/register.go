@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/edgecore-io/edgecore/edged/pluginrpc"
 )
 
 // service is the Registration service.
@@ -91,7 +93,7 @@ func (m *Manager) serveOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(16), grpc.ConnectionTimeout(10*time.Second))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxHeaderListSize(pluginrpc.MaxHeader), grpc.MaxConcurrentStreams(16), grpc.ConnectionTimeout(10*time.Second))
 	api.RegisterRegistrationServer(server, service{manager: m})
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/edgecore-io/edgecore/edged/pluginrpc"
 )
 
 const (
@@ -114,10 +116,10 @@ func (w *Watcher) hand(ctx context.Context, p plugin, endpoint string, versions 
 
 // dial makes a connection to a socket; it connects with the first call.
 func dial(path string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///plugin",
+	opts := append(pluginrpc.DialOptions(pluginrpc.Limits{Bytes: maxAnswer}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+		}))
+	return grpc.NewClient("passthrough:///plugin", opts...)
 }

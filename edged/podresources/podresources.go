@@ -25,6 +25,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/edgecore-io/edgecore/edged/devices"
+	"github.com/edgecore-io/edgecore/edged/pluginrpc"
 )
 
 const (
@@ -94,7 +95,7 @@ func (s *Server) serve(ctx context.Context) error {
 		return errors.Join(err, socket.Close())
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(s.limited), grpc.MaxRecvMsgSize(64<<10), grpc.MaxSendMsgSize(maxMessage),
-		grpc.MaxConcurrentStreams(32), grpc.ConnectionTimeout(connectTime))
+		grpc.MaxHeaderListSize(pluginrpc.MaxHeader), grpc.MaxConcurrentStreams(32), grpc.ConnectionTimeout(connectTime))
 	api.RegisterPodResourcesListerServer(server, s)
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
