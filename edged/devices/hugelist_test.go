@@ -2,6 +2,7 @@ package devices
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,8 +15,8 @@ import (
 func TestHugeList(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	(&fake{}).serve(t, dir, "full.sock", make([]string, maxElements)...)
-	(&fake{}).serve(t, dir, "over.sock", make([]string, maxElements+1)...)
+	(&fake{}).serve(t, dir, "full.sock", slices.Repeat([]string{"a"}, maxElements)...)
+	(&fake{}).serve(t, dir, "over.sock", slices.Repeat([]string{"a"}, maxElements+1)...)
 	for name, want := range map[string]string{"full.sock": "", "over.sock": "more elements than are taken"} {
 		p, err := dial(camera, filepath.Join(dir, name))
 		if err != nil {
