@@ -38,9 +38,10 @@ import (
 type Records interface {
 	// Held is what a node is known to hold. It waits until that can be said.
 	Held(ctx context.Context, node string) (map[resource.Key]queue.State, error)
-	// Sent is called when the first message about an object is sent, Acked when a state of it is stored on the node,
-	// Deleted when it is gone from there.
-	Sent(node string, ref Ref)
+	// Sending is called before the first message about an object is sent, which is sent only after it returned nil: a process
+	// that ends after that must not leave an object on the node of which nobody knows. Acked is called when a state of
+	// the object is stored on the node, Deleted when it is gone from there.
+	Sending(ctx context.Context, node string, ref Ref) error
 	Acked(node string, ref Ref, version string)
 	Deleted(node string, ref Ref)
 	// Forget drops everything of a node.
@@ -55,8 +56,8 @@ type NoRecords struct{}
 // Held is nothing.
 func (NoRecords) Held(context.Context, string) (map[resource.Key]queue.State, error) { return nil, nil }
 
-// Sent does nothing.
-func (NoRecords) Sent(string, Ref) {}
+// Sending does nothing.
+func (NoRecords) Sending(context.Context, string, Ref) error { return nil }
 
 // Acked does nothing.
 func (NoRecords) Acked(string, Ref, string) {}

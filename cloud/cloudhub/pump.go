@@ -1,8 +1,10 @@
 package cloudhub
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -36,6 +38,7 @@ type lookup struct {
 	doubtful bool
 	began    time.Time
 	object   *Object
+	recorded bool // the node did not hold the object, and the records know now that it may
 	err      error
 }
 
@@ -94,6 +97,9 @@ func (s *session) pump() {
 func (s *session) lookUp(l lookup) bool {
 	relief := time.AfterFunc(patience, s.relieve)
 	l.object, l.err = s.hub.opts.Downstream.Object(s.node, l.key)
+	if l.err == nil && l.object != nil {
+		l.recorded, l.err = s.recordFirst(l.object)
+	}
 	relief.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,6 +116,32 @@ func (s *session) lookUp(l lookup) bool {
 	}
 	s.pumping = true
 	return true
+}
+
+// recordTimeout bounds the record of an object that is to be sent.
+const recordTimeout = 20 * time.Second
+
+// errNotRecorded is of an object that the node has deleted during the lookup.
+var errNotRecorded = errors.New("the node held it before")
+
+// recordFirst has an object recorded that the node does not hold yet. It reports whether there was a need to.
+func (s *session) recordFirst(object *Object) (recorded bool, err error) {
+	if s.features.Inventory {
+		return false, nil
+	}
+	s.mu.Lock()
+	_, held := s.queue.Held(object.Key)
+	s.mu.Unlock()
+	if held {
+		return false, nil
+	}
+	s.hub.kinds.saw(object.Ref)
+	ctx, cancel := context.WithTimeout(s.ctx, recordTimeout)
+	defer cancel()
+	if err := s.hub.opts.Records.Sending(ctx, s.node, s.hub.ref(object.Key, object.UID, "0")); err != nil {
+		return false, fmt.Errorf("record that the node may hold it: %w", err)
+	}
+	return true, nil
 }
 
 // relieve runs when a lookup takes long.
@@ -196,6 +228,9 @@ func (s *session) push(l lookup) {
 	key, object := l.key, l.object
 	now := time.Now()
 	s.mu.Lock()
+	if _, held := s.queue.Held(key); !held && l.err == nil && object != nil && !l.recorded && !s.features.Inventory {
+		l.err = errNotRecorded
+	}
 	if l.err != nil {
 		failures := s.queue.Fail(key, now)
 		s.mu.Unlock()
@@ -242,9 +277,6 @@ func (s *session) send(key resource.Key, act queue.Action, object *Object) {
 	}
 	if act.Resend {
 		s.hub.metrics.resends.Inc()
-	}
-	if act.First && act.Op != queue.Delete && !s.features.Inventory {
-		s.hub.opts.Records.Sent(s.node, s.hub.ref(key, act.State.UID, "0"))
 	}
 	err := s.conn.Write(m)
 	switch {

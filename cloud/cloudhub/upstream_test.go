@@ -24,6 +24,8 @@ type memory struct {
 	mu    sync.Mutex
 	nodes map[string]map[resource.Key]queue.State
 	calls []string
+	// sending is called before an object is recorded; may be nil.
+	sending func(ctx context.Context, ref Ref) error
 }
 
 func (r *memory) note(format string, args ...any) {
@@ -50,11 +52,17 @@ func (r *memory) put(node string, ref Ref, rv string) {
 	r.nodes[node][ref.Key] = queue.State{UID: ref.UID, ResourceVersion: rv}
 }
 
-func (r *memory) Sent(node string, ref Ref) {
+func (r *memory) Sending(ctx context.Context, node string, ref Ref) error {
+	if r.sending != nil {
+		if err := r.sending(ctx, ref); err != nil {
+			return err
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.put(node, ref, "0")
 	r.note("sent %s %s %s %s", ref.Key, ref.UID, ref.APIVersion, ref.Kind)
+	return nil
 }
 
 func (r *memory) Acked(node string, ref Ref, version string) {
@@ -170,7 +178,9 @@ func TestRecordsOfGoneNodes(t *testing.T) {
 		c := startInMemory(t, func(o *Options) { o.Records = records })
 		c.cluster.set("n1", "default/pod/web", "u", "a")
 		settled(t, c, newEdge(t, "n1").dialUpstream(c))
-		records.Sent("n2", newCluster().set("n2", "default/pod/web", "u", "a").Ref)
+		if err := records.Sending(t.Context(), "n2", newCluster().set("n2", "default/pod/web", "u", "a").Ref); err != nil {
+			t.Fatal(err)
+		}
 		c.hub.forgetGoneNow(t.Context())
 		if diff := cmp.Diff([]string{"n1"}, records.Nodes()); diff != "" {
 			t.Errorf("records (-want +got):\n%s", diff)

@@ -1,9 +1,10 @@
 // Package objectsync keeps what upstream edges have acked in the API, as KubeEdge does (protocol section 5.4): an
 // ObjectSync or ClusterObjectSync a node and object, named <node>.<uid>.
 //
-// It promises: what it is told is written soon, and off the path of who tells; what changes often is written once;
-// failures are tried again for ever. It never takes a node to hold more than it acked. Several cloudcores may write:
-// each writes only of the nodes that are connected to it, and never an older version over a newer one.
+// It promises: what it is told is written soon, and off the path of who tells, but that an object is to be sent is
+// written before it is; what changes often is written once; failures are tried again for ever. It never takes a node to
+// hold more than it acked. Several cloudcores may write: each writes only of the nodes that are connected to it, and
+// never an older version over a newer one.
 package objectsync
 
 import (
@@ -57,6 +58,9 @@ type intent struct {
 	change  int       // counts changes of the intent
 }
 
+// repairs reports whether it was made for a sync object that the watch showed, which may be gone by now.
+func (in *intent) repairs() bool { return in.ref.Kind == "" }
+
 // Store reads and writes the sync objects.
 type Store struct {
 	client    dynamic.Interface
@@ -65,6 +69,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	pending map[id]*intent
+	making  map[id]chan struct{} // closed when the sync object is there; somebody waits for it
 }
 
 var _ cloudhub.Records = (*Store)(nil)
@@ -74,6 +79,7 @@ func New(client dynamic.Interface) (*Store, error) {
 	s := &Store{
 		client:  client,
 		pending: map[id]*intent{},
+		making:  map[id]chan struct{}{},
 		work:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[id](firstRetry, lastRetry)),
 	}
 	for i, gvr := range []schema.GroupVersionResource{v1alpha1.ObjectSyncs, v1alpha1.ClusterObjectSyncs} {
@@ -214,16 +220,37 @@ func idOf(node string, ref cloudhub.Ref) id {
 	return i
 }
 
-// Sent implements cloudhub.Records.
-func (s *Store) Sent(node string, ref cloudhub.Ref) {
+// Sending implements cloudhub.Records: it returns when the API server has the sync object, or cannot have one.
+func (s *Store) Sending(ctx context.Context, node string, ref cloudhub.Ref) error {
+	made := s.plan(node, ref)
+	if made == nil {
+		return nil
+	}
+	select {
+	case <-made:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("make the sync object %s: %w", idOf(node, ref), ctx.Err())
+	}
+}
+
+// plan has a sync object made. What it returns is closed when that is done; nil says that there is nothing to wait for.
+func (s *Store) plan(node string, ref cloudhub.Ref) (made <-chan struct{}) {
 	i := idOf(node, ref)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if in := s.pending[i]; (in != nil && !in.deleted) || ref.Kind == "" || ref.UID == "" {
-		return
+	in := s.pending[i]
+	switch {
+	case ref.Kind == "" || ref.UID == "", in != nil && !in.deleted && in.made && !in.repairs():
+		return nil
+	case in == nil || in.deleted || in.repairs(): // if the watch knows a sync object, it may be one that was deleted
+		s.intend(i, intent{ref: ref, rv: v1alpha1.NeverAcked, at: time.Now().Add(ackDelay), again: true})
 	}
-	s.intend(i, intent{ref: ref, rv: v1alpha1.NeverAcked, at: time.Now().Add(ackDelay)})
 	s.work.Add(i)
+	if s.making[i] == nil {
+		s.making[i] = make(chan struct{})
+	}
+	return s.making[i]
 }
 
 // Acked implements cloudhub.Records.

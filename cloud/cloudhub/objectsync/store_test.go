@@ -156,7 +156,7 @@ func TestLifeOfASyncObject(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
-		b.store.Sent("site.n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.plan("site.n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		b.want("ObjectSync default/site.n1.u-1 v1 Pod web 0")
 		wait.Until(t, "the store to hear of it", func() error {
 			if diff := cmp.Diff(map[string]string{"default/pod/web": "u-1 0 "}, b.held("site.n1")); diff != "" {
@@ -174,7 +174,7 @@ func TestLifeOfASyncObject(t *testing.T) {
 		if creates, patches := b.writes(); creates != 1 || patches > 10 {
 			t.Errorf("%d creates, %d patches, want 1 and at most 10", creates, patches)
 		}
-		b.store.Sent("n2", ref("null/node/n2", "Node", "u-n", "0"))
+		b.store.plan("n2", ref("null/node/n2", "Node", "u-n", "0"))
 		b.store.Acked("n2", ref("null/node/n2", "Node", "u-n", "7"), "v")
 		b.want("ClusterObjectSync /n2.u-n v1 Node n2 7 v", "ObjectSync default/site.n1.u-1 v1 Pod web 949 v949")
 		wait.True(t, "both nodes to be known", func() bool { return len(b.store.Nodes()) == 2 })
@@ -226,7 +226,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.plan("n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v5")
 		b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v5")
 		if err := b.client.Resource(v1alpha1.ObjectSyncs).Namespace("default").Delete(t.Context(), "n1.u-1", metav1.DeleteOptions{}); err != nil {
@@ -235,7 +235,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "6"), "v6")
 		b.want("ObjectSync default/n1.u-1 v1 Pod web 6 v6")
 		b.store.Deleted("n1", ref("default/pod/web", "Pod", "u-1", ""))
-		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.plan("n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "7"), "v7")
 		b.want("ObjectSync default/n1.u-1 v1 Pod web 7 v7")
 		wait.True(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.rv == "7" })
@@ -252,7 +252,7 @@ func TestGoneNamespace(t *testing.T) {
 		b.client.PrependReactor("create", "objectsyncs", func(ktesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default")
 		})
-		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.plan("n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		wait.True(t, "the intent to go", func() bool {
 			b.store.mu.Lock()
 			defer b.store.mu.Unlock()
@@ -266,7 +266,7 @@ func TestEndWritesWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)
-		b.store.Sent("n1", ref("default/pod/web", "Pod", "u-1", "0"))
+		b.store.plan("n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v")
 		b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v")
 		wait.True(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.version == "v" })
@@ -275,7 +275,7 @@ func TestEndWritesWhatIsLeft(t *testing.T) {
 		for rv := range 20 {
 			b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", fmt.Sprint(10+rv)), "v")
 		}
-		b.store.Sent("n1", ref("default/pod/late", "Pod", "u-2", "0"))
+		b.store.plan("n1", ref("default/pod/late", "Pod", "u-2", "0"))
 		b.store.mu.Lock()
 		pause := time.Until(b.store.pending[id{"default", "n1.u-1"}].at)
 		b.store.mu.Unlock()

@@ -52,8 +52,12 @@ func (s *Store) attend(ctx context.Context, i id) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in = s.pending[i]
-	if in.deleted == now.deleted {
+	if in.deleted == now.deleted && in.repairs() == now.repairs() {
 		in.made, in.again = now.made, now.again
+	}
+	if waiting := s.making[i]; waiting != nil && !now.deleted && !now.repairs() && (err == nil || now.made) {
+		delete(s.making, i)
+		close(waiting)
 	}
 	switch {
 	case err != nil && ctx.Err() == nil:
@@ -72,6 +76,7 @@ func (s *Store) attend(ctx context.Context, i id) {
 		s.work.AddAfter(i, time.Until(in.at))
 	case done:
 		delete(s.pending, i)
+		delete(s.making, i) // it was deleted: whoever waits for it tries again
 	default:
 		s.work.AddAfter(i, time.Until(in.at))
 	}
