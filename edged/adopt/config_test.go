@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 var here = Places{Store: "/var/lib/edgecore/edgecore.db", Certs: "/etc/edgecore/certs", Root: "/var/lib/edged", NodeName: "edge1", Joined: true}
@@ -162,9 +163,16 @@ func TestTranslateRefuses(t *testing.T) {
 
 func FuzzTranslate(f *testing.F) {
 	f.Add(head)
+	f.Add(head + "modules: " + strings.Repeat("[", 5_000) + strings.Repeat("]", 5_000))
+	f.Add(head + "modules: [" + strings.Repeat("{},", 5_000) + "]")
+	f.Add(head + "a: &a [1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n" +
+		"d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nmodules: [*e,*e,*e,*e,*e,*e,*e,*e]\n")
 	f.Add(head + "modules:\n  edged:\n    nodeLabels:\n      a.b/c: \"1\"\n    x[y]: 1\n  edgeHub:\n    websocket: []\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := Translate([]byte(text), here)
+		var c *Config
+		var err error
+		// Each byte may become a node of YAML, of which the file, its JSON and the configuration are made.
+		membound.Check(t, 8<<20+membound.Linear(len(text), 4<<10), func() { c, err = Translate([]byte(text), here) })
 		if err != nil {
 			return
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 var when = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -188,8 +189,15 @@ func TestRecord(t *testing.T) {
 func FuzzParseRecord(f *testing.F) {
 	f.Add(`{"version":1,"at":"2026-11-21T12:00:00Z","containers":{"c1":{"carries":"a","means":"b"}},"static":{"x":"y"}}`)
 	f.Add(`{"version":2}`)
+	for _, text := range membound.JSON(`{"version":1,"containers":{"a":`, `}}`, 64<<10) {
+		f.Add(text)
+	}
+	f.Add(membound.Repeat(`{"version":1,"static":{`, `"":""`, `,`, `}}`, 64<<10))
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := ParseRecord(text)
+		var r *Record
+		var err error
+		// An entry of a map has 5 bytes or more; the maps double while they grow.
+		membound.Check(t, membound.Linear(len(text), 256), func() { r, err = ParseRecord(text) })
 		if err != nil {
 			return
 		}

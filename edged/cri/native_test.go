@@ -1,10 +1,13 @@
 package cri
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // field wraps a message as a field of another.
@@ -68,11 +71,18 @@ func TestDecodeLayers(t *testing.T) {
 func FuzzDecodeNative(f *testing.F) {
 	f.Add(aMount("overlay", "overlay", "lowerdir=/a:/b"))
 	f.Add(field(1, text(nil, 1, "sha256:b")))
+	f.Add(bytes.Repeat([]byte{0x0a, 0}, 32<<10))
+	f.Add(bytes.Repeat([]byte{0x12, 0}, 32<<10))
+	f.Add(bytes.Repeat([]byte{0x0a, 2, 0x0a, 0}, 16<<10))
+	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		blobs, _ := decodeBlobs(data)
-		layers, _ := decodeLayers(data)
-		content, _ := decodeData(data)
-		target, _ := decodeTarget(data)
+		// An empty element has 2 bytes and becomes a struct of 32 or less, in a list that grows by a quarter.
+		limit := membound.Linear(len(data), 256)
+		blobs, layers, content, target := []Blob(nil), []string(nil), []byte(nil), ""
+		membound.Check(t, limit, func() { blobs, _ = decodeBlobs(data) })
+		membound.Check(t, limit, func() { layers, _ = decodeLayers(data) })
+		membound.Check(t, limit, func() { content, _ = decodeData(data) })
+		membound.Check(t, limit, func() { target, _ = decodeTarget(data) })
 		if n := len(data) + 1; len(blobs) > n || len(layers) > n || len(content) > n || len(target) > n {
 			t.Errorf("%d blobs, %d layers, %d bytes of data, %d bytes of target, want at most %d of each",
 				len(blobs), len(layers), len(content), len(target), n)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // What a real driver does with all this is shown in test/csi.
@@ -263,9 +264,15 @@ func FuzzRecord(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
+	for _, text := range membound.JSON(`{"driverName":"d","x":`, `}`, 64<<10) {
+		f.Add([]byte(text))
+	}
 	m := New(Options{Root: "/root"})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := decodeRecord(data)
+		var r record
+		var err error
+		// A record has texts only.
+		membound.Check(t, membound.Linear(len(data), 16), func() { r, err = decodeRecord(data) })
 		if err != nil {
 			return
 		}

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func TestRegistrationIsRefused(t *testing.T) {
@@ -178,8 +180,14 @@ func TestFileIsDamaged(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"version":1,"resources":["example.com/x"],"pods":{"u":{"c":{"example.com/x":{"ids":["a"],"answer":{"envs":{"A":"b"},"devices":[{"host_path":"/dev/x"}]}}}}}}`))
 	f.Add([]byte(`{"version":1}`))
+	for _, text := range membound.JSON(`{"version":1,"pods":{"u":{"c":{"example.com/x":{"ids":["a"],"answer":{"mounts":`, `}}}}}}`, 32<<10) {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := decode(data)
+		var c content
+		var err error
+		// An empty mount has 3 bytes and becomes a message of a hundred, in a list that grows by a quarter.
+		membound.Check(t, membound.Linear(len(data), 512), func() { c, err = decode(data) })
 		if err != nil {
 			return
 		}

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 const nodeConf = `# made by the node's resolver
@@ -177,9 +179,16 @@ func TestParseResolvConf(t *testing.T) {
 // FuzzResolvConf checks that what comes out can be written as a file, and is read back as the same.
 func FuzzResolvConf(f *testing.F) {
 	f.Add([]byte(nodeConf))
+	f.Add([]byte("options " + strings.Repeat("a ", 32<<10)))
+	f.Add([]byte("search " + strings.Repeat("a ", 32<<10)))
+	f.Add([]byte(strings.Repeat("search a\n", 6_000)))
+	f.Add([]byte(strings.Repeat("nameserver ::1\n", 4_000)))
 	f.Add([]byte("nameserver dns\nnameserver ::1%a\ndomain x.\noptions a:b a:c #\n;"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := ParseResolvConf(data)
+		var got *runtimeapi.DNSConfig
+		var err error
+		// A word of 1 byte becomes a string of 16, in lists that double, more than once.
+		membound.Check(t, membound.Linear(len(data), 256), func() { got, err = ParseResolvConf(data) })
 		if err != nil {
 			return
 		}

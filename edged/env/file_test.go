@@ -2,6 +2,7 @@ package env
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func TestParseFile(t *testing.T) {
@@ -42,8 +45,20 @@ func TestParseFile(t *testing.T) {
 
 func FuzzParseFile(f *testing.F) {
 	f.Add("A='1'\n# x\n\nB='2\n3'")
+	f.Add(strings.Repeat("A=''\n", 10_000))
+	f.Add(strings.Repeat("\n", 64<<10))
+	f.Add(strings.Repeat("=", 64<<10))
+	f.Add("A='" + strings.Repeat("\n", 64<<10) + "'")
+	var names strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&names, "%d=''\n", i)
+	}
+	f.Add(names.String())
 	f.Fuzz(func(t *testing.T, text string) {
-		values, err := ParseFile([]byte(text))
+		var values map[string]string
+		var err error
+		// The smallest variable has 5 bytes. Values are parts of the text; the map doubles while it grows.
+		membound.Check(t, membound.Linear(len(text), 128), func() { values, err = ParseFile([]byte(text)) })
 		for name, value := range values {
 			if err != nil || name == "" || strings.ContainsAny(name, "=\n") || strings.ContainsAny(value, "'\x00") || !strings.Contains(text, "'"+value+"'") {
 				t.Errorf("ParseFile(%q): %q=%q, %v; want a value of the text in quotes", text, name, value, err)

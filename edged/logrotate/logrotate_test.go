@@ -21,6 +21,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -107,7 +108,9 @@ func FuzzParsePart(f *testing.F) {
 	f.Add("0.log.20260504-030201.gz")
 	f.Add("0.log.")
 	f.Fuzz(func(t *testing.T, name string) {
-		p, ok := parsePart("0.log", name)
+		var p part
+		var ok bool
+		membound.Check(t, membound.Linear(len(name), 16), func() { p, ok = parsePart("0.log", name) })
 		if !ok {
 			return
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -299,8 +300,12 @@ func TestLabelsRoundTrip(t *testing.T) {
 func FuzzNotes(f *testing.F) {
 	f.Add("8e45cbd0", "3", "30")
 	f.Add("-1", "99999999999999", "x")
+	f.Add(strings.Repeat("f", 64<<10), strings.Repeat("9", 64<<10), strings.Repeat("0", 64<<10))
 	f.Fuzz(func(t *testing.T, hash, count, grace string) {
-		n := parseNotes(map[string]string{annotationHash: hash, annotationRestartCount: count, annotationPodTerminationGrace: grace})
+		labels := map[string]string{annotationHash: hash, annotationRestartCount: count, annotationPodTerminationGrace: grace}
+		var n notes
+		// An error of package strconv has the text, which nobody keeps.
+		membound.Check(t, membound.Linear(len(hash)+len(count)+len(grace), 16), func() { n = parseNotes(labels) })
 		if n.restartCount < 0 || (n.grace != nil && *n.grace < 0) {
 			t.Errorf("parseNotes() = %+v, want no negative numbers", n)
 		}

@@ -3,11 +3,14 @@ package stats
 import (
 	"encoding/json"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func TestNumber(t *testing.T) {
@@ -103,17 +106,21 @@ func TestBlockIO(t *testing.T) {
 
 // Files of the kernel are whatever a container, a kernel or a runtime makes of them; what comes of them has to be JSON.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{netDev, "some avg10=NaN avg60=Inf avg300=1e999 total=18446744073709551615\n", "8:0 Read 10\n", "max\n", "cpu 1 2 3 4 5 6 7 8\n", "1 2 3 1/2 4", "MemTotal: 1 kB\n"} {
+	for _, seed := range []string{netDev, "some avg10=NaN avg60=Inf avg300=1e999 total=18446744073709551615\n", "8:0 Read 10\n", "max\n", "cpu 1 2 3 4 5 6 7 8\n", "1 2 3 1/2 4", "MemTotal: 1 kB\n",
+		strings.Repeat("a 1\n", 16<<10), strings.Repeat("a ", 32<<10), strings.Repeat("8:0 Read 1\n", 5_000), strings.Repeat("some ", 10_000), strings.Repeat("a: 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n", 2_000)} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		number(text)
-		table(text)
-		cpuTime(text)
-		tasks(text)
-		links(text)
-		defaultLink(text)
-		blockIO(text)
+		// A line of 4 bytes becomes an entry of a map or of a list that doubles, and a word of 2 a string of 16.
+		limit := membound.Linear(len(text), 128)
+		membound.Check(t, limit, func() { number(text) })
+		membound.Check(t, limit, func() { table(text) })
+		membound.Check(t, limit, func() { cpuTime(text) })
+		membound.Check(t, limit, func() { tasks(text) })
+		membound.Check(t, limit, func() { links(text) })
+		membound.Check(t, limit, func() { defaultLink(text) })
+		membound.Check(t, limit, func() { blockIO(text) })
+		membound.Check(t, limit, func() { pressure(text) })
 		if _, err := json.Marshal(pressure(text)); err != nil {
 			t.Error(err)
 		}

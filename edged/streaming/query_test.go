@@ -3,6 +3,8 @@ package streaming
 import (
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // outcome is a result, or the text of a refusal.
@@ -177,15 +181,59 @@ func TestPassed(t *testing.T) {
 	}
 }
 
+// FuzzHeaders: what the runtime gets of a client's headers takes memory in proportion to them.
+func FuzzHeaders(f *testing.F) {
+	f.Add("v4.channel.k8s.io, "+bearerProtocol+"x", "Upgrade", uint16(2))
+	f.Add(strings.Repeat(",", 16<<10), strings.Repeat(",", 16<<10), uint16(1))
+	f.Add(strings.Repeat("a,", 8<<10), "a", uint16(1))
+	f.Add("", "", uint16(4_000))
+	f.Fuzz(func(t *testing.T, protocol, connection string, lines uint16) {
+		lines = min(lines, 4_000) // a line of a head has 4 bytes at least
+		in := http.Header{
+			"Sec-Websocket-Protocol": slices.Repeat([]string{protocol}, int(lines)), "Connection": slices.Repeat([]string{connection}, int(lines)),
+			"Upgrade": {"websocket"}, "Authorization": {"secret"},
+		}
+		size := (len(protocol) + len(connection) + 4) * int(lines)
+		if size > 1<<20 {
+			return
+		}
+		// A name of 1 byte becomes a string of 16 in a list that doubles, and is joined again.
+		var out http.Header
+		membound.Check(t, membound.Linear(size, 128), func() {
+			out = passed(in)
+			isWebSocket(&http.Request{Header: in})
+		})
+		if out["Authorization"] != nil || strings.Contains(strings.Join(out["Sec-Websocket-Protocol"], ","), bearerProtocol) {
+			t.Errorf("passed on %v, want no credentials", out)
+		}
+	})
+}
+
 func FuzzQueries(f *testing.F) {
 	f.Add("follow=true&tailLines=3&sinceSeconds=5&limitBytes=7")
 	f.Add("port=1,2&command=a&input=1")
+	f.Add(strings.Repeat("command&", 2_000))
+	f.Add(strings.Repeat("port=1&", 2_000))
+	f.Add("port=" + strings.Repeat(",", 16<<10))
+	f.Add("tailLines=" + strings.Repeat("%00", 5_000) + "&sinceTime=" + strings.Repeat("%00", 5_000))
+	f.Add(strings.Repeat("%00&", 4_000))
 	f.Fuzz(func(t *testing.T, text string) {
-		query, err := url.ParseQuery(text)
+		now := time.Unix(1<<31, 0)
+		var query url.Values
+		var err error
+		// The server takes no more than 16 KiB of a head. A parameter of 2 bytes becomes a list of one string in a map, or a
+		// string in a list that doubles; a value is quoted in an error.
+		membound.Check(t, membound.Linear(len(text), 256), func() {
+			if query, err = url.ParseQuery(text); err == nil {
+				_, _ = parseLogQuery(query, now)
+				_, _ = parsePorts(query, true)
+				_, _ = parseCommand(query)
+				_, _ = parseWants(query)
+			}
+		})
 		if err != nil {
 			return
 		}
-		now := time.Unix(1<<31, 0)
 		if q, err := parseLogQuery(query, now); err == nil && (q.tail < -1 || q.limit < 0 || (!q.stdout && !q.stderr)) {
 			t.Errorf("%q: %+v, want an error or limits that make sense", text, q)
 		}

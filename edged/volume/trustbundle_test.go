@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 type bundleList struct {
@@ -104,8 +106,13 @@ func TestTrustBundleIsOfThePodsUser(t *testing.T) {
 
 func FuzzAnchors(f *testing.F) {
 	f.Add(certificate("a")+"x", certificate("b"))
+	f.Add(strings.Repeat(certificate("a"), 100), strings.Repeat("-----BEGIN A-----\n-----END A-----\n", 1_000))
+	f.Add(strings.Repeat("-----BEGIN CERTIFICATE-----\n", 2_000), "-----BEGIN A-----\n"+strings.Repeat("a:b\n", 8_000)+"\n-----END A-----\n")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		out := anchors([]certificatesv1.ClusterTrustBundle{trustBundle("a", "", a, nil), trustBundle("b", "", b, nil)})
+		bundles := []certificatesv1.ClusterTrustBundle{trustBundle("a", "", a, nil), trustBundle("b", "", b, nil)}
+		var out []byte
+		// Certificates are decoded from base64 and encoded again, and kept by what is in them.
+		membound.Check(t, membound.Linear(len(a)+len(b), 64), func() { out = anchors(bundles) })
 		again := anchors([]certificatesv1.ClusterTrustBundle{trustBundle("c", "", string(out), nil)})
 		if string(out) != string(again) {
 			t.Errorf("anchors of normalized anchors = %q, want %q", again, out)

@@ -11,6 +11,7 @@ import (
 	"github.com/gorilla/websocket"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -80,8 +81,16 @@ func TestDecode(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"1"}]}}`))
+	for _, text := range membound.JSON(`{"details":{"causes":`, `}}`, 64<<10) {
+		f.Add([]byte(text))
+	}
+	f.Add([]byte(membound.Repeat(`{`, `"details":{"causes":[{}]}`, `,`, `}`, 64<<10)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if code, err := decode(data); code != 0 && (err != nil || code > 255) {
+		var code int
+		var err error
+		// An empty cause has 3 bytes and becomes a struct of 48 in a list that grows by a quarter.
+		membound.Check(t, membound.Linear(len(data), 256), func() { code, err = decode(data) })
+		if code != 0 && (err != nil || code > 255) {
 			t.Errorf("%q: %d, %v; want an error, or a code of at most 255", data, code, err)
 		}
 	})
