@@ -1,0 +1,155 @@
+package cloud
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// TestPolicies: with deploy/cloudcore/policy.yaml, what cloudcore does passes, and everything else that its rights to
+// patch pods and nodes would allow is refused with the policy's words. Administrators and nodes are not concerned.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml", "policy.yaml")
+	own, err := kubernetes.NewForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.control()
+	c.defaultAccount()
+	patchNode := func(client kubernetes.Interface, patch string) error {
+		_, err := client.CoreV1().Nodes().Patch(t.Context(), "edge", types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{})
+		return err
+	}
+	patchPod := func(client kubernetes.Interface, kind types.PatchType, patch string) error {
+		_, err := client.CoreV1().Pods("default").Patch(t.Context(), "web", kind, []byte(patch), metav1.PatchOptions{})
+		return err
+	}
+
+	// The API server takes note of policies a moment after they are made.
+	c.register("edge")
+	c.pod("edge", "web", "")
+	const foreign = `{"metadata":{"labels":{"example.com/zone":"a"}}}`
+	try := 0 // a patch that changes nothing is never refused
+	next := func() string {
+		try++
+		return fmt.Sprintf(`{"metadata":{"labels":{"example.com/zone":"try-%d"}}}`, try)
+	}
+	for what, patch := range map[string]func() error{
+		"nodes": func() error { return patchNode(own, next()) },
+		"pods":  func() error { return patchPod(own, types.MergePatchType, next()) },
+	} {
+		wait.Until(t, "the policy of "+what+" is in force", func() error {
+			if err := patch(); err == nil {
+				return errors.New("labels are not refused")
+			}
+			return nil
+		})
+	}
+	policies := c.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	for _, name := range []string{"cloudcore-pods", "cloudcore-nodes"} {
+		wait.Until(t, "the expressions of "+name+" are checked", func() error {
+			policy, err := policies.Get(t.Context(), name, metav1.GetOptions{})
+			if err == nil && policy.Status.TypeChecking == nil {
+				err = errors.New("they are not")
+			}
+			if err == nil && len(policy.Status.TypeChecking.ExpressionWarnings) > 0 {
+				t.Fatalf("warnings about %s = %+v, want none", name, policy.Status.TypeChecking.ExpressionWarnings)
+			}
+			return err
+		})
+	}
+
+	// What cloudcore does.
+	c.register("labelled")
+	node, err := c.admin.CoreV1().Nodes().Get(t.Context(), "labelled", metav1.GetOptions{})
+	if _, edge := node.Labels["node-role.kubernetes.io/edge"]; err != nil || !edge {
+		t.Errorf("labels of a registered node = %v, %v, want node-role.kubernetes.io/edge among them", node.Labels, err)
+	}
+	c.pod("labelled", "later", "")
+	wait.Until(t, "tolerations change under the policy", func() error { return c.tolerant("later") })
+	for _, patch := range []string{
+		`{"metadata":{"labels":{"node-role.kubernetes.io/agent":""}}}`,
+		`{"metadata":{"labels":{"edgecore.io.node-restriction.kubernetes.io/holder":"device-1"}}}`,
+		`{"metadata":{"labels":{"edgecore.io.node-restriction.kubernetes.io/holder":"device-2"}}}`,
+	} {
+		if err := patchNode(own, patch); err != nil {
+			t.Errorf("patch %s of a node = %v, want it allowed", patch, err)
+		}
+	}
+
+	// What it could do beyond that.
+	const spec = "nothing in a pod's specification but its tolerations"
+	const others = "for nodes that are not ready or unreachable, and no others"
+	const podMeta = "nothing in a pod's metadata"
+	for _, row := range []struct {
+		kind        types.PatchType
+		patch, want string
+	}{
+		{types.StrategicMergePatchType, `{"spec":{"containers":[{"name":"c","image":"example.com/other:1"}]}}`, spec},
+		{types.MergePatchType, `{"spec":{"activeDeadlineSeconds":1}}`, spec},
+		{types.JSONPatchType, `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, others},
+		{types.JSONPatchType, `[{"op":"add","path":"/spec/tolerations/-","value":{"key":"a","operator":"Exists"}}]`, others},
+		{types.MergePatchType, foreign, podMeta},
+		{types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`, podMeta},
+		{types.MergePatchType, `{"metadata":{"finalizers":["example.com/stay"]}}`, podMeta},
+	} {
+		if err := refusedBy(patchPod(own, row.kind, row.patch), row.want); err != nil {
+			t.Errorf("patch %s of a pod: %v", row.patch, err)
+		}
+	}
+	if err := patchNode(c.admin, `{"spec":{"taints":[{"key":"example.com/wet","effect":"NoSchedule"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	const labels = "may set the labels node-role.kubernetes.io/edge"
+	for patch, want := range map[string]string{
+		foreign: labels,
+		`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`: labels,
+		`{"metadata":{"labels":{"site":null}}}`:                                labels,
+		`{"metadata":{"labels":{"node-role.kubernetes.io/edge":null}}}`:        labels,
+		`{"metadata":{"labels":null}}`:                                         labels,
+		`{"metadata":{"annotations":{"a":"b"}}}`:                               "nothing in a node's metadata but labels",
+		`{"spec":{"unschedulable":true}}`:                                      "nothing in a node's specification",
+		`{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`:               "nothing in a node's specification",
+		`{"spec":{"taints":null}}`:                                             "nothing in a node's specification",
+	} {
+		if err := refusedBy(patchNode(own, patch), want); err != nil {
+			t.Errorf("patch %s of a node: %v", patch, err)
+		}
+	}
+
+	// Others.
+	c.must("edge", "patch", "null/nodepatch/edge", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	changed := edgeNode("edge")
+	changed.Labels = map[string]string{"site": "pump-8"}
+	changed.Annotations = map[string]string{"by": "node"}
+	c.must("edge", "update", "null/node/edge", changed)
+	if err := patchNode(c.admin, foreign); err != nil {
+		t.Errorf("an administrator's patch of a node = %v, want it allowed", err)
+	}
+	if err := patchPod(c.admin, types.MergePatchType, foreign); err != nil {
+		t.Errorf("an administrator's patch of a pod = %v, want it allowed", err)
+	}
+}
+
+// refusedBy checks that a request was refused by a policy, with these words.
+func refusedBy(err error, words string) error {
+	if err == nil {
+		return errors.New("it is allowed, want it refused")
+	}
+	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "ValidatingAdmissionPolicy") || !strings.Contains(err.Error(), words) {
+		return fmt.Errorf("refused with %q, want a ValidatingAdmissionPolicy that says %q", err, words)
+	}
+	return nil
+}
