@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
@@ -116,11 +117,11 @@ func (e *Edged) diskUse(ctx context.Context, pod *v1.Pod) (use volume.DiskUse, e
 		return use, err
 	}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		logs, err := volume.DiskUsage(ctx, filepath.Join(e.runtime.LogDir(pod), c.Name))
+		logs, err := logdir.Measure(ctx, filepath.Join(e.runtime.LogDir(pod), c.Name))
 		if err != nil {
 			return use, err
 		}
-		use.Containers[c.Name] += logs
+		use.Containers[c.Name] += logs.Bytes
 	}
 	return use, nil
 }

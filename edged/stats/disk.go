@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
@@ -113,7 +114,7 @@ func (s *Stats) measurePod(ctx context.Context, p *v1.Pod) (*disk, error) {
 		return nil, err
 	}
 	for _, name := range containerNames(p) {
-		size, err := volume.Measure(ctx, filepath.Join(s.opts.LogDir(p), name))
+		size, err := logdir.Measure(ctx, filepath.Join(s.opts.LogDir(p), name))
 		if err != nil {
 			return nil, err
 		}
