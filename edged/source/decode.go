@@ -21,6 +21,10 @@ import (
 const (
 	// maxManifest bounds a manifest file: an object in the API is at most 1.5 MiB, and a file may hold several.
 	maxManifest = 16 << 20
+	// maxParts bounds the elements, members and lines of a manifest file, and maxObjects the objects of its documents. A part
+	// of two bytes takes hundreds as a node of YAML, and an object of three bytes takes a thousand as a container. 110 pods of
+	// 200 objects have 22,000.
+	maxParts, maxObjects = 500_000, 50_000
 	// yamlBuffer is how much of a stream is looked at to tell YAML from JSON.
 	yamlBuffer = 4096
 )
@@ -43,7 +47,11 @@ func Decode(data []byte, nodeName string) (pods []*v1.Pod, warnings []string, er
 	if len(data) > maxManifest {
 		return nil, nil, fmt.Errorf("%d bytes: a manifest may have %d at the most", len(data), maxManifest)
 	}
+	if n := parts(data); n > maxParts {
+		return nil, nil, fmt.Errorf("%d elements, fields and lines: a manifest may have %d at the most; split it into several files", n, maxParts)
+	}
 	docs := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), yamlBuffer)
+	counted := 0
 	for n := 1; ; n++ {
 		var raw json.RawMessage
 		if err := docs.Decode(&raw); err != nil {
@@ -55,6 +63,9 @@ func Decode(data []byte, nodeName string) (pods []*v1.Pod, warnings []string, er
 		if len(raw) == 0 || string(raw) == "null" {
 			continue // an empty document between two separators
 		}
+		if counted += objects(raw); counted > maxObjects {
+			return nil, nil, fmt.Errorf("document %d: more than %d objects: split the file into several", n, maxObjects)
+		}
 		found, warn, err := decodeDocument(raw, nodeName)
 		if err != nil {
 			return nil, nil, fmt.Errorf("document %d: %w", n, err)
@@ -65,6 +76,34 @@ func Decode(data []byte, nodeName string) (pods []*v1.Pod, warnings []string, er
 		return nil, nil, errors.New("no pod in the file; want a v1 Pod in YAML or JSON")
 	}
 	return pods, warnings, nil
+}
+
+// parts counts what may begin an element, a member or a line in YAML or JSON, also in strings.
+func parts(data []byte) int {
+	n := 0
+	for _, b := range data {
+		switch b {
+		case '\n', ',', '{', '[', ':', '-':
+			n++
+		}
+	}
+	return n
+}
+
+// objects counts the objects of a JSON document.
+func objects(raw []byte) int {
+	n, quoted := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch b := raw[i]; {
+		case quoted && b == '\\':
+			i++
+		case b == '"':
+			quoted = !quoted
+		case b == '{' && !quoted:
+			n++
+		}
+	}
+	return n
 }
 
 func decodeDocument(raw []byte, nodeName string) ([]*v1.Pod, []string, error) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -145,8 +146,20 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(web))
 	f.Add([]byte("---\n{}\n---\n[]"))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{},null,1]}`))
+	for _, text := range membound.JSON(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":`, `}}`, 48<<10) {
+		f.Add([]byte(text))
+	}
+	f.Add([]byte(membound.Repeat(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[`, `{}`, `,`, `]}}`, 1<<20)))
+	f.Add([]byte(membound.Repeat("apiVersion: v1\nkind: Pod\nspec:\n  containers:\n", "  - {}", "\n", "\n", 256<<10)))
+	f.Add([]byte(strings.Repeat("---\n{}\n", 8<<10)))
+	f.Add([]byte(strings.Repeat("- ", 16<<10)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		pods, _, err := Decode(data, "n")
+		var pods []*v1.Pod
+		var err error
+		// An empty container has 3 bytes and becomes a struct of a thousand, in lists that grow by a quarter, twice: to tell
+		// unknown fields, a pod is decoded again. So it is the number of objects that bounds what a large file takes.
+		limit := 8<<20 + membound.Linear(min(len(data), 3*maxObjects), 16<<10)
+		membound.Check(t, limit, func() { pods, _, err = Decode(data, "n") })
 		if (err == nil) != (len(pods) > 0) {
 			t.Errorf("%d pods, err %v; want an error or pods", len(pods), err)
 		}

@@ -36,7 +36,12 @@ func Validate(pod *v1.Pod) error {
 
 type validator struct{ errs field.ErrorList }
 
-func (v *validator) add(err *field.Error) { v.errs = append(v.errs, err) }
+// maxFaults is how many faults of a pod are told. They become one text, which takes time with the square of their number.
+const maxFaults = 100
+
+func (v *validator) add(errs ...*field.Error) {
+	v.errs = append(v.errs, errs[:min(len(errs), maxFaults-len(v.errs))]...)
+}
 
 func (v *validator) all(p *field.Path, value any, faults []string) {
 	for _, f := range faults {
@@ -76,7 +81,7 @@ func (v *validator) spec(p *field.Path, spec *v1.PodSpec) {
 		v.lifecycle(p.Child("containers").Index(i), &spec.Containers[i], spec, false)
 	}
 	for i, a := range spec.HostAliases {
-		v.errs = append(v.errs, validation.IsValidIPForLegacyField(p.Child("hostAliases").Index(i).Child("ip"), a.IP, false, nil)...)
+		v.add(validation.IsValidIPForLegacyField(p.Child("hostAliases").Index(i).Child("ip"), a.IP, false, nil)...)
 	}
 }
 
