@@ -22,10 +22,11 @@ import (
 // asks the API server once which pods are bound to the node. What the node held when it connected is no newer than
 // that list: with the list and the events that follow, every later decision of the session is made from memory.
 //
-// The cost: a node that connects with all that it is to have, and nothing else, costs no request. Any other session
-// costs one LIST of the pods of one node, which the API server answers from an index, at the first pod that the node
-// does not hold or the first object that it is not to have; and more only while the cache is behind, one in listAge
-// at most. It replaces the GET of each pod that is gone. Over all nodes, confirmPlaces are under way at a time.
+// The cost: a node that says on connecting that it has all that it is to have, and nothing else, costs no request.
+// Any other session (nodes of KubeEdge say nothing) costs one LIST of the pods of one node, which the API server
+// answers from an index, at the first pod that the node does not hold or the first object that it is not to have; and
+// more only while the cache is behind, one in listAge at most. It replaces the GET of each pod that is gone. Over all
+// nodes, confirmPlaces are under way at a time.
 
 // listAge is how long a list of pods is good for while the cache is behind it.
 const listAge = 2 * time.Second
