@@ -80,8 +80,10 @@ func StatusHash(object []byte) (string, error) {
 		return "", fmt.Errorf("hash of a pod's status: the object has no status")
 	}
 	s := *o.Status
+	// The directives of a patch ("$patch") are entries without a value.
+	s.PodIPs = slices.DeleteFunc(s.PodIPs, func(ip podIP) bool { return ip.IP == "" })
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c podCondition) bool {
-		return !slices.Contains(nodeConditions[:], c.Type)
+		return c.Status == "" || !slices.Contains(nodeConditions[:], c.Type)
 	})
 	slices.SortStableFunc(s.Conditions, func(a, b podCondition) int {
 		return slices.Index(nodeConditions[:], a.Type) - slices.Index(nodeConditions[:], b.Type)

@@ -71,6 +71,20 @@ func TestStatusHashKeeps(t *testing.T) {
 	}
 }
 
+// The hash of a patch with directives is that of the status which it makes.
+func TestStatusHashOfPatch(t *testing.T) {
+	const patch = `{"metadata":{"uid":"u"},"status":{"phase":"Running","reason":null,"hostIP":"10.0.0.1",
+		"podIP":"10.1.0.2","podIPs":[{"ip":"10.1.0.2"},{"$patch":"replace"}],"initContainerStatuses":null,
+		"conditions":[{"type":"Ready","status":"True","message":null},{"type":"ContainersReady","status":"True"},
+			{"$patch":"delete","type":"Initialized"},{"$patch":"delete","type":"PodResizePending"}],
+		"containerStatuses":[{"name":"web","ready":true,"started":true,"containerID":"containerd://1","image":"web:1",
+			"state":{"running":{"startedAt":"2026-03-04T05:06:07Z"}},"lastState":{},"resources":{}}]}}`
+	want := hashOf(t, runningPod())
+	if got, err := StatusHash([]byte(patch)); err != nil || got != want {
+		t.Errorf("StatusHash of a patch = %q, %v, want %q as of the pod", got, err, want)
+	}
+}
+
 // What somebody who looks at the pod would miss changes the hash.
 func TestStatusHashChanges(t *testing.T) {
 	before := hashOf(t, runningPod())
