@@ -154,6 +154,7 @@ func answerWait(key resource.Key, operation string, features wire.Features) time
 // inTime gives a request the time until its node gives it up. It reports whether any is left.
 func (r pendingRequest) inTime(ctx context.Context, features wire.Features) (
 	timed context.Context, cancel context.CancelFunc, ok bool) {
+	ctx = WithArrival(ctx, r.arrived)
 	key, err := resource.Parse(r.Route.Resource)
 	limit := answerWait(key, r.Route.Operation, features)
 	if err != nil || limit == 0 {

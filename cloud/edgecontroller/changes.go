@@ -146,6 +146,7 @@ func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
 
 func (c *Controller) podEvent(old, now *v1.Pod) {
 	c.podLists.changed(old, now)
+	c.recent.changed(now)
 	changes := podChanges(old, now)
 	for _, ch := range changes {
 		c.hub.Changed(ch.node, ch.key)

@@ -68,6 +68,7 @@ type Controller struct {
 	sessions *sessions
 	statuses *statuses
 	podLists *podLists
+	recent   *recentChanges
 	encoded  encodings
 	metrics  *metrics
 
@@ -103,6 +104,7 @@ func New(options Options) (*Controller, error) {
 		sessions: newSessions(options.NodeQPS, options.NodeBurst),
 		statuses: newStatuses(),
 		podLists: newPodLists(),
+		recent:   newRecentChanges(),
 		encoded:  newEncodings(),
 		metrics:  newMetrics(),
 		requests: make(places, requestPlaces),

@@ -48,6 +48,7 @@ func TestRequestHasOneDeadline(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.options.LocalIP = ""
+				w.add(testPod("e1", "ns", "a"))
 				hang := make(chan struct{})
 				defer close(hang)
 				w.api.answer(func(call) (int, any) { <-hang; return http.StatusOK, &v1.Pod{} })

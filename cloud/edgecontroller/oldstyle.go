@@ -165,6 +165,9 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *ol
 	if pod.Spec.NodeName != r.node {
 		return forbidden(key, "it is not bound to node %s", r.node)
 	}
+	if r.waited() && c.changedSince(r, pod) {
+		return outdated(r, told.Name)
+	}
 	pod.Status = mergeOldStatus(pod.Status, told.Status)
 	read := pod.ResourceVersion
 	pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})

@@ -116,10 +116,14 @@ func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	pod, err := c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType, r.content,
-		metav1.PatchOptions{}, "status")
-	if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && c.isAnother(ctx, r.key.Namespace, r.key.Name, uid) {
-		err = apierrors.NewConflict(gr("pod"), r.key.Name, err)
+	content, err := c.currentStatus(r, uid)
+	var pod *v1.Pod
+	if err == nil {
+		pod, err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType,
+			content, metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
+		err = c.refusedStatus(ctx, r, uid, err)
 	}
 	if err == nil {
 		c.reported(r.node, pod)

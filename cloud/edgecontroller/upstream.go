@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -28,8 +29,9 @@ type request struct {
 	content []byte
 	// capable is set for edges of ours.
 	capable bool
-	// arrived is when cloudcore took up the request; its time ends RequestTimeout later, whatever it waited for.
-	arrived time.Time
+	// received is when the request came from its node. arrived is when the hub handed it over; its time ends
+	// RequestTimeout later, whatever it waits for.
+	received, arrived time.Time
 }
 
 // contentOf is what a message holds. The edges of KubeEdge 1.12.0 send patches as Go's bytes, which JSON makes base64 of.
@@ -111,6 +113,10 @@ func (c *Controller) flows() map[flowName]flow {
 // Handle implements cloudhub.Upstream.
 func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	r := request{node: node, op: m.Route.Operation, capable: c.sessions.capable(node), arrived: time.Now()}
+	r.received = r.arrived
+	if at, ok := cloudhub.Arrival(ctx); ok {
+		r.received = at
+	}
 	res := c.handle(ctx, &r, m)
 	name := flowName{r.key.Type, r.op}
 	_, known := c.table[name]

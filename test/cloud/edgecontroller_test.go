@@ -36,6 +36,7 @@ func TestEdgeController(t *testing.T) {
 		{"mirror pods", mirrorPods},
 		{"events that are refused", foreignEvents},
 		{"events of others", eventsOfOthers},
+		{"late statuses", lateStatuses},
 		{"certificate requests", certificateRequests},
 		{"volumes", volumes},
 		{"runtime classes, CSI drivers and trust bundles", rareObjects},

@@ -6,13 +6,21 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"net"
+	"net/http"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // eventsOfOthers: a node that gives its event the name of an existing one does not change that one, unless it is its
@@ -65,6 +73,48 @@ func eventsOfOthers(c *cloud) {
 	} {
 		c.refused("e5", "patch", "default/event/of-node", map[string]any{"event": ofNode, "patchData": patch},
 			metav1.StatusReasonBadRequest)
+	}
+}
+
+// lateStatuses: a status that waited in cloudcore does not overwrite what was written meanwhile, and is written if
+// nothing was.
+func lateStatuses(c *cloud) {
+	c.register("late")
+	pod := c.pod("late", "waits", "")
+	report := func(phase v1.PodPhase) string {
+		return fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":%q}}`, pod.UID, phase)
+	}
+	late := func(phase v1.PodPhase) *metav1.Status {
+		data, err := json.Marshal(report(phase))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		ctx := cloudhub.WithArrival(c.t.Context(), time.Now().Add(-2*time.Second))
+		m := model.New(model.ModuleEdged, model.GroupMeta, "patch", "default/podpatch/waits", data)
+		return c.parse(c.ctl.Handle(ctx, "late", m)).failure()
+	}
+	phase := func() v1.PodPhase {
+		got, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "waits", metav1.GetOptions{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return got.Status.Phase
+	}
+	c.must("late", "patch", "default/podpatch/waits", report(v1.PodRunning))
+	if f := late(v1.PodPending); f == nil || f.Code != http.StatusServiceUnavailable {
+		c.t.Errorf("a late status after a newer one is answered with %+v, want code 503", f)
+	}
+	if got := phase(); got != v1.PodRunning {
+		c.t.Errorf("phase after a late status = %s, want %s", got, v1.PodRunning)
+	}
+	wait.Until(c.t, "a late status is accepted once the pod has not changed for longer", func() error {
+		if f := late(v1.PodFailed); f != nil {
+			return fmt.Errorf("%d: %s", f.Code, f.Message)
+		}
+		return nil
+	})
+	if got := phase(); got != v1.PodFailed {
+		c.t.Errorf("phase = %s, want %s", got, v1.PodFailed)
 	}
 }
 
