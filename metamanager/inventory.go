@@ -37,7 +37,11 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	for _, typ := range inventoryTypes {
 		err := m.store.Each(ctx, typ, func(row store.Meta) error {
 			var id identity
-			if err := json.Unmarshal(row.Value, &id); err != nil || id.Metadata.UID == "" {
+			err := checkElements(resource.Key{Type: typ}, row.Value)
+			if err == nil {
+				err = json.Unmarshal(row.Value, &id)
+			}
+			if err != nil || id.Metadata.UID == "" {
 				// It does not count, so that the cloud sends it anew.
 				klog.V(2).InfoS("Stored object is of no use; asking for it again", "key", row.Key, "err", err)
 				return nil
@@ -68,6 +72,10 @@ func (m *Module) statusHashes(ctx context.Context) (map[string]string, error) {
 	hashes := map[string]string{}
 	err := m.store.Each(ctx, resource.TypePodPatch, func(row store.Meta) error {
 		var id identity
+		if err := checkElements(resource.Key{Type: row.Type}, row.Value); err != nil {
+			klog.V(2).InfoS("Stored status is of no use", "key", row.Key, "err", err)
+			return nil
+		}
 		hash, err := wire.StatusHash(row.Value)
 		if err == nil && json.Unmarshal(row.Value, &id) == nil && id.Metadata.UID != "" {
 			hashes[podLane(row.Key, id.Metadata.UID)] = hash
@@ -111,6 +119,9 @@ func (m *Module) tellInventory(ctx context.Context, patience time.Duration) (aga
 		return nil, err
 	}
 	var done wire.Synced
+	if err := checkElements(resource.Key{Type: wire.OpInventory}, answer.ContentData()); err != nil {
+		return nil, fmt.Errorf("answer of the cloud: %w", err)
+	}
 	if answer.Route.Operation == model.OpError || json.Unmarshal(answer.ContentData(), &done) != nil || !done.Synced {
 		return nil, fmt.Errorf("the cloud answers %s %.200s", answer.Route.Operation, answer.ContentData())
 	}

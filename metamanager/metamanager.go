@@ -318,6 +318,9 @@ func (m *Module) query(ctx context.Context, key resource.Key, msg *model.Message
 	if !json.Valid(row.Value) {
 		return nil, fmt.Errorf("%s: the stored value is no JSON", key)
 	}
+	if err := checkElements(key, row.Value); err != nil {
+		return nil, err
+	}
 	return row.Value, nil
 }
 
@@ -340,6 +343,10 @@ func (m *Module) list(ctx context.Context, typ, prefix string) (json.RawMessage,
 			klog.ErrorS(nil, "Stored object is no JSON; left out", "key", row.Key)
 			continue
 		}
+		if err := checkElements(resource.Key{Type: typ, Name: row.Key}, row.Value); err != nil {
+			klog.ErrorS(err, "Stored object left out", "key", row.Key)
+			continue
+		}
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
@@ -360,6 +367,10 @@ func (m *Module) statuses(ctx context.Context) (json.RawMessage, error) {
 	}
 	list := make([]row, 0, len(rows))
 	for _, r := range rows {
+		if err := checkElements(resource.Key{Type: r.Type, Name: r.Key}, r.Value); err != nil {
+			klog.ErrorS(err, "Stored status left out", "key", r.Key)
+			continue
+		}
 		list = append(list, row{r.Key, string(r.Value)})
 	}
 	return json.Marshal(list)

@@ -134,6 +134,9 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 	if answer.Route.Operation == model.OpError {
 		return nil, fmt.Errorf("%w: %s", errOffline, data)
 	}
+	if err := checkElements(key, data); err != nil {
+		return nil, fmt.Errorf("answer of the cloud: %w", err)
+	}
 	if kept(msg.Route.Operation, key) {
 		var pod boundRef // for a token: it goes with the pod, and so it is stored in the pod's turn
 		if key.Type == resource.TypeServiceAccountToken {
@@ -245,6 +248,8 @@ func readFailure(data []byte) (status metav1.Status, failed bool) {
 		} `json:"Err"`
 	}
 	switch {
+	case hasMoreElements(data, elementsMax):
+		return metav1.Status{Message: "the answer is too large to be read"}, true
 	case json.Unmarshal(data, &answer) != nil: // a string, or nothing
 		return status, false
 	case answer.ErrStatus != nil:
@@ -329,7 +334,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 		return stored, nil // however old: only its successor replaces it
 	}
 	if _, failed := readFailure(data); failed && !missing {
-		klog.InfoS("Token not renewed; the old one stays", "resource", key.String(), "err", string(data))
+		klog.InfoS("Token not renewed; the old one stays", "resource", key.String(), "err", fmt.Sprintf("%.200s", data))
 		return stored, nil
 	}
 	return data, nil

@@ -49,6 +49,9 @@ func storable(key resource.Key) error {
 // readIdentity decodes and checks an object of a message.
 func readIdentity(key resource.Key, data []byte) (identity, error) {
 	var id identity
+	if err := checkElements(key, data); err != nil {
+		return id, err
+	}
 	if err := json.Unmarshal(data, &id); err != nil {
 		return id, fmt.Errorf("%s: content is no object: %w", key, err)
 	}
