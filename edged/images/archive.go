@@ -16,6 +16,10 @@ import (
 const (
 	// maxManifest bounds the list of contents of an archive.
 	maxManifest = 4 << 20
+	// maxLists bounds how many lists an archive may have: one of Docker and one of OCI.
+	maxLists = 2
+	// maxNames bounds the names of the images in an archive.
+	maxNames = 10_000
 	// maxEntries bounds how many files are looked through for it.
 	maxEntries = 1 << 16
 	// Where an index of OCI says what an image is called.
@@ -43,9 +47,12 @@ func ArchiveNames(r io.Reader) ([]string, error) {
 		return nil, fmt.Errorf("no archive of images: %w", err)
 	}
 	var names []string
-	found := false
+	found := 0
 	archive := tar.NewReader(plain)
 	for range maxEntries {
+		if found == maxLists {
+			break
+		}
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -65,10 +72,12 @@ func ArchiveNames(r io.Reader) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s in the archive: %w", header.Name, err)
 		}
-		found = true
-		names = append(names, more...)
+		found++
+		if names = append(names, more...); len(names) > maxNames {
+			return nil, fmt.Errorf("%s in the archive: it names more than %d images", header.Name, maxNames)
+		}
 	}
-	if !found {
+	if found == 0 {
 		return nil, errors.New("no archive of images: it has neither a manifest.json nor an index.json")
 	}
 	for i, name := range names {

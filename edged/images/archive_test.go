@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func archive(t testing.TB, files ...string) []byte {
@@ -61,6 +63,7 @@ func TestArchiveNames(t *testing.T) {
 		{"cut off", docker[:700], nil, "no archive of images"},
 		{"bad list", archive(t, "manifest.json", "{"), nil, "manifest.json in the archive"},
 		{"bad name", archive(t, "manifest.json", `[{"RepoTags":["Not A Name"]}]`), nil, `image "Not A Name" in the archive`},
+		{"many names", archive(t, "manifest.json", membound.Repeat(`[{"RepoTags":[`, `"a"`, `,`, `]}]`, 1<<20)), nil, "more than 10000 images"},
 		{"endless list", archive(t, "manifest.json", "["+strings.Repeat(" ", maxManifest)+"]"), nil, "it is larger than"},
 	} {
 		got, err := ArchiveNames(bytes.NewReader(c.data))
@@ -73,8 +76,24 @@ func TestArchiveNames(t *testing.T) {
 func FuzzArchiveNames(f *testing.F) {
 	f.Add(archive(f, "manifest.json", `[{"RepoTags":["nginx:1"]}]`))
 	f.Add(compressed(f, archive(f, "index.json", `{"manifests":[{"annotations":{"io.containerd.image.name":"a"}}]}`)))
+	for _, text := range membound.JSON("", "", 64<<10) {
+		f.Add(archive(f, "manifest.json", text))
+		f.Add(archive(f, "index.json", `{"manifests":`+text+`}`))
+	}
+	f.Add(compressed(f, archive(f, "manifest.json", membound.Repeat("[", "{}", ",", "]", 1<<20))))
+	f.Add(compressed(f, bytes.Repeat([]byte{0}, 8<<20)))
+	f.Add(compressed(f, archive(f, "manifest.json", membound.Repeat(`[{"RepoTags":[`, `"a"`, `,`, `]}]`, 1<<20))))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		names, err := ArchiveNames(bytes.NewReader(data))
+		var names []string
+		var err error
+		// Gzip makes a thousand bytes of one at most. Of them no more than two lists of maxManifest are kept; an empty image
+		// in one has 3 bytes and becomes a list of 24, in a list that grows by a quarter. A field of a PAX header of 5 bytes
+		// becomes an entry of a map.
+		limit := membound.Linear(len(data), 512)
+		if bytes.HasPrefix(data, gzipMagic) {
+			limit = membound.Linear(min(2*maxManifest, 1032*len(data)), 200) + uint64(len(data))*4096
+		}
+		membound.Check(t, limit, func() { names, err = ArchiveNames(bytes.NewReader(data)) })
 		if err != nil {
 			return
 		}

@@ -44,8 +44,20 @@ type manifest struct {
 	Manifests []struct{ Digest string }
 }
 
+const (
+	// maxLists is how deep lists of manifests may be in one another, and maxManifests how many of them and of manifests are
+	// read to find an image. A list may name the same one often, so that few small documents could be read for ever.
+	maxLists, maxManifests = 4, 256
+)
+
 // image finds the image of an id, which is the digest of its configuration, below a target.
 func (v *verifier) image(ctx context.Context, target, id string) (image, error) {
+	return v.imageBelow(ctx, target, id, maxLists, map[string]bool{})
+}
+
+// imageBelow looks no deeper than that many lists, and not again at what was seen.
+func (v *verifier) imageBelow(ctx context.Context, target, id string, deep int, seen map[string]bool) (image, error) {
+	seen[target] = true
 	var m manifest
 	if err := v.document(ctx, target, &m); err != nil {
 		return image{}, err
@@ -53,10 +65,13 @@ func (v *verifier) image(ctx context.Context, target, id string) (image, error) 
 	if len(m.Manifests) > 0 {
 		var bad error
 		for _, one := range m.Manifests {
-			if !v.have[one.Digest] {
-				continue // of another platform
+			if !v.have[one.Digest] || seen[one.Digest] {
+				continue // of another platform, or without the image
 			}
-			im, err := v.image(ctx, one.Digest, id)
+			if deep == 0 || len(seen) >= maxManifests {
+				return image{}, fmt.Errorf("image %s is %w: lists of manifests in one another, or more than %d", short(id), errAbsent, maxManifests)
+			}
+			im, err := v.imageBelow(ctx, one.Digest, id, deep-1, seen)
 			if err == nil {
 				return im, nil
 			}

@@ -90,6 +90,9 @@ func entries(ctx context.Context, archive io.Reader, f func(e entry, content io.
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if len(header.Name) >= unix.PathMax || len(header.Linkname) >= unix.PathMax {
+			continue // no file can have such a path, of which an archive may have a megabyte
+		}
 		name := path.Clean(strings.TrimLeft(header.Name, "/"))
 		if name == "." || !filepath.IsLocal(name) {
 			continue

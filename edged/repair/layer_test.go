@@ -3,6 +3,7 @@ package repair
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 var long = bytes.Repeat([]byte("0123456789abcdef"), 20_000)
@@ -273,12 +276,25 @@ func TestOpaqueFolder(t *testing.T) {
 func FuzzCompareLayer(f *testing.F) {
 	f.Add(aLayer(f))
 	f.Add([]byte("no archive"))
+	f.Add(aLayer(f, tar.Header{Name: strings.Repeat("a/", 50<<10) + "a", Typeflag: tar.TypeReg}))
+	f.Add(aLayer(f, tar.Header{Name: "a", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("b", 100<<10)}))
+	var many []tar.Header
+	for i := range 500 {
+		many = append(many, tar.Header{Name: fmt.Sprintf("%0200d", i), Typeflag: tar.TypeDir, Mode: 0o755})
+	}
+	f.Add(aLayer(f, many...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := filepath.Join(t.TempDir(), "fs")
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		found, err := compareLayer(t.Context(), dir, false, bytes.NewReader(data))
+		var found damage
+		var err error
+		// A record of 512 bytes becomes a header, a path that is resolved and what is said of it; a field of a PAX header of 5
+		// bytes becomes an entry of a map.
+		membound.Check(t, membound.Linear(len(data), 256), func() {
+			found, err = compareLayer(t.Context(), dir, false, bytes.NewReader(data))
+		})
 		if err != nil {
 			return
 		}

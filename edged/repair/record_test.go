@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 func TestNextRecord(t *testing.T) {
@@ -81,8 +83,14 @@ func TestRecordOnNoDisk(t *testing.T) {
 func FuzzDecodeRecord(f *testing.F) {
 	f.Add([]byte(`{"boot":"1","clean":true,"good":["a"]}`))
 	f.Add([]byte{})
+	for _, text := range membound.JSON(`{"boot":"1","clean":true,"good":`, `}`, 64<<10) {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		next := nextRecord(decodeRecord(data), "\x00 no boot")
+		var last *record
+		// An empty name has 3 bytes and becomes a string of 16, in a list that grows by a quarter.
+		membound.Check(t, membound.Linear(len(data), 128), func() { last = decodeRecord(data) })
+		next := nextRecord(last, "\x00 no boot")
 		if len(next.Good) > 0 || next.Boot != "\x00 no boot" {
 			t.Errorf("the next record is %+v, want nothing good, and this boot", next)
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // disk is a containerd's disk with one image of two layers, of which the upper one is gzipped.
@@ -495,16 +496,52 @@ func TestPullFailed(t *testing.T) {
 	}
 }
 
+// TestNestedLists: lists that name one another many times are read once each, and not without end.
+func TestNestedLists(t *testing.T) {
+	for name, tc := range map[string]struct {
+		levels, times int
+	}{
+		"many times":      {3, 1000},
+		"deep":            {50, 1},
+		"deep, and often": {50, 100},
+	} {
+		d := &disk{t: t, blobs: map[string][]byte{}}
+		have := map[string]bool{}
+		below := d.add([]byte(`{"config":{"digest":"another"}}`))
+		have[below] = true
+		for range tc.levels {
+			list := `{"digest":"` + below + `"}`
+			below = d.add([]byte(`{"manifests":[` + strings.TrimSuffix(strings.Repeat(list+",", tc.times), ",") + `]}`))
+			have[below] = true
+		}
+		v := verifier{Store: d, have: have}
+		if im, err := v.image(t.Context(), below, "id"); !errors.Is(err, errAbsent) {
+			t.Errorf("%s: %+v, %v; want %v", name, im, err, errAbsent)
+		}
+	}
+}
+
 // FuzzImage: whatever the documents of an image say, each of its layers has a name.
 func FuzzImage(f *testing.F) {
 	f.Add([]byte(`{"config":{"digest":"CONFIG"},"layers":[{"digest":"sha256:l"}]}`), []byte(`{"rootfs":{"diff_ids":["sha256:d"]}}`))
 	f.Add([]byte(`{"manifests":[{"digest":"CONFIG"}]}`), []byte(`[]`))
+	for _, text := range membound.JSON(`{"config":{"digest":"CONFIG"},"layers":`, `}`, 64<<10) {
+		f.Add([]byte(text), []byte(`{}`))
+	}
+	for _, text := range membound.JSON(`{"rootfs":{"diff_ids":`, `}}`, 64<<10) {
+		f.Add([]byte(`{"config":{"digest":"CONFIG"},"layers":[{"digest":"sha256:l"}]}`), []byte(text))
+	}
+	f.Add([]byte(membound.Repeat(`{"manifests":[`, `{"digest":"CONFIG"}`, `,`, `]}`, 8<<10)), []byte(`{"manifests":[{}]}`))
 	f.Fuzz(func(t *testing.T, manifest, config []byte) {
 		d := &disk{t: t, blobs: map[string][]byte{}}
 		id := d.add(config)
 		target := d.add(bytes.ReplaceAll(manifest, []byte("CONFIG"), []byte(id)))
 		v := verifier{Store: d, have: map[string]bool{id: true, target: true}}
-		im, err := v.image(t.Context(), target, id)
+		var im image
+		var err error
+		// The shortest layer has 3 bytes and becomes a string of 16, in lists that grow by a quarter; documents are read into
+		// buffers that grow likewise.
+		membound.Check(t, membound.Linear(len(manifest)+len(config), 256), func() { im, err = v.image(t.Context(), target, id) })
 		if err == nil && (len(im.layers) != len(im.diffs) || im.chain() == "" && im.diffs[0] != "") {
 			t.Errorf("image(...) = %+v, nil, want one diff for each layer, or an error", im)
 		}
