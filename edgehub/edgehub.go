@@ -57,6 +57,8 @@ type Options struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// Watch calls changed when the device's network has changed, until ctx ends; nil: netlink.
 	Watch func(ctx context.Context, changed func()) error
+	// NewCA is called when the cloud turns out to have another CA than the node knows; nil: nobody is told. It must not block.
+	NewCA func()
 }
 
 // Module is the beehive module.
@@ -68,6 +70,7 @@ type Module struct {
 	health *health.Registry
 	proxy  func(*http.Request) (*url.URL, error)
 	watch  func(ctx context.Context, changed func()) error
+	newCA  func()
 	// dialer makes the connections of WebSockets; nil: over TCP.
 	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -106,7 +109,7 @@ func New(o Options) (*Module, error) {
 		set.features = *o.Features
 	}
 	m := &Module{
-		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch,
+		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
 		again: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	m.count.failures = map[string]int64{}

@@ -136,6 +136,7 @@ func (m *Module) dialOne(ctx context.Context, t target) (wire.Conn, error) {
 	if err != nil {
 		return nil, m.dialFailure(ctx, t, own, err)
 	}
+	noticeCA(config, m.newCA)
 	o := wire.DialOptions{
 		URL: t.url, TLS: config, Header: m.set.header, Proxy: m.proxy, Limits: t.limits, Dial: m.dialer,
 		HandshakeTimeout: t.handshake, Features: m.set.features,

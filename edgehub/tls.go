@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -22,6 +23,21 @@ func (f files) load() (*tls.Config, *x509.Certificate, error) {
 		return nil, nil, bad
 	}
 	return id.ClientTLS(time.Now), id.Cert(), nil
+}
+
+// noticeCA calls newCA when the cloud's certificate is not of a CA in the node's file itself, but of one for which such a CA
+// has vouched: the cloud has another CA since.
+func noticeCA(config *tls.Config, newCA func()) {
+	if newCA == nil {
+		return
+	}
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		direct := func(chain []*x509.Certificate) bool { return len(chain) <= 2 }
+		if len(state.VerifiedChains) > 0 && !slices.ContainsFunc(state.VerifiedChains, direct) {
+			newCA()
+		}
+		return nil
+	}
 }
 
 // fileError is a certificate file that is of no use. Where the path is empty the error names it.

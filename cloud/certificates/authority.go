@@ -58,12 +58,14 @@ const (
 type Authority struct {
 	opts     Options
 	secrets  Secrets
-	ca       pair
-	pool     *x509.CertPool
-	tokenKey []byte
+	fromFile bool        // the CA is the administrator's own
+	ownFile  atomic.Bool // and so is the server's certificate
+	ca       atomic.Pointer[authorities]
+	tokenKey atomic.Pointer[[]byte]
 	server   atomic.Pointer[pair]
 	revoked  atomic.Pointer[revocations]
 	changed  listener
+	due      chan struct{} // holds something when Refresh has work
 }
 
 // pair is a certificate with its key.
@@ -72,8 +74,12 @@ type pair struct {
 	key  *ecdsa.PrivateKey
 }
 
-func (p pair) tls() tls.Certificate {
-	return tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert}
+func (p pair) tls(chain ...*x509.Certificate) tls.Certificate {
+	c := tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert}
+	for _, cert := range chain {
+		c.Certificate = append(c.Certificate, cert.Raw)
+	}
+	return c
 }
 
 // New loads what there is and makes what there is not.
@@ -87,13 +93,13 @@ func New(ctx context.Context, secrets Secrets, opts Options) (*Authority, error)
 	if opts.TokenRefresh <= 0 {
 		opts.TokenRefresh = DefaultTokenRefresh
 	}
-	a := &Authority{opts: opts, secrets: secrets}
-	var err error
-	if a.ca, err = a.loadCA(ctx); err != nil {
+	a := &Authority{opts: opts, secrets: secrets, due: make(chan struct{}, 1)}
+	ca, err := a.loadCA(ctx)
+	if err != nil {
 		return nil, err
 	}
-	a.pool = certs.Pool(a.ca.cert)
-	if a.tokenKey, err = loadTokenKey(ctx, secrets); err != nil {
+	a.ca.Store(ca)
+	if err := a.refreshTokenKey(ctx); err != nil {
 		return nil, err
 	}
 	if err := a.loadRevocations(ctx); err != nil {
@@ -106,17 +112,18 @@ func New(ctx context.Context, secrets Secrets, opts Options) (*Authority, error)
 }
 
 // loadCA takes the CA from the files, else from the secret, else makes one.
-func (a *Authority) loadCA(ctx context.Context) (pair, error) {
+func (a *Authority) loadCA(ctx context.Context) (*authorities, error) {
 	cert, key, err := certs.ReadPair(a.opts.CAFile, a.opts.CAKeyFile)
 	if err != nil {
-		return pair{}, fmt.Errorf("CA from files: %w; keep both files or neither", err)
+		return nil, fmt.Errorf("CA from files: %w; keep both files or neither", err)
 	}
 	if cert != nil {
 		p := pair{cert, key}
 		if err := p.checkCA(a.opts.Now()); err != nil {
-			return pair{}, fmt.Errorf("CA from file %s: %w", a.opts.CAFile, err)
+			return nil, fmt.Errorf("CA from file %s: %w", a.opts.CAFile, err)
 		}
-		return p, a.keepFiles(ctx, caSecret, p)
+		a.fromFile = true
+		return newAuthorities(p, nil, nil), a.keepFiles(ctx, caSecret, p)
 	}
 	data, wrote, err := keep(ctx, a.secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
 		if old != nil {
@@ -129,19 +136,19 @@ func (a *Authority) loadCA(ctx context.Context) (pair, error) {
 		return caSecret.encode(p)
 	})
 	if err != nil {
-		return pair{}, err
+		return nil, err
 	}
 	if wrote {
 		klog.InfoS("Made a CA for the link", "secret", caSecret.name)
 	}
-	p, err := caSecret.decode(data)
+	ca, err := decodeAuthorities(data)
 	if err == nil {
-		err = p.checkCA(a.opts.Now())
+		err = ca.pair.checkCA(a.opts.Now())
 	}
 	if err != nil {
-		return pair{}, fmt.Errorf("CA in secret %s: %w; restore the secret from a backup. If there is none, delete it: a new CA is made, and every edge has to join again", caSecret.name, err)
+		return nil, fmt.Errorf("CA in secret %s: %w; restore the secret from a backup. If there is none, delete it: a new CA is made, and every edge has to join again", caSecret.name, err)
 	}
-	return p, nil
+	return ca, nil
 }
 
 // keepFiles writes what files hold to the secret, where other replicas and `gettoken` find it.
@@ -172,7 +179,7 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 	data, wrote, err := keep(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
 		had, err := serverSecret.decode(old)
 		if err == nil {
-			if because = serverFaults(had.cert, a.pool, a.opts.Addresses, a.opts.Now()); len(because) == 0 {
+			if because = serverFaults(had.cert, certs.Pool(a.CA()), a.opts.Addresses, a.opts.Now()); len(because) == 0 {
 				return nil, nil
 			}
 		}
@@ -198,11 +205,12 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 
 func (a *Authority) serverFromFiles(ctx context.Context, p pair) error {
 	if had := a.server.Load(); had == nil || !had.cert.Equal(p.cert) {
-		for _, fault := range serverFaults(p.cert, a.pool, a.opts.Addresses, a.opts.Now()) {
+		for _, fault := range serverFaults(p.cert, certs.Pool(a.CA()), a.opts.Addresses, a.opts.Now()) {
 			klog.InfoS("The server certificate's file is not as it should be; edges may refuse it", "file", a.opts.CertFile, "fault", fault)
 		}
 	}
 	a.server.Store(&p)
+	a.ownFile.Store(true)
 	return a.keepFiles(ctx, serverSecret, p)
 }
 
@@ -222,6 +230,7 @@ func (a *Authority) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-a.due:
 		}
 		if err := a.Refresh(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Certificates and tokens of the link not refreshed; trying again", "in", refreshEvery)
@@ -231,6 +240,9 @@ func (a *Authority) Run(ctx context.Context) error {
 
 // Refresh does what is due now.
 func (a *Authority) Refresh(ctx context.Context) error {
+	if err := a.refreshTokenKey(ctx); err != nil {
+		return err
+	}
 	if err := a.refreshServer(ctx); err != nil {
 		return err
 	}
@@ -241,23 +253,35 @@ func (a *Authority) Refresh(ctx context.Context) error {
 }
 
 // CA is the CA's certificate.
-func (a *Authority) CA() *x509.Certificate { return a.ca.cert }
+func (a *Authority) CA() *x509.Certificate { return a.ca.Load().cert }
 
-// Pool holds the CA's certificate.
-func (a *Authority) Pool() *x509.CertPool { return a.pool }
+// Pool holds the certificates of the CAs that nodes' certificates may be of, as they are now.
+func (a *Authority) Pool() *x509.CertPool { return a.ca.Load().pool }
 
-// ServerTLS is what servers of the link listen with; a renewed certificate is used from the next connection
-// on. With tls.RequireAndVerifyClientCert only nodes of this CA come in.
+// ServerTLS is what servers of the link listen with; what is renewed is used from the next connection on. With
+// tls.RequireAndVerifyClientCert only nodes of a trusted CA come in.
 func (a *Authority) ServerTLS(auth tls.ClientAuthType) *tls.Config {
-	return &tls.Config{
+	config := &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		ClientAuth: auth,
-		ClientCAs:  a.pool,
 		Time:       a.opts.Now,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			c := a.server.Load().tls()
+			c := a.server.Load().tls(a.chain()...)
 			return &c, nil
 		},
+	}
+	if auth == tls.RequireAndVerifyClientCert {
+		a.VerifyClients(config)
+	}
+	return config
+}
+
+// VerifyClients has a server's configuration let in the nodes of the CAs that are trusted at that moment. A configuration
+// of TLS has the CAs of the time when it was made.
+func (a *Authority) VerifyClients(config *tls.Config) {
+	config.ClientAuth, config.ClientCAs = tls.RequireAnyClientCert, nil
+	config.VerifyConnection = func(state tls.ConnectionState) error { // of resumed sessions as well
+		return certs.VerifyClient(state.PeerCertificates[0], a.Pool(), a.opts.Now())
 	}
 }
 

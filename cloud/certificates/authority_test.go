@@ -85,9 +85,9 @@ func TestRestart(t *testing.T) {
 
 func sameAuthority(t *testing.T, a, b *Authority) {
 	t.Helper()
-	if !a.CA().Equal(b.CA()) || !a.ca.key.Equal(b.ca.key) || !bytes.Equal(a.tokenKey, b.tokenKey) {
+	if !a.CA().Equal(b.CA()) || !a.ca.Load().key.Equal(b.ca.Load().key) || !bytes.Equal(*a.tokenKey.Load(), *b.tokenKey.Load()) {
 		t.Errorf("replicas have CAs %v and %v, same CA key %v, same token key %v; want one CA and the same keys",
-			a.CA().SerialNumber, b.CA().SerialNumber, a.ca.key.Equal(b.ca.key), bytes.Equal(a.tokenKey, b.tokenKey))
+			a.CA().SerialNumber, b.CA().SerialNumber, a.ca.Load().key.Equal(b.ca.Load().key), bytes.Equal(*a.tokenKey.Load(), *b.tokenKey.Load()))
 	}
 }
 
@@ -203,7 +203,7 @@ func TestDamagedSecrets(t *testing.T) {
 	secrets, c := newFakeSecrets(), newClock()
 	newTestAuthority(t, secrets, c)
 	other := newTestAuthority(t, newFakeSecrets(), c)
-	key, err := certs.EncodeKey(other.ca.key)
+	key, err := certs.EncodeKey(other.ca.Load().key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestFilesWin(t *testing.T) {
 	theirs := newTestAuthority(t, newFakeSecrets(), c, func(o *Options) { o.Addresses = []string{"files.example"} })
 	server := theirs.server.Load()
 	f := certs.Files{CA: dir + "/unused", Cert: dir + "/ca.crt", Key: dir + "/ca.key"}
-	saveFiles(t, f, theirs.CA(), theirs.ca.key)
+	saveFiles(t, f, theirs.CA(), theirs.ca.Load().key)
 	s := certs.Files{CA: dir + "/unused", Cert: dir + "/server.crt", Key: dir + "/server.key"}
 	saveFiles(t, s, server.cert, server.key)
 

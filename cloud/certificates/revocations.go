@@ -158,8 +158,13 @@ func (a *Authority) setRevocations(data map[string][]byte) {
 
 func (a *Authority) revocations() revocations { return *a.revoked.Load() }
 
-// Check returns an error for a certificate of a node that is revoked. It looks at memory only.
+// Check returns an error for a certificate of a node that is revoked, or of a CA that is not trusted any more. It looks at
+// memory only.
 func (a *Authority) Check(node string, cert *x509.Certificate) error {
+	if !a.ca.Load().signed(cert) {
+		return fmt.Errorf("the certificate of node %s is of a CA that the cloud does not trust any more: get a token with "+
+			"`cloudcore gettoken --node %s` and run `edgecore join` with it on the device", node, node)
+	}
 	return a.revocations().check(node, cert)
 }
 

@@ -86,7 +86,7 @@ type endpoints struct {
 }
 
 func (s *endpoints) caCert(w http.ResponseWriter, _ *http.Request) {
-	writeDER(w, s.ca.cert.Raw)
+	writeDER(w, s.CA().Raw)
 }
 
 // node says whether a name is taken.
@@ -243,7 +243,7 @@ func (s *endpoints) newHolder(bound bool) (g grant, err error) {
 func (s *endpoints) authenticateCertificate(cert *x509.Certificate, node string) error {
 	err := certs.CheckNode(cert, node, s.opts.AllowLegacy)
 	if err == nil {
-		if err = certs.VerifyClient(cert, s.pool, s.opts.Now()); err != nil {
+		if err = certs.VerifyClient(cert, s.Pool(), s.opts.Now()); err != nil {
 			now := s.opts.Now().UTC().Format(time.RFC3339)
 			err = fmt.Errorf("%w (the cloud's clock says %s); `edgecore join` with a new token renews it", err, now)
 		} else {

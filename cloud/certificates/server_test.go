@@ -236,7 +236,9 @@ func TestRenewal(t *testing.T) {
 
 // withLegacy is the same authority with the switch for old certificates.
 func (a *Authority) withLegacy(allow bool) *Authority {
-	b := &Authority{opts: a.opts, secrets: a.secrets, ca: a.ca, pool: a.pool, tokenKey: a.tokenKey}
+	b := &Authority{opts: a.opts, secrets: a.secrets}
+	b.ca.Store(a.ca.Load())
+	b.tokenKey.Store(a.tokenKey.Load())
 	b.opts.AllowLegacy = allow
 	b.server.Store(a.server.Load())
 	b.revoked.Store(a.revoked.Load())
@@ -254,7 +256,7 @@ func oldCert(t *testing.T, a *Authority) *tls.Certificate {
 		Subject:     pkix.Name{Organization: []string{"KubeEdge"}, CommonName: "kubeedge.io"},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	cert, err := sign(template, a.CA(), key.Public(), a.ca.key, a.opts.Now(), time.Hour)
+	cert, err := sign(template, a.CA(), key.Public(), a.ca.Load().key, a.opts.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,9 +329,9 @@ func TestWrongMethods(t *testing.T) {
 func TestServerTLSOfTheHub(t *testing.T) {
 	a := newTestAuthority(t, newFakeSecrets(), newClock())
 	config := a.ServerTLS(tls.RequireAndVerifyClientCert)
-	if config.ClientAuth != tls.RequireAndVerifyClientCert || !config.ClientCAs.Equal(a.Pool()) || config.MinVersion != tls.VersionTLS12 {
-		t.Errorf("ClientAuth %v, MinVersion %x; want %v, %x and the CA's pool", config.ClientAuth, config.MinVersion,
-			tls.RequireAndVerifyClientCert, tls.VersionTLS12)
+	if config.ClientAuth != tls.RequireAnyClientCert || config.VerifyConnection == nil || config.MinVersion != tls.VersionTLS12 {
+		t.Errorf("ClientAuth %v, MinVersion %x, verified: %v; want %v, %x, true", config.ClientAuth, config.MinVersion,
+			config.VerifyConnection != nil, tls.RequireAnyClientCert, tls.VersionTLS12)
 	}
 	before, err := config.GetCertificate(nil)
 	if err != nil {

@@ -48,7 +48,7 @@ func newCA(now time.Time) (pair, error) {
 // be reached by them. When that one has ended, so have they.
 func (a *Authority) newServer(before *x509.Certificate) (pair, error) {
 	addresses := slices.Clone(a.opts.Addresses)
-	if before != nil && a.opts.Now().Before(certs.RenewAt(before, serverRenew)) && before.CheckSignatureFrom(a.ca.cert) == nil {
+	if before != nil && a.opts.Now().Before(certs.RenewAt(before, serverRenew)) && a.ca.Load().signed(before) {
 		addresses = append(addresses, sansOf(before)...)
 	}
 	template := &x509.Certificate{
@@ -69,7 +69,8 @@ func (a *Authority) newServer(before *x509.Certificate) (pair, error) {
 	if err != nil {
 		return pair{}, err
 	}
-	cert, err := sign(template, a.ca.cert, key.Public(), a.ca.key, a.opts.Now(), serverLifetime)
+	ca := a.ca.Load()
+	cert, err := sign(template, ca.cert, key.Public(), ca.key, a.opts.Now(), serverLifetime)
 	return pair{cert, key}, err
 }
 
@@ -98,7 +99,8 @@ func (a *Authority) signNode(node string, req *x509.CertificateRequest, g grant)
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	template.NotBefore, template.Subject.SerialNumber = revoked, g.holder
-	cert, err := sign(template, a.ca.cert, req.PublicKey, a.ca.key, now, a.opts.NodeLifetime)
+	ca := a.ca.Load()
+	cert, err := sign(template, ca.cert, req.PublicKey, ca.key, now, a.opts.NodeLifetime)
 	if err != nil {
 		return nil, err
 	}

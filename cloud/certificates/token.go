@@ -63,7 +63,7 @@ func newToken(ca *x509.Certificate, key []byte, node string, since, expires time
 
 // NewToken makes a token that is valid for a while; for one node, or for any if node is empty.
 func (a *Authority) NewToken(node string, ttl time.Duration) (*certs.Token, error) {
-	return newToken(a.ca.cert, a.tokenKey, node, a.revocations()[node], a.opts.Now().Add(ttl))
+	return newToken(a.CA(), *a.tokenKey.Load(), node, a.revocations()[node], a.opts.Now().Add(ttl))
 }
 
 // VerifyToken checks a JSON Web Token for a node, and tells whether it is for that node alone.
@@ -74,7 +74,7 @@ func (a *Authority) VerifyToken(bearer, node string) (bound bool, err error) {
 
 func (a *Authority) verifyToken(bearer, node string) (c claims, err error) {
 	now := a.opts.Now()
-	_, err = jwt.ParseWithClaims(bearer, &c, func(*jwt.Token) (any, error) { return a.tokenKey, nil },
+	_, err = jwt.ParseWithClaims(bearer, &c, func(*jwt.Token) (any, error) { return *a.tokenKey.Load(), nil },
 		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithExpirationRequired(), jwt.WithTimeFunc(func() time.Time { return now }))
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired) && c.ExpiresAt != nil:
@@ -111,7 +111,7 @@ func (a *Authority) refreshToken(ctx context.Context) error {
 
 func (a *Authority) tokenIsFresh(text string) bool {
 	token, err := certs.ParseToken(text)
-	if err != nil || !token.SignedBy(a.ca.cert.Raw) {
+	if err != nil || !token.SignedBy(a.CA().Raw) {
 		return false
 	}
 	if _, err := a.VerifyToken(token.Bearer, ""); err != nil {

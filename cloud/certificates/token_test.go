@@ -15,7 +15,7 @@ import (
 func TestVerifyToken(t *testing.T) {
 	c := newClock()
 	a := newTestAuthority(t, newFakeSecrets(), c)
-	caKey, err := certs.EncodeKey(a.ca.key)
+	caKey, err := certs.EncodeKey(a.ca.Load().key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,20 +31,20 @@ func TestVerifyToken(t *testing.T) {
 		return jwt.MapClaims{"exp": c.now().Add(time.Duration(n) * time.Hour).Unix()}
 	}
 	with := func(m jwt.MapClaims, key string, value any) jwt.MapClaims { m[key] = value; return m }
-	good := signed(jwt.SigningMethodHS256, a.tokenKey, hour(1))
-	var ecKey *ecdsa.PrivateKey = a.ca.key
+	good := signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), hour(1))
+	var ecKey *ecdsa.PrivateKey = a.ca.Load().key
 	for name, tc := range map[string]struct {
 		bearer string
 		bound  bool
 		err    string
 	}{
 		"general":          {bearer: good},
-		"HS512":            {bearer: signed(jwt.SigningMethodHS512, a.tokenKey, hour(1))},
-		"its own":          {bearer: signed(jwt.SigningMethodHS256, a.tokenKey, with(hour(1), "node", "edge1")), bound: true},
-		"another's":        {bearer: signed(jwt.SigningMethodHS256, a.tokenKey, with(hour(1), "node", "edge2")), err: `for node "edge2" and not for node "edge1"`},
-		"ended":            {bearer: signed(jwt.SigningMethodHS256, a.tokenKey, hour(-1)), err: "it ended at 2026-11-21T11:00:00Z, and the cloud's clock says 2026-11-21T12:00:00Z; `cloudcore gettoken`"},
-		"without an end":   {bearer: signed(jwt.SigningMethodHS256, a.tokenKey, jwt.MapClaims{}), err: "exp claim is required"},
-		"not yet":          {bearer: signed(jwt.SigningMethodHS256, a.tokenKey, with(hour(2), "nbf", c.now().Add(time.Hour).Unix())), err: "not valid yet"},
+		"HS512":            {bearer: signed(jwt.SigningMethodHS512, *a.tokenKey.Load(), hour(1))},
+		"its own":          {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(1), "node", "edge1")), bound: true},
+		"another's":        {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(1), "node", "edge2")), err: `for node "edge2" and not for node "edge1"`},
+		"ended":            {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), hour(-1)), err: "it ended at 2026-11-21T11:00:00Z, and the cloud's clock says 2026-11-21T12:00:00Z; `cloudcore gettoken`"},
+		"without an end":   {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), jwt.MapClaims{}), err: "exp claim is required"},
+		"not yet":          {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(2), "nbf", c.now().Add(time.Hour).Unix())), err: "not valid yet"},
 		"the CA's key":     {bearer: signed(jwt.SigningMethodHS256, caKey, hour(1)), err: "signature is invalid"},
 		"an empty key":     {bearer: signed(jwt.SigningMethodHS256, []byte{}, hour(1)), err: "signature is invalid"},
 		"no signature":     {bearer: signed(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, hour(1)), err: "signing method none is invalid"},
@@ -116,7 +116,7 @@ func TestGetToken(t *testing.T) {
 func TestTokenOfOldKey(t *testing.T) {
 	secrets, c := newFakeSecrets(), newClock()
 	a := newTestAuthority(t, secrets, c)
-	caKey, err := certs.EncodeKey(a.ca.key)
+	caKey, err := certs.EncodeKey(a.ca.Load().key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package certificates
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // follow watches the secrets of the namespace until ctx ends, and takes over what changes in those of the link. It is
@@ -40,7 +42,7 @@ func onlyOurs(obj any) (any, error) {
 	}
 	slim := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret.Name, Namespace: secret.Namespace, UID: secret.UID, ResourceVersion: secret.ResourceVersion}}
 	switch secret.Name {
-	case revocationsSecret:
+	case revocationsSecret, caSecret.name, serverSecret.name, tokenKeySecret:
 		slim.Data = secret.Data
 	}
 	return slim, nil
@@ -63,6 +65,22 @@ func (a *Authority) observe(obj any, deleted bool) {
 		}
 		a.setRevocations(data)
 		a.changed.call()
+	case caSecret.name:
+		if deleted {
+			klog.ErrorS(errors.New("the secret was deleted"), "CA of the link kept in memory; restore the secret before cloudcore starts again", "secret", secret.Name)
+			return
+		}
+		a.observeCA(secret.Data)
+	case serverSecret.name:
+		if !deleted {
+			a.observeServer(secret.Data)
+		}
+	case tokenKeySecret:
+		if deleted {
+			a.refreshSoon()
+			return
+		}
+		a.observeTokenKey(secret.Data)
 	}
 }
 

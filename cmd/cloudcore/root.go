@@ -44,9 +44,10 @@ namespace kubeedge. How to come to the first edge:
   cloudcore                                              # run
   cloudcore gettoken                                     # a token that a device joins with
   cloudcore revoke edge1                                 # a device was stolen: let it in no more
+  cloudcore rotate ca                                    # replace the CA while devices are connected
   curl 'http://127.0.0.1:9091/readyz?verbose'            # is everything well?`,
 	}
 	opts := program.Root(cmd)
-	cmd.AddCommand(newGetTokenCommand(opts), newRevokeCommand(opts))
+	cmd.AddCommand(newGetTokenCommand(opts), newRevokeCommand(opts), newRotateCommand(opts))
 	return cmd
 }

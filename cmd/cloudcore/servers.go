@@ -49,9 +49,11 @@ func (c *cloud) listen(ctx context.Context) ([]server, error) {
 	return servers, nil
 }
 
-// edgeTLS lets in who has a certificate of the link's CA.
+// edgeTLS lets in who has a certificate of a CA that the link trusts at that moment.
 func (c *cloud) edgeTLS() *tls.Config {
-	return cloudhub.TLSConfig(c.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate, c.authority.Pool())
+	config := cloudhub.TLSConfig(c.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate, c.authority.Pool())
+	c.authority.VerifyClients(config)
+	return config
 }
 
 func (c *cloud) openWebSocket(ctx context.Context) (server, error) {

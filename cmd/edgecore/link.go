@@ -58,7 +58,9 @@ func newLink(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Regist
 		},
 	})
 	var err error
-	l.Module, err = edgehub.New(edgehub.Options{Node: cfg.Modules.Edged.HostnameOverride, Config: *hub, Bus: bus, Health: conditions})
+	l.Module, err = edgehub.New(edgehub.Options{
+		Node: cfg.Modules.Edged.HostnameOverride, Config: *hub, Bus: bus, Health: conditions, NewCA: l.keeper.RenewSoon,
+	})
 	return l, err
 }
 

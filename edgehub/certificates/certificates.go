@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -48,6 +49,8 @@ type Options struct {
 type Keeper struct {
 	opts Options
 	client
+	// early: the certificate is renewed although its time has not come.
+	early atomic.Int32
 }
 
 // New checks nothing and touches nothing.
@@ -71,6 +74,17 @@ func New(opts Options) *Keeper {
 
 // now is the clock, which is not before anything that the device knows to be over.
 func (k *Keeper) now() time.Time { return certs.AtLeast(k.opts.Now, k.opts.Files.ClockBound())() }
+
+// What becomes of RenewSoon.
+const (
+	notEarly = iota
+	earlyAsked
+	earlyUseless // it brought no other CA
+)
+
+// RenewSoon has Rotate renew the certificate within the hour, because the cloud seems to have another CA than the device
+// knows. When that turns out to be wrong, it does nothing any more. It does not block.
+func (k *Keeper) RenewSoon() { k.early.CompareAndSwap(notEarly, earlyAsked) }
 
 // Ensure makes sure that there is a certificate for this node, and gets one with the token if there is none.
 // One that is there and valid is taken without asking anybody.
@@ -175,7 +189,7 @@ func (k *Keeper) tlsTo(cas *x509.CertPool) *tls.Config {
 }
 
 // apply asks for a certificate for a new key, checks it, and writes the files. Either ca is whom to trust
-// from now on, or the identity speaks for the device and stays with its CA.
+// from now on, or the identity speaks for the device and stays with its CA, unless the cloud has another one now.
 func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.Header, with *certs.Identity) error {
 	key, err := certs.NewKey()
 	if err != nil {
@@ -203,13 +217,40 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 	if a.status != http.StatusOK {
 		return k.refusal(a, "a certificate for this device")
 	}
-	if err := k.checkIssued(a.body, key, config.RootCAs); err != nil {
+	err = k.checkIssued(a.body, key, config.RootCAs)
+	if with != nil && errors.As(err, new(x509.UnknownAuthorityError)) {
+		// The cloud has another CA since. This connection is to the cloud all the same: it showed a certificate that leads to
+		// the CA of before.
+		if ca, err = k.nextCA(ctx, config); err != nil {
+			return err
+		}
+		caDER = ca.Raw
+		err = k.checkIssued(a.body, key, certs.Pool(ca))
+	}
+	if err != nil {
 		return err
 	}
 	if err := k.opts.Files.Save(caDER, a.body, key); err != nil {
 		return problem(BadFiles, err, "the new certificate cannot be written (%v): run as root, and make room on the disk", err)
 	}
 	return nil
+}
+
+// nextCA asks a cloud that is trusted for the CA that it has now.
+func (k *Keeper) nextCA(ctx context.Context, config *tls.Config) (*x509.Certificate, error) {
+	a, err := k.get(ctx, "/ca.crt", nil, nil, config)
+	if err != nil {
+		return nil, err
+	}
+	if a.status != http.StatusOK {
+		return nil, k.refusal(a, "its CA")
+	}
+	ca, err := x509.ParseCertificate(a.body)
+	if err != nil || !ca.IsCA {
+		return nil, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", k.opts.Server)
+	}
+	klog.InfoS("The cloud has another CA; taking it with the new certificate", "node", k.opts.Node, "server", k.opts.Server)
+	return ca, nil
 }
 
 // checkIssued makes sure that what the cloud gave is what was asked for: it is going to take the place of

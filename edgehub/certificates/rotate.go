@@ -97,10 +97,18 @@ func (k *Keeper) step(ctx context.Context, share float64) (pause time.Duration, 
 	if err != nil {
 		return 0, false, problem(BadFiles, err, "the device's certificate cannot be read: %v", err)
 	}
-	if left := certs.RenewAt(id.Cert(), share).Sub(k.now()); left > 0 {
+	if left := certs.RenewAt(id.Cert(), share).Sub(k.now()); left > 0 && k.early.Load() != earlyAsked {
 		return min(left, lookAgain), false, nil
 	}
-	return 0, true, k.renew(ctx, id)
+	if err := k.renew(ctx, id); err != nil {
+		return 0, true, err
+	}
+	became := int32(notEarly)
+	if next, err := k.opts.Files.Load(); err == nil && next.CAs[0].Equal(id.CAs[0]) {
+		became = earlyUseless
+	}
+	k.early.CompareAndSwap(earlyAsked, became)
+	return 0, true, nil
 }
 
 // renew gets a new certificate for the one there is.
