@@ -328,12 +328,13 @@ func FuzzReadPacked(f *testing.F) {
 		f.Add(packedOf(packedFields("a", seed.content, seed.isJSON)))
 	}
 	f.Add(packedOf(bytes.Repeat(packedFields("a", "", false), 5_000)))
+	f.Add(packedOf(packedFields("a", "\x8f", false)))
 	f.Add([]byte{1, 1, 1, 0, 1, 0, 0x00, 0x0f, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var m *model.Message
 		var err error
-		// A byte of a string that is not JSON may become six, and the buffers for it double while they grow.
-		membound.Check(t, membound.Linear(len(data), 40), func() { m, err = ReadPacked(bytes.NewReader(data), 1<<20) })
+		// A byte of a string that is not JSON may become six, in buffers that double while they grow, if none is kept for it.
+		membound.Check(t, membound.Linear(len(data), 64), func() { m, err = ReadPacked(bytes.NewReader(data), 1<<20) })
 		if err != nil {
 			return
 		}
@@ -342,6 +343,9 @@ func FuzzReadPacked(f *testing.F) {
 			t.Fatalf("read, but cannot be written: %v", err)
 		}
 		back, err := ReadPacked(bytes.NewReader(packed), 2<<20)
+		if err == nil { // a character that is not UTF-8 is escaped once
+			m.Content, back.Content = m.ContentData(), back.ContentData()
+		}
 		if diff := cmp.Diff(m, back); err != nil || diff != "" {
 			t.Errorf("ReadPacked: %v (-want +got):\n%s", err, diff)
 		}
