@@ -25,7 +25,9 @@ import (
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
@@ -37,32 +39,45 @@ var (
 	seed   = flag.Uint64("seed", 1, "the seed of TestFaults")
 )
 
-// weights say how often each fault comes, in a thousand.
+// weights say how often each fault comes, relative to the others.
 var weights = []struct {
 	name   string
 	weight int
 }{
 	{"drop", 90}, {"duplicate", 80}, {"echo", 80}, {"reorder", 80}, {"delay", 60}, {"cut frame", 60},
 	{"cut", 90}, {"silence", 110}, {"slow", 100}, {"kill edgecore", 150}, {"kill cloudcore", 80}, {"restart the API server", 20},
+	{"short links", 20}, {"force deletion", 60}, {"lagging cloudcore", 40}, {"restore etcd", 10},
+}
+
+// rivals are what some faults need beside the edge, its cable and its cluster.
+type rivals struct {
+	frames *proxy.Frames
+	// second is another cloudcore of the cluster, to which the edge moves for a while.
+	second *env.Cluster
+	// backup is a folder with the data of etcd from before the first fault.
+	backup string
 }
 
 // TestFaults: random faults of the link and of both ends while pods and configmaps change. Afterwards the API server,
-// the device's store and its runtime agree, and the pods that nobody touched were never restarted.
+// the device's store and its runtime agree, also on the status of each pod, and the pods that nobody touched were never
+// restarted.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	e := startEdge(t, startCluster(t, kube.Options{}), map[string]any{"heartbeat": 1})
-	frames := e.meddle()
+	x := rivals{frames: e.meddle(), second: e.cluster.WithCloud(t), backup: filepath.Join(t.TempDir(), "etcd")}
 	e.apply(confAndKey, e.full("steady"))
 	e.running("steady")
 	before := e.RunningContainers()
+	env.Must(t, e.cluster.Kube.Backup(t.Context(), x.backup))
 	t.Logf("%d faults, seed %d", *faults, *seed)
 	ctx, stop := context.WithCancel(t.Context())
 	var change sync.WaitGroup
 	change.Go(func() { e.changeAtRandom(ctx, rand.New(rand.NewPCG(*seed, 2))) })
-	e.makeFaults(frames, rand.New(rand.NewPCG(*seed, 1)))
+	e.makeFaults(x, rand.New(rand.NewPCG(*seed, 1)))
 	stop()
 	change.Wait()
-	frames.Disarm()
+	x.frames.Disarm()
+	x.second.StopCloud()
 	e.cable.Delay(0)
 	e.cable.Set(proxy.Passing)
 	wait.Until(t, "the API server, the store and the runtime to agree", e.agree)
@@ -98,18 +113,22 @@ func (e *edge) meddle() *proxy.Frames {
 }
 
 // makeFaults makes faults until there were enough. One that found no message to be done to is none.
-func (e *edge) makeFaults(frames *proxy.Frames, r *rand.Rand) {
+func (e *edge) makeFaults(x rivals, r *rand.Rand) {
 	e.T.Helper()
+	total := 0
+	for _, w := range weights {
+		total += w.weight
+	}
 	count := map[string]int{}
 	for made := 0; made < *faults; {
-		n, what := r.IntN(1000), ""
+		n, what := r.IntN(total), ""
 		for _, w := range weights {
 			if n -= w.weight; n < 0 {
 				what = w.name
 				break
 			}
 		}
-		if !e.fault(frames, what, r) {
+		if !e.fault(x, what, r) {
 			continue
 		}
 		count[what]++
@@ -143,16 +162,17 @@ func (e *edge) checkKinds(count map[string]int) {
 // ofMessage reports whether a fault is done to one message.
 func ofMessage(what string) bool {
 	switch what {
-	case "cut", "silence", "slow", "kill edgecore", "kill cloudcore", "restart the API server":
+	case "cut", "silence", "slow", "kill edgecore", "kill cloudcore", "restart the API server",
+		"short links", "force deletion", "lagging cloudcore", "restore etcd":
 		return false
 	}
 	return true
 }
 
 // fault makes one fault, and reports whether there was one.
-func (e *edge) fault(frames *proxy.Frames, what string, r *rand.Rand) bool {
+func (e *edge) fault(x rivals, what string, r *rand.Rand) bool {
 	e.T.Helper()
-	ctx := e.T.Context()
+	ctx, frames := e.T.Context(), x.frames
 	switch what {
 	case "cut": // in the middle of whatever is under way
 		e.cable.CutAfter(int64(r.IntN(20000)))
@@ -180,6 +200,30 @@ func (e *edge) fault(frames *proxy.Frames, what string, r *rand.Rand) bool {
 		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
 	case "restart the API server":
 		env.Must(e.T, e.cluster.Kube.APIServer.Restart(ctx))
+	case "short links":
+		for range 3 {
+			wait.True(e.T, "a link", func() bool { return e.cable.Conns() > 0 })
+			time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
+			e.cable.Set(proxy.Cut)
+			e.cable.Set(proxy.Passing)
+		}
+	case "force deletion": // of a pod that comes again under its name while the edge is away
+		e.cable.Set(proxy.Cut)
+		pods := e.cluster.API.CoreV1().Pods(e.NodeName)
+		name := fmt.Sprintf("p%d", r.IntN(4))
+		_ = pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		_, _ = pods.Create(ctx, e.randomPod(name), metav1.CreateOptions{})
+		time.Sleep(time.Duration(r.IntN(300)) * time.Millisecond)
+		e.cable.Set(proxy.Passing)
+	case "lagging cloudcore":
+		e.moveTo(x.second.Cloud, net.JoinHostPort("127.0.0.1", strconv.Itoa(x.second.Cloud.Link)), r)
+		e.moveTo(e.cluster.Cloud, frames.Addr(), r)
+	case "restore etcd":
+		env.Must(e.T, e.cluster.Kube.Restore(ctx, x.backup))
+		for _, c := range []*cloud.Cloud{e.cluster.Cloud, x.second.Cloud} { // as its Deployment does when it noticed
+			env.Must(e.T, c.Kill9(ctx))
+			env.Must(e.T, c.Start(ctx))
+		}
 	default: // of one message
 		m := proxy.Mischief(what)
 		before := frames.Done()[m]
@@ -192,6 +236,16 @@ func (e *edge) fault(frames *proxy.Frames, what string, r *rand.Rand) bool {
 		}
 	}
 	return true
+}
+
+// moveTo moves the edge to a cloudcore that was paused while objects changed, so that its caches are behind.
+func (e *edge) moveTo(to *cloud.Cloud, addr string, r *rand.Rand) {
+	e.T.Helper()
+	env.Must(e.T, to.Pause(e.T.Context()))
+	time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
+	e.cable.Retarget(addr)
+	env.Must(e.T, to.Resume())
+	time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
 }
 
 // changeAtRandom makes, changes and deletes pods and configmaps until ctx ends. While the API server is away it
@@ -271,8 +325,8 @@ func (e *edge) agree() error {
 	return e.storeHas(want)
 }
 
-// storeHas stops the agent, and checks that its store has these pods, configmaps and secrets and no others, and that
-// nothing waits for the cloud.
+// storeHas stops the agent, and checks that its store has these pods, configmaps and secrets and no others, that the
+// status of each pod is the one that the node has reported last, and that nothing waits for the cloud.
 func (e *edge) storeHas(want map[string]any) (err error) {
 	ctx := e.T.Context()
 	env.Must(e.T, e.Stop(ctx))
@@ -289,7 +343,10 @@ func (e *edge) storeHas(want map[string]any) (err error) {
 		e.T.Fatalf("open the store: recovery %v, error %v, want neither", recovery, err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	var wrong []string
+	wrong, err := statusesDiffer(ctx, db, want)
+	if err != nil {
+		return err
+	}
 	for _, typ := range []string{"pod", "configmap", "secret"} {
 		rows, err := db.List(ctx, typ)
 		if err != nil {
@@ -324,6 +381,41 @@ func (e *edge) storeHas(want map[string]any) (err error) {
 		return errors.New(strings.Join(wrong, "; "))
 	}
 	return nil
+}
+
+// statusesDiffer compares the status of each pod at the API server with the one that the node has stored.
+func statusesDiffer(ctx context.Context, db *store.Store, want map[string]any) (wrong []string, err error) {
+	rows, err := db.List(ctx, resource.TypePodPatch)
+	if err != nil {
+		return nil, err
+	}
+	reported := map[types.UID][]byte{}
+	for _, row := range rows {
+		var patch metav1.PartialObjectMetadata
+		if err := json.Unmarshal(row.Value, &patch); err != nil {
+			return nil, fmt.Errorf("%s: %w", row.Key, err)
+		}
+		reported[patch.UID] = row.Value
+	}
+	for key, obj := range want {
+		pod, ok := obj.(*v1.Pod)
+		if !ok {
+			continue
+		}
+		text, err := json.Marshal(v1.Pod{Status: pod.Status})
+		if err != nil {
+			return nil, err
+		}
+		atAPI, err := wire.StatusHash(text)
+		if err != nil {
+			return nil, err
+		}
+		onNode, err := wire.StatusHash(reported[pod.UID])
+		if err != nil || atAPI != onNode {
+			wrong = append(wrong, fmt.Sprintf("%s: its status is %s at the API server, %s on the node, error %v", key, text, reported[pod.UID], err))
+		}
+	}
+	return wrong, nil
 }
 
 func same(obj any, stored []byte) error {

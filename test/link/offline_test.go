@@ -108,7 +108,7 @@ func TestReconnectsRestartNothing(t *testing.T) {
 	e.running("one", "two")
 	before := e.RunningContainers()
 	wait.Until(t, "all objects to be acknowledged", e.settled)
-	pushes := e.pushes()
+	pushes, statuses := e.pushes(), e.statuses()
 	for range 5 {
 		wait.Until(t, "the link to be cut", func() error {
 			n := e.cable.Conns()
@@ -122,6 +122,9 @@ func TestReconnectsRestartNothing(t *testing.T) {
 	}
 	if again := e.pushes(); again != pushes {
 		t.Errorf("cloudcore has sent %v objects, want %v as before the cuts: nothing has changed", again, pushes)
+	}
+	if again := e.statuses(); again != statuses {
+		t.Errorf("the node has reported %v pod statuses, want %v as before the cuts: the API server has them", again, statuses)
 	}
 	env.Must(t, e.cluster.Cloud.Kill9(t.Context()))
 	env.Must(t, e.cluster.Cloud.Start(t.Context()))
@@ -158,6 +161,11 @@ func (e *edge) metric(name string) float64 {
 
 // pushes is how many objects edges have acknowledged so far.
 func (e *edge) pushes() float64 { return e.metric("cloudcore_cloudhub_ack_seconds_count") }
+
+// statuses is how many statuses of pods the API server has taken from nodes so far.
+func (e *edge) statuses() float64 {
+	return e.metric(`cloudcore_edgecontroller_requests_total{code="200",operation="patch",type="podpatch"}`)
+}
 
 // connected checks how many nodes are connected to the edge's cloudcore.
 func (e *edge) connected(want float64) error {

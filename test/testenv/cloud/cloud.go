@@ -152,6 +152,12 @@ func (c *Cloud) PID() int {
 // Kill9 kills cloudcore the hard way.
 func (c *Cloud) Kill9(ctx context.Context) error { return c.end(ctx, syscall.SIGKILL) }
 
+// Pause makes cloudcore hang: its connections stay, and it falls behind what changes.
+func (c *Cloud) Pause(ctx context.Context) error { return c.proc.Pause(ctx) }
+
+// Resume ends what Pause began.
+func (c *Cloud) Resume() error { return c.proc.Resume() }
+
 // Stop ends cloudcore in its own way.
 func (c *Cloud) Stop(ctx context.Context) error { return c.end(ctx, syscall.SIGTERM) }
 

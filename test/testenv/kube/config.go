@@ -58,7 +58,7 @@ type Options struct {
 // It listens on sockets in the cluster's folder, so no two clusters meet.
 func (c *Cluster) etcdFlags() []string {
 	return []string{
-		"--data-dir=" + c.file("etcd"),
+		"--data-dir=" + c.etcdData(),
 		"--listen-client-urls=" + c.etcdURL(),
 		// May not be a socket; nobody is told to come there.
 		"--advertise-client-urls=http://localhost:2379",
