@@ -27,7 +27,8 @@ const (
 	maxRevocations = 768 << 10
 	// longestLifetime is how long a revocation is kept at least: no certificate that it concerns lives longer.
 	longestLifetime = 10 * 365 * 24 * time.Hour
-	// maxAhead is how far ahead of this clock a revocation may be for the next certificate to wait for it.
+	// maxAhead is how far ahead of this clock a revocation may be for the next certificate, or the next revocation, to count
+	// from it.
 	maxAhead = 3 * time.Second
 )
 

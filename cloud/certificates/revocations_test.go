@@ -1,14 +1,17 @@
 package certificates
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -248,4 +251,43 @@ func TestRevocationsAreBounded(t *testing.T) {
 	if _, err := Revoke(t.Context(), secrets, "Edge_3", c.now()); err == nil {
 		t.Error("a name that no node can have is revoked, want an error")
 	}
+}
+
+// TestRevokedTwice: a device that joins within the second after two revocations waits for that second to end.
+func TestRevokedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		secrets := newFakeSecrets()
+		for range 2 {
+			if _, err := Revoke(t.Context(), secrets, "edge1", time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := New(t.Context(), secrets, Options{Addresses: []string{"127.0.0.1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, err := NewNodeToken(t.Context(), secrets, "edge1", time.Now().Add(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		csr, _ := request(t, "edge1")
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/edge.crt", bytes.NewReader(csr))
+		req.Header.Set("NodeName", "edge1")
+		req.Header.Set("Authorization", "Bearer "+token.Bearer)
+		began, answer := time.Now(), httptest.NewRecorder()
+		a.Handler(fakeNodes{}).ServeHTTP(answer, req)
+		if answer.Code != http.StatusOK {
+			t.Fatalf("status %d %s, want %d", answer.Code, answer.Body, http.StatusOK)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("answered after %v of the bubble's clock, want 1s", took)
+		}
+		cert, err := x509.ParseCertificate(answer.Body.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Check("edge1", cert); err != nil {
+			t.Error(err)
+		}
+	})
 }

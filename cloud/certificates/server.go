@@ -175,6 +175,7 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	if of, err := certs.NodeOf(req.Subject); !certs.IsLegacy(req.Subject) && (err != nil || of != node) {
 		return nil, refuse(http.StatusForbidden, "failed to sign certs for edgenode %s, err: the request is for %q; want O=%s, CN=%s", node, clipped(req.Subject.String()), certs.Organization, certs.CommonName(node))
 	}
+	s.awaitBeginning(r.Context(), node, granted)
 	der, err := s.signNode(node, req, granted)
 	var refused *refusal
 	if errors.As(err, &refused) {

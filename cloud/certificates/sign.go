@@ -1,6 +1,7 @@
 package certificates
 
 import (
+	"context"
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
@@ -83,10 +84,7 @@ func (a *Authority) SignNode(node string, req *x509.CertificateRequest) ([]byte,
 // signNode makes a certificate that is not revoked: it begins at the last revocation of the node at the earliest, which
 // is the one that is known here, or the one that a token names.
 func (a *Authority) signNode(node string, req *x509.CertificateRequest, g grant) ([]byte, error) {
-	revoked := g.revoked
-	if since := a.revocations()[node]; since.After(revoked) {
-		revoked = since
-	}
+	revoked := a.beginning(node, g)
 	now := a.opts.Now()
 	if ahead := revoked.Sub(now); ahead > 0 {
 		return nil, refuse(http.StatusServiceUnavailable, "node %s was revoked by a machine whose clock is ahead of the cloud's: %s, here it is %s. "+
@@ -105,6 +103,29 @@ func (a *Authority) signNode(node string, req *x509.CertificateRequest, g grant)
 		return nil, err
 	}
 	return cert.Raw, nil
+}
+
+// beginning is the last revocation of a node that is known: its certificates begin then at the earliest.
+func (a *Authority) beginning(node string, g grant) time.Time {
+	if since := a.revocations()[node]; since.After(g.revoked) {
+		return since
+	}
+	return g.revoked
+}
+
+// awaitBeginning waits for a moment that is ahead by a second or two: a node that is revoked twice in a second is revoked in
+// the next one.
+func (a *Authority) awaitBeginning(ctx context.Context, node string, g grant) {
+	ahead := a.beginning(node, g).Sub(a.opts.Now())
+	if ahead <= 0 || ahead > maxAhead {
+		return
+	}
+	timer := time.NewTimer(ahead)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // sign fills in the serial number and the times. A NotBefore of the template is the earliest. Nothing outlives the CA that

@@ -31,6 +31,14 @@ func (a *Authority) follow(ctx context.Context) {
 			DeleteFunc: func(obj any) { a.observe(obj, true) },
 		},
 	})
+	var synced sync.WaitGroup
+	defer synced.Wait()
+	synced.Go(func() {
+		// What was deleted between New and the first list is in no event.
+		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			a.refreshSoon()
+		}
+	})
 	informer.RunWithContext(ctx)
 }
 
