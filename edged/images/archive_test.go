@@ -45,6 +45,7 @@ func compressed(t testing.TB, data []byte) []byte {
 }
 
 func TestArchiveNames(t *testing.T) {
+	many := membound.Repeat(`[{"RepoTags":[`, `"a"`, `,`, `]}]`, 1<<20)
 	docker := archive(t, "layer.tar", "x", "manifest.json", `[{"Config":"c","RepoTags":["nginx:1","example.com/a"],"Layers":[]},{"RepoTags":null}]`)
 	oci := archive(t, "./index.json", `{"manifests":[{"annotations":{"io.containerd.image.name":"docker.io/library/nginx:1","org.opencontainers.image.ref.name":"1"}},
 		{"annotations":{"org.opencontainers.image.ref.name":"example.com/b:2"}},{"annotations":{"org.opencontainers.image.ref.name":"latest"}},{}]}`)
@@ -63,7 +64,7 @@ func TestArchiveNames(t *testing.T) {
 		{"cut off", docker[:700], nil, "no archive of images"},
 		{"bad list", archive(t, "manifest.json", "{"), nil, "manifest.json in the archive"},
 		{"bad name", archive(t, "manifest.json", `[{"RepoTags":["Not A Name"]}]`), nil, `image "Not A Name" in the archive`},
-		{"many names", archive(t, "manifest.json", membound.Repeat(`[{"RepoTags":[`, `"a"`, `,`, `]}]`, 1<<20)), nil, "more than 10000 images"},
+		{"many names", archive(t, "manifest.json", many), nil, "more than 10000 images"},
 		{"endless list", archive(t, "manifest.json", "["+strings.Repeat(" ", maxManifest)+"]"), nil, "it is larger than"},
 	} {
 		got, err := ArchiveNames(bytes.NewReader(c.data))

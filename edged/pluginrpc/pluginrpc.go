@@ -1,8 +1,8 @@
 // Package pluginrpc bounds what the gRPC answers of plugins take: drivers of volumes and devices are pods, and what
 // they send is not to be trusted.
 //
-// The size of a message alone is not enough: an empty element of a list has two bytes on the wire and becomes a struct of
-// about a hundred, so that gRPC's own limit of 4 MiB would let a plugin make the agent allocate 250 MiB. Hence the
+// The size of a message alone is not enough: an empty element of a list has two bytes on the wire and becomes a struct
+// of about a hundred, so that gRPC's own limit of 4 MiB would let a plugin make the agent allocate 250 MiB. Hence the
 // elements of a message are counted before it is decoded.
 package pluginrpc
 
@@ -39,7 +39,8 @@ type Limits struct {
 func DialOptions(l Limits) []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithMaxHeaderListSize(MaxHeader), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(l.Bytes), grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto"), l.Elements})),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(l.Bytes),
+			grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto"), l.Elements})),
 	}
 }
 

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	devices "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
@@ -32,7 +32,9 @@ func encode(t testing.TB, m proto.Message) []byte {
 func TestElements(t *testing.T) {
 	nodes := &devices.TopologyInfo{Nodes: []*devices.NUMANode{{ID: 1}, {}}}
 	list := &devices.ListAndWatchResponse{Devices: []*devices.Device{{ID: "a", Topology: nodes}, {ID: "b"}}}
-	answers := &devices.AllocateResponse{ContainerResponses: []*devices.ContainerAllocateResponse{{Envs: map[string]string{"A": "a", "B": "b"}}}}
+	answers := &devices.AllocateResponse{ContainerResponses: []*devices.ContainerAllocateResponse{
+		{Envs: map[string]string{"A": "a", "B": "b"}},
+	}}
 	for name, tc := range map[string]struct {
 		m        proto.Message
 		elements int
@@ -61,9 +63,11 @@ func TestElements(t *testing.T) {
 // gRPC's own codec does.
 func FuzzUnmarshal(f *testing.F) {
 	kinds := []proto.Message{
-		&devices.ListAndWatchResponse{}, &devices.AllocateResponse{}, &devices.PreferredAllocationResponse{}, &devices.DevicePluginOptions{},
+		&devices.ListAndWatchResponse{}, &devices.AllocateResponse{}, &devices.PreferredAllocationResponse{},
+		&devices.DevicePluginOptions{},
 		&devices.RegisterRequest{}, &registration.PluginInfo{},
-		&csi.NodeGetInfoResponse{}, &csi.NodeGetCapabilitiesResponse{}, &csi.NodeGetVolumeStatsResponse{}, &csi.NodePublishVolumeResponse{},
+		&csi.NodeGetInfoResponse{}, &csi.NodeGetCapabilitiesResponse{}, &csi.NodeGetVolumeStatsResponse{},
+		&csi.NodePublishVolumeResponse{},
 	}
 	for i := range kinds {
 		f.Add(bytes.Repeat([]byte{0x0a, 0}, 64<<10), uint8(i))                                       // field 1, empty

@@ -127,11 +127,15 @@ func (answering) List(context.Context, *grpc_health_v1.HealthListRequest) (*grpc
 	return nil, status.Error(codes.Unimplemented, "")
 }
 
-func (answering) Watch(*grpc_health_v1.HealthCheckRequest, grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+func (answering) Watch(
+	*grpc_health_v1.HealthCheckRequest, grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse],
+) error {
 	return status.Error(codes.Unimplemented, "")
 }
 
-func (a answering) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (a answering) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (
+	*grpc_health_v1.HealthCheckResponse, error,
+) {
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, a.first(ctx)
 }
 

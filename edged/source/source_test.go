@@ -146,10 +146,11 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(web))
 	f.Add([]byte("---\n{}\n---\n[]"))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{},null,1]}`))
-	for _, text := range membound.JSON(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":`, `}}`, 48<<10) {
+	const pod, end = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":`, `}}`
+	for _, text := range membound.JSON(pod, end, 48<<10) {
 		f.Add([]byte(text))
 	}
-	f.Add([]byte(membound.Repeat(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[`, `{}`, `,`, `]}}`, 1<<20)))
+	f.Add([]byte(membound.Repeat(pod+`[`, `{}`, `,`, `]`+end, 1<<20)))
 	f.Add([]byte(membound.Repeat("apiVersion: v1\nkind: Pod\nspec:\n  containers:\n", "  - {}", "\n", "\n", 256<<10)))
 	f.Add([]byte(strings.Repeat("---\n{}\n", 8<<10)))
 	f.Add([]byte(strings.Repeat("- ", 16<<10)))
