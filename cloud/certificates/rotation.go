@@ -197,7 +197,9 @@ func (a *Authority) observeCA(data map[string][]byte) {
 		klog.ErrorS(err, "CA not taken over; going on with the one before. Restore the secret", "secret", caSecret.name)
 		return
 	}
-	if now := a.ca.Load(); now.cert.Equal(next.cert) && now.key.Equal(next.key) && sameCerts(now.previous, next.previous) && sameCerts(now.cross, next.cross) {
+	now := a.ca.Load()
+	if now.cert.Equal(next.cert) && now.key.Equal(next.key) &&
+		sameCerts(now.previous, next.previous) && sameCerts(now.cross, next.cross) {
 		return
 	}
 	a.ca.Store(next)
@@ -235,7 +237,8 @@ func (a *Authority) observeTokenKey(data map[string][]byte) {
 	key := data[tokenKeyData]
 	switch {
 	case len(key) < tokenKeySize:
-		klog.ErrorS(errors.New("it is too short"), "Key of tokens not taken over; going on with the one before. Delete the secret to have a new key made", "secret", tokenKeySecret)
+		klog.ErrorS(errors.New("it is too short"), "Key of tokens not taken over; going on with the one before. "+
+			"Delete the secret to have a new key made", "secret", tokenKeySecret)
 	case !bytes.Equal(key, *a.tokenKey.Load()):
 		a.tokenKey.Store(&key)
 		klog.InfoS("Key of tokens changed: tokens that were given out before are void")

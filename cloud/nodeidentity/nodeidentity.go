@@ -53,7 +53,8 @@ const (
 // API is what is needed of the API server, in cloudcore's own name; client-go's typed client is one.
 type API interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Node, error)
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*v1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions,
+		subresources ...string) (*v1.Node, error)
 }
 
 // Hub is what is needed of the hub.
@@ -180,8 +181,9 @@ func judge(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
 	case certs.Supersedes(holder, of):
 		return true, nil
 	}
-	return false, fmt.Errorf("node %s belongs to another device, or to another join of this one (%s, and not %s): if this device is to be the node, "+
-		"get a token with `cloudcore gettoken --node %s --replace` and run `edgecore join` with it on the device", node.Name, of, named(holder), node.Name)
+	return false, fmt.Errorf("node %s belongs to another device, or to another join of this one (%s, and not %s): "+
+		"if this device is to be the node, get a token with `cloudcore gettoken --node %s --replace` "+
+		"and run `edgecore join` with it on the device", node.Name, of, named(holder), node.Name)
 }
 
 func named(holder string) string {
