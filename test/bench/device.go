@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -174,6 +175,21 @@ func (s *secrets) Create(_ context.Context, secret *v1.Secret, _ metav1.CreateOp
 
 func (s *secrets) Update(_ context.Context, secret *v1.Secret, _ metav1.UpdateOptions) (*v1.Secret, error) {
 	return s.keep(secret), nil
+}
+
+func (s *secrets) List(context.Context, metav1.ListOptions) (*v1.SecretList, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := &v1.SecretList{}
+	for _, one := range s.known {
+		list.Items = append(list.Items, *one.DeepCopy())
+	}
+	return list, nil
+}
+
+// Watch sees no change: nobody but the benchmark writes.
+func (s *secrets) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return watch.NewFake(), nil
 }
 
 func (s *secrets) keep(secret *v1.Secret) *v1.Secret {
