@@ -126,8 +126,12 @@ func describe(body []byte) string {
 		if cert.NotBefore.Before(began) {
 			from = cert.NotBefore.Format(time.RFC3339)
 		}
+		subject := cert.Subject
+		if certs.HolderOf(cert) != "" { // by chance
+			subject.SerialNumber = "(of this join)"
+		}
 		return fmt.Sprintf("certificate in DER: %s, of %s, key %s, usage %#x for %v, CA %v, from %s for %v",
-			cert.Subject, cert.Issuer, cert.PublicKeyAlgorithm, int(cert.KeyUsage), cert.ExtKeyUsage, cert.IsCA, from, cert.NotAfter.Sub(cert.NotBefore))
+			subject, cert.Issuer, cert.PublicKeyAlgorithm, int(cert.KeyUsage), cert.ExtKeyUsage, cert.IsCA, from, cert.NotAfter.Sub(cert.NotBefore))
 	}
 	return fmt.Sprintf("%q", body)
 }
