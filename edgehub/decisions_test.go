@@ -231,6 +231,7 @@ func TestExplain(t *testing.T) {
 		"401":                 {&wire.Refused{Status: 401, Text: "not this node"}, fresh, "refused", []string{"HTTP 401: not this node", "edgecore join"}},
 		"401, expired":        {&wire.Refused{Status: 401}, gone, "certificate_expired", []string{"2026-05-30"}},
 		"full":                {&wire.Refused{Status: 503, Text: "full"}, fresh, "busy", []string{"HTTP 503: full", "nodeLimit"}},
+		"duplicate":           {&wire.Refused{Status: 409, Text: "two devices"}, fresh, "duplicate", []string{"HTTP 409: two devices"}},
 		"another server":      {&wire.Refused{Status: 404}, fresh, "no_websocket", []string{"HTTP 404", "no cloudcore"}},
 		"over QUIC":           {&wire.Refused{Text: "no room"}, fresh, "refused", []string{"no room"}},
 		"proxy":               {&wire.ProxyError{Proxy: "p:3128", Err: errors.New("Forbidden")}, fresh, "proxy", []string{"p:3128", "Forbidden", "HTTPS_PROXY"}},

@@ -59,6 +59,8 @@ type Options struct {
 	Watch func(ctx context.Context, changed func()) error
 	// NewCA is called when the cloud turns out to have another CA than the node knows; nil: nobody is told. It must not block.
 	NewCA func()
+	// Instance is the run of this agent that the cloud is told; the zero value: a random one.
+	Instance wire.Instance
 }
 
 // Module is the beehive module.
@@ -71,6 +73,8 @@ type Module struct {
 	proxy  func(*http.Request) (*url.URL, error)
 	watch  func(ctx context.Context, changed func()) error
 	newCA  func()
+	// instance is the run of this agent.
+	instance wire.Instance
 	// dialer makes the connections of WebSockets; nil: over TCP.
 	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -110,7 +114,10 @@ func New(o Options) (*Module, error) {
 	}
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
-		again: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		instance: o.Instance, again: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+	}
+	if !m.instance.Known() {
+		m.instance = wire.NewInstance()
 	}
 	m.count.failures = map[string]int64{}
 	if m.health == nil {

@@ -139,7 +139,7 @@ func (m *Module) dialOne(ctx context.Context, t target) (wire.Conn, error) {
 	noticeCA(config, m.newCA)
 	o := wire.DialOptions{
 		URL: t.url, TLS: config, Header: m.set.header, Proxy: m.proxy, Limits: t.limits, Dial: m.dialer,
-		HandshakeTimeout: t.handshake, Features: m.set.features,
+		HandshakeTimeout: t.handshake, Features: m.set.features, Instance: m.instance,
 	}
 	connect := wire.DialWebSocket
 	if t.protocol == wire.ProtocolQUIC {

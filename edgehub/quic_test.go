@@ -2,9 +2,7 @@ package edgehub
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +25,7 @@ func overQUIC(server string) func(*Options) {
 // quicCloud is a cloud of ours that answers each request.
 func quicCloud(t *testing.T, ca *wiretest.CA, refuse error) (addr string, conns chan wire.Conn, l *wire.QUICListener) {
 	t.Helper()
-	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{}, func(http.Header, []*x509.Certificate) (wire.AcceptOptions, error) {
+	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{}, func(wire.Caller) (wire.AcceptOptions, error) {
 		return wire.AcceptOptions{Features: wire.AllFeatures()}, refuse
 	})
 	if err != nil {

@@ -150,6 +150,8 @@ func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text strin
 		return "refused", fmt.Sprintf("the cloud at %s refuses the node%s", t.server, said)
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return "refused", fmt.Sprintf("the cloud at %s refuses the node (HTTP %d%s); see that the node's name is the one in its certificate, or %s", t.server, refused.Status, said, join)
+	case http.StatusConflict:
+		return "duplicate", fmt.Sprintf("the cloud at %s refuses the node (HTTP %d%s)", t.server, refused.Status, said)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return "busy", fmt.Sprintf("the cloud at %s takes no more nodes now (HTTP %d%s); see modules.cloudHub.nodeLimit of cloudcore", t.server, refused.Status, said)
 	}

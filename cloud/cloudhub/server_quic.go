@@ -3,11 +3,9 @@ package cloudhub
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -15,13 +13,13 @@ import (
 // ListenQUIC listens on a UDP address for edges of ours; upstream's QUIC is older than IETF's, and cannot come in
 // (protocol section 2.3).
 func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, error) {
-	return wire.ListenQUIC(addr, config, h.limits(), func(header http.Header, chain []*x509.Certificate) (wire.AcceptOptions, error) {
-		node, why := h.admit(header, chain)
+	return wire.ListenQUIC(addr, config, h.limits(), func(c wire.Caller) (wire.AcceptOptions, error) {
+		node, why := h.admit(c.Header, c.Chain)
 		if why == nil {
-			why = h.pass(context.Background(), node, chain[0])
+			why = h.pass(context.Background(), node, c.Chain[0])
 		}
 		if why != nil {
-			h.refused.say("", clip(header.Get(wire.HeaderNodeID), 64), why)
+			h.refused.say(c.Remote.String(), clip(c.Header.Get(wire.HeaderNodeID), 64), why)
 			return wire.AcceptOptions{}, why
 		}
 		return wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features}, nil

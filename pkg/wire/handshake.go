@@ -32,6 +32,8 @@ type DialOptions struct {
 	HandshakeTimeout time.Duration
 	// Features are offered.
 	Features Features
+	// Instance is the run of this agent; the zero value is not sent.
+	Instance Instance
 }
 
 const defaultHandshake = 30 * time.Second
@@ -67,6 +69,7 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 		header = http.Header{}
 	}
 	o.Features.set(header)
+	o.Instance.set(header)
 
 	via := ""
 	// The link has its own pings: TCP's would only cost bytes.

@@ -89,6 +89,7 @@ func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limit
 	offered := o.Features
 	offered.Deflate = false // is WebSocket's
 	offered.set(header)
+	o.Instance.set(header)
 	content, err := json.Marshal(header)
 	if err != nil {
 		return nil, err
@@ -125,8 +126,17 @@ func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limit
 	return &quicConn{conn: conn, control: control, messages: messages, limits: limits, features: offered.And(ParseFeatures(a.Header))}, nil
 }
 
-// Prepare decides about an edge that introduces itself over QUIC: an error refuses it, with that reason.
-type Prepare func(header http.Header, chain []*x509.Certificate) (AcceptOptions, error)
+// Caller is an edge that introduces itself over QUIC.
+type Caller struct {
+	Header http.Header
+	Chain  []*x509.Certificate
+	Remote net.Addr
+	// Since is when its connection stood.
+	Since time.Time
+}
+
+// Prepare decides about a caller: an error refuses it, with that reason.
+type Prepare func(c Caller) (AcceptOptions, error)
 
 // QUICListener takes connections of edges.
 type QUICListener struct {
@@ -191,23 +201,23 @@ func (l *QUICListener) run() {
 		if err != nil {
 			return
 		}
-		source := handshakeSource(conn.RemoteAddr())
+		since, source := time.Now(), handshakeSource(conn.RemoteAddr())
 		if !l.slots.take(source) {
 			_ = conn.CloseWithError(CloseTryLater, "too many connections at once")
 			continue
 		}
 		l.wg.Go(func() {
 			defer l.slots.leave(source)
-			l.receive(conn)
+			l.receive(conn, since)
 		})
 	}
 }
 
 // receive does the handshake of one connection.
-func (l *QUICListener) receive(conn *quic.Conn) {
+func (l *QUICListener) receive(conn *quic.Conn, since time.Time) {
 	ctx, cancel := context.WithTimeout(l.ctx, defaultHandshake)
 	defer cancel()
-	a, err := l.welcome(ctx, conn)
+	a, err := l.welcome(ctx, conn, since)
 	if err != nil && l.ctx.Err() != nil { // it is not the edge that is at fault
 		_ = conn.CloseWithError(CloseGoingAway, "")
 		return
@@ -224,7 +234,7 @@ func (l *QUICListener) receive(conn *quic.Conn) {
 }
 
 // welcome reads the header message, answers it, and takes the stream of messages.
-func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn) (accepted, error) {
+func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.Time) (accepted, error) {
 	control, err := conn.AcceptStream(ctx)
 	if err != nil {
 		return accepted{}, err
@@ -242,7 +252,7 @@ func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn) (accepted, 
 		return accepted{}, err
 	}
 	chain := conn.ConnectionState().TLS.PeerCertificates
-	o, err := l.prepare(header, chain)
+	o, err := l.prepare(Caller{Header: header, Chain: chain, Remote: conn.RemoteAddr(), Since: since})
 	if err != nil {
 		return accepted{}, refuse(ctx, conn, control, m, err)
 	}

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"io"
@@ -82,8 +81,8 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 
 // TestQUICHeaderOfCloud: what the cloud answers on the control stream, to an edge that it lets in and to one that it does not.
 func TestQUICHeaderOfCloud(t *testing.T) {
-	cloud := newQUICCloud(t, func(h http.Header, _ []*x509.Certificate) (AcceptOptions, error) {
-		if h.Get(HeaderNodeID) != "edge-1" {
+	cloud := newQUICCloud(t, func(c Caller) (AcceptOptions, error) {
+		if c.Header.Get(HeaderNodeID) != "edge-1" {
 			return AcceptOptions{}, errors.New("who?")
 		}
 		return AcceptOptions{Limits: patient, Features: AllFeatures()}, nil

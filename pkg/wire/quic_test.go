@@ -33,7 +33,7 @@ type quicCloud struct {
 
 // letAll lets every edge in.
 func letAll(o AcceptOptions) Prepare {
-	return func(http.Header, []*x509.Certificate) (AcceptOptions, error) { return o, nil }
+	return func(Caller) (AcceptOptions, error) { return o, nil }
 }
 
 func newQUICCloud(t *testing.T, prepare Prepare) *quicCloud {
@@ -179,8 +179,8 @@ func TestQUICClose(t *testing.T) {
 }
 
 func TestQUICRefusals(t *testing.T) {
-	cloud := newQUICCloud(t, func(header http.Header, _ []*x509.Certificate) (AcceptOptions, error) {
-		return AcceptOptions{}, fmt.Errorf("node %s has the certificate of another", header.Get("node_id"))
+	cloud := newQUICCloud(t, func(c Caller) (AcceptOptions, error) {
+		return AcceptOptions{}, fmt.Errorf("node %s has the certificate of another", c.Header.Get("node_id"))
 	})
 	_, err := DialQUIC(t.Context(), cloud.options(cloud.addr, Features{}))
 	var refused *Refused

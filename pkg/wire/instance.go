@@ -1,0 +1,46 @@
+package wire
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"net/http"
+)
+
+// HeaderInstance names the run of an agent: the edge sends a value in its handshake that is another one after each start
+// of the agent, so that the cloud can tell an agent that restarts from two devices with one certificate. Upstream's ends
+// know no such header.
+const HeaderInstance = "Edgecore-Instance"
+
+// Instance is one run of an agent. The zero value is unknown.
+type Instance [16]byte
+
+// NewInstance makes a random one.
+func NewInstance() (i Instance) {
+	_, _ = rand.Read(i[:]) // never fails
+	return i
+}
+
+// ParseInstance reads the header. Without exactly one value of 32 hexadecimal digits, the instance is unknown.
+func ParseInstance(h http.Header) (i Instance) {
+	values := h.Values(HeaderInstance)
+	if len(values) != 1 || len(values[0]) != hex.EncodedLen(len(i)) {
+		return Instance{}
+	}
+	if _, err := hex.Decode(i[:], []byte(values[0])); err != nil {
+		return Instance{}
+	}
+	return i
+}
+
+// Known reports whether the end said which run it is.
+func (i Instance) Known() bool { return i != Instance{} }
+
+// String is the header's value.
+func (i Instance) String() string { return hex.EncodeToString(i[:]) }
+
+// set puts the instance into a header, if it is known.
+func (i Instance) set(h http.Header) {
+	if i.Known() {
+		h.Set(HeaderInstance, i.String())
+	}
+}
