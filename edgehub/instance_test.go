@@ -8,8 +8,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 )
 
-// TestInstance: the agent tells the cloud the same instance with each connection, also after a change of the configuration,
-// and another one after a restart.
+// TestInstance: the agent tells the cloud the same instance with each connection, also after a change of the
+// configuration, and another one after a restart.
 func TestInstance(t *testing.T) {
 	u := newUpstream(t, wiretest.NewCA(t))
 	u.answer = echo

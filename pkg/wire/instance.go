@@ -6,9 +6,9 @@ import (
 	"net/http"
 )
 
-// HeaderInstance names the run of an agent: the edge sends a value in its handshake that is another one after each start
-// of the agent, so that the cloud can tell an agent that restarts from two devices with one certificate. Upstream's ends
-// know no such header.
+// HeaderInstance names the run of an agent. The edge sends a random value in its handshake, which is another one after
+// each start of the agent: the cloud can tell an agent that restarts from two devices with one certificate. Upstream's
+// ends do not know the header.
 const HeaderInstance = "Edgecore-Instance"
 
 // Instance is one run of an agent. The zero value is unknown.

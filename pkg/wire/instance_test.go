@@ -75,11 +75,13 @@ func TestInstanceInHandshake(t *testing.T) {
 		}
 		defer func() { _ = conn.Close(CloseNormal, "") }()
 		caller := wait.Receive(t, "the caller by QUIC", callers)
-		if got := ParseInstance(caller.Header); got != instance || len(caller.Header.Values(HeaderInstance)) > 0 != instance.Known() {
-			t.Errorf("header by QUIC has instance %q, want %s if it is known", caller.Header.Values(HeaderInstance), instance)
+		values := caller.Header.Values(HeaderInstance)
+		if got := ParseInstance(caller.Header); got != instance || len(values) > 0 != instance.Known() {
+			t.Errorf("header by QUIC has instance %q, want %s if it is known", values, instance)
 		}
 		if caller.Remote == nil || caller.Since.IsZero() || len(caller.Chain) == 0 {
-			t.Errorf("caller = from %v since %v with %d certificates, want all three", caller.Remote, caller.Since, len(caller.Chain))
+			t.Errorf("caller = from %v since %v with %d certificates, want all three", caller.Remote, caller.Since,
+				len(caller.Chain))
 		}
 	}
 }
