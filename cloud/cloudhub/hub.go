@@ -98,6 +98,8 @@ type Options struct {
 	LegacyCertificates bool
 	// Gate decides further which certificates may speak for a node; nil lets all in.
 	Gate Gate
+	// Duplicate is told of two devices that use the certificate of one node; nil: only the log is.
+	Duplicate func(ctx context.Context, node, message string)
 	// Features are those offered to edges of ours.
 	Features wire.Features
 	// Registry takes the metrics; nil is no metrics.
@@ -110,6 +112,7 @@ type Hub struct {
 	metrics *metrics
 	kinds   kinds
 	refused refusedLog
+	clones  clones
 	// doubtful bounds what nodes cause at the API server by objects that they name.
 	doubtful limiters
 	// epoch is what moments are counted from that sessions keep as numbers: by the monotonic clock, so that setting the wall
@@ -265,6 +268,7 @@ func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {
 
 // Disconnect ends a node's session. What is recorded of the node goes if its object is gone, too.
 func (h *Hub) Disconnect(node, reason string) {
+	h.clones.forget(node)
 	if s := h.session(node); s != nil {
 		s.dismissed.Store(true)
 		s.end(wire.ClosePolicy, reason)

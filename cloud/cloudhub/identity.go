@@ -127,7 +127,8 @@ func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate) *re
 // it costs no more than the pointer.
 type identified struct {
 	wire.Conn
-	cert *x509.Certificate
+	cert     *x509.Certificate
+	instance wire.Instance
 }
 
 // Recheck asks the gate about all sessions, and ends those that it refuses now. It does not block.

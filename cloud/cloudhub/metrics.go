@@ -18,6 +18,7 @@ type metrics struct {
 	expired  prometheus.Counter
 	resends  prometheus.Counter
 	refusals prometheus.Counter
+	cloned   prometheus.Counter
 	latency  prometheus.Histogram
 
 	mu   sync.Mutex
@@ -52,6 +53,7 @@ func newMetrics(h *Hub) *metrics {
 		expired:           counter("expired_requests_total", "Requests of nodes that were not begun before the node gave them up"),
 		resends:           counter("resends_total", "Messages sent again because no ack came"),
 		refusals:          counter("node_errors_total", "Messages that nodes could not store"),
+		cloned:            counter("cloned_devices_total", "Times that two devices were found to use the certificate of one node"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "ack_seconds", Help: "Time from the first sending of an object to its ack",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12),
@@ -60,7 +62,7 @@ func newMetrics(h *Hub) *metrics {
 }
 
 func (m *metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.begun, m.refused, m.dropped, m.expired, m.resends, m.refusals, m.latency}
+	return []prometheus.Collector{m.begun, m.refused, m.dropped, m.expired, m.resends, m.refusals, m.cloned, m.latency}
 }
 
 // Describe implements prometheus.Collector.

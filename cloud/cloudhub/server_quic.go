@@ -18,6 +18,11 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 		if why == nil {
 			why = h.pass(context.Background(), node, c.Chain[0])
 		}
+		if why == nil {
+			why = h.unique(context.Background(), caller{
+				node: node, instance: wire.ParseInstance(c.Header), remote: c.Remote.String(), accepted: c.Since,
+			})
+		}
 		if why != nil {
 			h.refused.say(c.Remote.String(), clip(c.Header.Get(wire.HeaderNodeID), 64), why)
 			return wire.AcceptOptions{}, why
@@ -52,7 +57,7 @@ func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
 			continue
 		}
 		if !sessions.run(func() {
-			if s := h.open(ctx, node, chain[0].NotAfter, identified{conn, chain[0]}); s != nil {
+			if s := h.open(ctx, node, chain[0].NotAfter, identified{conn, chain[0], wire.ParseInstance(header)}); s != nil {
 				s.recheck()
 				s.run()
 			}

@@ -68,6 +68,9 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 		MaxHeaderBytes:    headerBytes,
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // over h2 there is no upgrade
 		ErrorLog:          log.New(quiet{}, "", 0),
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, acceptedKey{}, time.Now())
+		},
 	}
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -82,6 +85,9 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 	return fmt.Errorf("serve WebSockets on %s: %w", l.Addr(), err)
 }
 
+// acceptedKey is the key of the time at which the connection of a request was accepted.
+type acceptedKey struct{}
+
 // accept turns a request into a session, or down.
 func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request, sessions *group, opts wire.AcceptOptions) {
 	if r.TLS == nil {
@@ -91,6 +97,11 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 	node, why := h.admit(r.Header, r.TLS.PeerCertificates)
 	if why == nil {
 		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0])
+	}
+	instance := wire.ParseInstance(r.Header)
+	if why == nil {
+		accepted, _ := r.Context().Value(acceptedKey{}).(time.Time)
+		why = h.unique(r.Context(), caller{node: node, instance: instance, remote: r.RemoteAddr, accepted: accepted})
 	}
 	if why != nil {
 		h.refused.say(r.RemoteAddr, clip(r.Header.Get(wire.HeaderNodeID), 64), why)
@@ -105,7 +116,7 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 	}
 	cert := r.TLS.PeerCertificates[0]
 	if !sessions.run(func() {
-		if s := h.open(ctx, node, cert.NotAfter, identified{conn, cert}); s != nil {
+		if s := h.open(ctx, node, cert.NotAfter, identified{conn, cert, instance}); s != nil {
 			s.recheck()
 			sessions.wg.Go(s.run)
 		}

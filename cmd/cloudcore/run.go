@@ -175,6 +175,7 @@ func (c *cloud) build(ctx context.Context) error {
 	}
 	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(c.controller), c.guard.Upstream(c.controller), c.guard
 	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.ca
+	hub.Duplicate = c.controller.Duplicate
 	if c.hub, err = cloudhub.New(hub); err != nil {
 		return err
 	}
