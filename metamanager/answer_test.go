@@ -1,6 +1,7 @@
 package metamanager
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/store"
 )
 
 // slow is a cloud that answers requests when the test says so, one after another.
@@ -179,5 +181,33 @@ func TestGoneAtTheCloud(t *testing.T) {
 				t.Errorf("the store has %v; want it removed: %v", rows, removed)
 			}
 		})
+	}
+}
+
+// full is a store that takes nothing.
+type full struct{ Store }
+
+func (full) Apply(context.Context, ...store.Op) error { return store.ErrFull }
+
+// What the cloud answers is used although it cannot be stored.
+func TestAnswerOnFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, h := linkedWith(t, func(m *Module) { m.store = full{m.store} })
+		claim := object("a", "data", "u", "1")
+		h.answer(synced(claim))
+		e.link(upWithOurs)
+		if got := string(e.edged("query", "a/persistentvolumeclaim/data", "null").Content); got != claim {
+			t.Errorf("answer on a full disk = %s, want %s", got, claim)
+		}
+	})
+}
+
+// An answer for which nobody waits any more is not stored.
+func TestAbandonedAnswer(t *testing.T) {
+	var q questions
+	one := q.ask("a/secret/s")
+	q.done(one)
+	if q.counts(one) {
+		t.Error("counts of a question that is done = true, want false")
 	}
 }

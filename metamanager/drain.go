@@ -32,13 +32,13 @@ const (
 // lane is the reports that keep their order. It exists while a report of it waits or is on its way.
 type lane struct {
 	name string
-	// since orders lanes of one class: the lowest has waited longest.
+	// since orders lanes of one class: the lowest has waited longest, since it began or since it failed.
 	since int64
 	// waiting are the reports that wait.
 	waiting []waitingReport
 	// event: its reports are events.
 	event bool
-	// busy: it is on its way, over the link of which round is the count.
+	// busy: it is on its way. round is the count of the link over which its last report was taken.
 	busy  bool
 	round int
 	// wait is how long the lane waited last after a failure, due the time before which it is not tried again.
@@ -235,7 +235,7 @@ func (d *drain) next(now time.Time) (l *lane, wait time.Duration) {
 		}
 		return nil, wait
 	}
-	l.busy, l.round = true, d.round
+	l.busy = true
 	*d.places(l)++
 	return l, 0
 }
@@ -248,10 +248,11 @@ func (d *drain) places(l *lane) *int {
 	return &d.reports
 }
 
-// take takes the next report out of a lane that is on its way.
+// take takes the next report out of a lane that is on its way, to be sent over the link of now.
 func (d *drain) take(l *lane) (key string, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	l.round = d.round
 	return l.pop()
 }
 
@@ -265,6 +266,8 @@ func (d *drain) done(l *lane, failed string, now time.Time) (wait time.Duration)
 	if failed != "" && d.open && l.round == d.round {
 		wait = min(max(2*l.wait, retryFirst), retryMax)
 		l.due = now.Add(wait)
+		d.last++
+		l.since = d.last // or those that fail again and again would take every place
 		if !l.has(failed) {
 			l.waiting = slices.Insert(l.waiting, 0, waitingReport{failed, classOf(failed)})
 		}

@@ -295,3 +295,53 @@ func TestChoose(t *testing.T) {
 		}
 	}
 }
+
+// A lane that began over a link and goes on over the next one: a report that it takes there and that fails is tried again.
+func TestLaneOverNextLink(t *testing.T) {
+	const status, end = "patch:u a/podpatch/p", "delete:u a/pod/p"
+	now := time.Now()
+	d := newDrain()
+	d.up(eventSendersMax)
+	d.add("a/pod/p u", status)
+	l, _ := d.next(now)
+	if got, _ := d.take(l); got != status {
+		t.Fatalf("first report = %q, want %q", got, status)
+	}
+	d.down()
+	d.up(eventSendersMax)
+	d.add("a/pod/p u", end) // while the first one is acknowledged
+	got, _ := d.take(l)
+	if got != end {
+		t.Fatalf("report over the next link = %q, want %q", got, end)
+	}
+	wait := d.done(l, got, now)
+	if wait <= 0 {
+		t.Errorf("wait after a failure = %v, want some", wait)
+	}
+	l, _ = d.next(now.Add(wait))
+	if l == nil {
+		t.Fatal("no lane is next after the wait, want that of the report which failed")
+	}
+	if got, _ := d.take(l); got != end {
+		t.Errorf("report after the wait = %q, want %q", got, end)
+	}
+}
+
+// A lane that failed goes after those that wait: ones that fail again and again do not take every place.
+func TestFailedLaneGoesLast(t *testing.T) {
+	const fails, waits = "patch:u a/podpatch/fails", "patch:v a/podpatch/waits"
+	now := time.Now()
+	d := newDrain()
+	d.up(eventSendersMax)
+	d.add("fails", fails)
+	d.add("waits", waits)
+	l, _ := d.next(now)
+	key, _ := d.take(l)
+	if key != fails {
+		t.Fatalf("first report = %q, want %q", key, fails)
+	}
+	wait := d.done(l, key, now)
+	if l, _ = d.next(now.Add(wait)); l == nil || l.name != "waits" {
+		t.Errorf("lane after the failure = %+v, want that of %q", l, waits)
+	}
+}

@@ -90,8 +90,17 @@ func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error
 		uid := ""
 		if isOld(r.Key) {
 			var msg model.Message
-			if r, err := m.store.OutboxGet(ctx, r.Key); err == nil && json.Unmarshal(r.Value, &msg) == nil {
+			old, err := m.store.OutboxGet(ctx, r.Key)
+			if err == nil && json.Unmarshal(old.Value, &msg) == nil {
 				uid = reportedUID(&msg)
+			}
+			if uid != "" {
+				if _, err := m.store.OutboxGet(ctx, reportKey(&msg)); err == nil { // what this version has queued is newer
+					if err := m.store.Apply(ctx, store.OutboxAck(old.Key, old.Seq)); err != nil {
+						return retryFirst, err
+					}
+					continue
+				}
 			}
 		}
 		m.drain.add(reportLane(r.Key, uid), r.Key)

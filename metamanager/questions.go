@@ -30,10 +30,11 @@ func (q *questions) ask(row string) *question {
 	return one
 }
 
-// done forgets a question.
+// done forgets a question. An answer that comes after it is not stored.
 func (q *questions) done(one *question) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	one.overtaken = true
 	left := slices.DeleteFunc(q.byRow[one.row], func(other *question) bool { return other == one })
 	if q.byRow[one.row] = left; len(left) == 0 {
 		delete(q.byRow, one.row)

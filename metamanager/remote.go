@@ -18,9 +18,14 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// readTimeout is how long the cloud gets to answer a question that the store may be able to answer as well: less than
-// whoever asks waits.
-const readTimeout = 20 * time.Second
+const (
+	// readTimeout is how long the cloud gets to answer a question that the store may be able to answer as well: less than
+	// whoever asks waits.
+	readTimeout = 20 * time.Second
+	// storedSecretTimeout is the same for a secret that is stored: a pod waits for it, and some CSI drivers want their secrets
+	// every few seconds.
+	storedSecretTimeout = 3 * time.Second
+)
 
 // route says where a request of edged is answered.
 type route int
@@ -143,10 +148,16 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 			pod = boundPod(msg.ContentData())
 		}
 		err := m.lanes.do(ctx, answerLane(key, pod), func() (err error) {
+			if ctx.Err() != nil { // nobody waits for it any more
+				return ctx.Err()
+			}
 			data, err = m.keepAnswer(ctx, key, pod, q, data)
 			return err
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, store.ErrFull), errors.Is(err, store.ErrReadOnly): // a condition of the device says so
+			klog.V(2).InfoS("Answer of the cloud used, but not stored", "resource", key.String(), "err", err)
+		case err != nil:
 			return nil, err
 		}
 	}
@@ -268,7 +279,7 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 	case hereFirst:
 		return m.askWhatIsMissing(ctx, key, msg)
 	case cloudFirst:
-		asked, cancel := context.WithTimeout(ctx, readTimeout)
+		asked, cancel := context.WithTimeout(ctx, m.patience(ctx, key))
 		data, err := m.ask(asked, key, msg)
 		cancel()
 		if err == nil && key.Type == resource.TypeSecret {
@@ -288,6 +299,16 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 		return leaseKept(msg)
 	}
 	return m.ask(ctx, key, msg)
+}
+
+// patience returns how long the cloud gets to answer a question.
+func (m *Module) patience(ctx context.Context, key resource.Key) time.Duration {
+	if key.Type == resource.TypeSecret {
+		if _, err := m.store.Get(ctx, key.String()); err == nil {
+			return storedSecretTimeout
+		}
+	}
+	return readTimeout
 }
 
 // orStored returns an answer of the cloud, but what is stored instead of a failure that says nothing about the object.

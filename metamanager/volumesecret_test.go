@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
@@ -44,7 +45,11 @@ func TestVolumeSecret(t *testing.T) {
 		say(`{"ErrStatus":{"code":403,"reason":"Forbidden"}}`)
 		check("not allowed any more", volume, "Forbidden")
 		say("")
-		check("no answer in time", volume, second) // after 20 s of the simulated clock
+		began := time.Now()
+		check("no answer in time", volume, second)
+		if waited := time.Since(began); waited != storedSecretTimeout {
+			t.Errorf("waited %v for the cloud with a secret in the store, want %v", waited, storedSecretTimeout)
+		}
 		e.link(down)
 		check("without a link, from the store", volume, second)
 		e.link(upWithOurs)
