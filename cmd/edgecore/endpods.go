@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,6 +35,10 @@ const (
 	endAtOnce = 8
 	// killWithin bounds the second, rough attempt at pods that did not end in time, and unmounting.
 	killWithin = 30 * time.Second
+	// runtimeWait bounds the wait for a runtime that does not answer: one that restarts is back in seconds.
+	runtimeWait = 30 * time.Second
+	// runtimeInterval is the pause between two requests to such a runtime.
+	runtimeInterval = time.Second
 	// containerLinks are the links to containers' logs that log collectors follow.
 	containerLinks = "/var/log/containers"
 )
@@ -45,6 +51,10 @@ type endPodsOptions struct {
 	links     string
 	// kill has pods killed where there is no runtime that could end them.
 	kill bool
+	// wait bounds the wait for a runtime that does not answer, and within bounds it, too. Zero: ask once.
+	wait time.Duration
+	// interval is the pause between two requests to such a runtime.
+	interval time.Duration
 	// groups are the cgroups of pods.
 	groups func(*v1alpha2.Edged) podGroups
 }
@@ -62,7 +72,13 @@ func podGroupsOf(own *v1alpha2.Edged) podGroups {
 }
 
 func newEndPodsCommand(opts *globalOptions) *cobra.Command {
-	o := &endPodsOptions{globalOptions: opts, links: containerLinks, groups: podGroupsOf}
+	o := &endPodsOptions{
+		globalOptions: opts,
+		links:         containerLinks,
+		wait:          runtimeWait,
+		interval:      runtimeInterval,
+		groups:        podGroupsOf,
+	}
 	cmd := &cobra.Command{
 		Use:   "end-pods",
 		Short: "End the pods of this device, when the agent is stopped for good",
@@ -74,12 +90,16 @@ The agent must be stopped before, or it starts them again. What pods have stored
 an agent that is started later runs the same pods again, with their volumes as they are. Removing the Debian package
 does the same; purging it deletes the rest, too.
 
-Containers run on when their runtime is stopped or removed, and only it can end them in good order. Where it is gone for
-good, --kill finds their processes by the pods' cgroups and kills them: no hooks are run, and there is no grace period.`,
+Containers run on when their runtime is stopped or removed, and only it can end them in good order. A runtime that does
+not answer is asked again for up to 30 seconds, and for no longer than --within: it may be restarting. If nothing
+listens at its socket then, --kill finds the pods' processes by their cgroups and kills them: no hooks are run, and there
+is no grace period.`,
 		Example: `  systemctl stop edgecore && edgecore end-pods
   edgecore end-pods --kill       # the container runtime was removed, and its containers run on`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
 	}
 	cmd.Flags().DurationVar(&o.within, "within", time.Minute, "how `long` pods have to end by themselves")
 	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the pods if there is no container runtime")
@@ -88,7 +108,7 @@ good, --kill finds their processes by the pods' cgroups and kills them: no hooks
 	return cmd
 }
 
-func (o *endPodsOptions) run(ctx context.Context, out io.Writer) error {
+func (o *endPodsOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	cfg, err := configured(o.globalOptions)
 	if err != nil {
 		return err
@@ -96,7 +116,7 @@ func (o *endPodsOptions) run(ctx context.Context, out io.Writer) error {
 	if store := cfg.Database.DataSource; inUse(store) {
 		return fmt.Errorf("an agent runs with store %s, and would start the pods again: stop it first (systemctl stop edgecore)", store)
 	}
-	errs := []error{o.endAll(ctx, out, cfg)}
+	errs := []error{o.endAll(ctx, out, errOut, cfg)}
 	own := &cfg.Modules.Edged
 	for _, folder := range []string{"pods", "plugins"} {
 		if err := volume.UnmountAll(filepath.Join(own.RootDirectory, folder)); err != nil {
@@ -113,7 +133,7 @@ func (o *endPodsOptions) run(ctx context.Context, out io.Writer) error {
 }
 
 // endAll ends the pods that the agent has started.
-func (o *endPodsOptions) endAll(ctx context.Context, out io.Writer, cfg *v1alpha2.EdgeCore) error {
+func (o *endPodsOptions) endAll(ctx context.Context, out, errOut io.Writer, cfg *v1alpha2.EdgeCore) error {
 	own := &cfg.Modules.Edged
 	kubelet := &own.TailoredKubeletConfig
 	if folders, err := os.ReadDir(filepath.Join(own.RootDirectory, "pods")); errors.Is(err, fs.ErrNotExist) || err == nil && len(folders) == 0 {
@@ -128,8 +148,8 @@ func (o *endPodsOptions) endAll(ctx context.Context, out io.Writer, cfg *v1alpha
 	r := runtime.New(runtime.Options{
 		Client: client, Recorder: silent{}, RootDir: own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, ContainerLogsDir: o.links,
 	})
-	pods, err := r.ListPods(ctx)
-	if err != nil && status.Code(err) == codes.Unavailable && o.kill {
+	pods, err := o.awaitPods(ctx, errOut, kubelet.ContainerRuntimeEndpoint, r.ListPods)
+	if o.kill && status.Code(err) == codes.Unavailable && !listening(ctx, kubelet.ContainerRuntimeEndpoint) {
 		fmt.Fprintf(out, "There is no container runtime at %s\n", kubelet.ContainerRuntimeEndpoint)
 		return o.killAll(out, own)
 	}
@@ -151,6 +171,51 @@ func (o *endPodsOptions) endAll(ctx context.Context, out io.Writer, cfg *v1alpha
 		return fmt.Errorf("cgroups: %w", err)
 	}
 	return nil
+}
+
+// awaitPods lists the pods of the runtime. While the runtime is not ready, awaitPods asks again every o.interval, for
+// o.wait or o.within, whichever is shorter, and then returns the last error. It says once on errOut that it waits.
+func (o *endPodsOptions) awaitPods(ctx context.Context, errOut io.Writer, endpoint string,
+	list func(context.Context) ([]*observed.Pod, error),
+) ([]*observed.Pod, error) {
+	limit := min(o.wait, o.within)
+	start := time.Now()
+	for said := false; ; said = true {
+		pods, err := list(ctx)
+		if !notReady(err) || time.Since(start)+o.interval > limit {
+			return pods, err
+		}
+		if !said {
+			fmt.Fprintf(errOut, "The container runtime at %s does not answer yet, waiting for up to %s: %v\n", endpoint, limit, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(o.interval):
+		}
+	}
+}
+
+// notReady reports whether an error may be that of a runtime that is starting: without a socket, or, in containerd, not
+// initialized yet. containerd 1 reports the latter with code Unknown, containerd 2 with Unavailable.
+func notReady(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unavailable || code == codes.Unknown
+}
+
+// listening reports whether a process accepts connections at the runtime's socket: such a runtime is not gone, although
+// it may answer Unavailable.
+func listening(ctx context.Context, endpoint string) bool {
+	path, err := cri.SocketPath(endpoint)
+	if err != nil {
+		return false
+	}
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED)
+	}
+	_ = conn.Close()
+	return true
 }
 
 // killAll kills the processes of the pods that have a folder of the agent's, by their cgroups.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +58,7 @@ func TestEndPodsKill(t *testing.T) {
 				leftOvers: filepath.Join(dir, "left"), groups: func(*v1alpha2.Edged) podGroups { return g },
 			}
 			var out bytes.Buffer
-			err := o.run(t.Context(), &out)
+			err := o.run(t.Context(), &out, io.Discard)
 			if diff := cmp.Diff(c.removed, g.removed); diff != "" {
 				t.Errorf("cgroups removed (-want +got):\n%s", diff)
 			}

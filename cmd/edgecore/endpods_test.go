@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -56,7 +57,7 @@ func endPods(t *testing.T, prepare func(*fakecri.Runtime), roots ...string) (out
 	}
 	o := &endPodsOptions{globalOptions: &globalOptions{Config: config}, within: time.Minute, leftOvers: filepath.Join(dir, "left"), links: filepath.Join(dir, "links"), groups: podGroupsOf}
 	var buffer bytes.Buffer
-	err = o.run(t.Context(), &buffer)
+	err = o.run(t.Context(), &buffer, io.Discard)
 	data, readErr := os.ReadFile(o.leftOvers)
 	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
 		t.Fatalf("ReadFile(%s) = %v, want no error or no such file", o.leftOvers, readErr)

@@ -11,7 +11,7 @@ func TestScripts(t *testing.T) {
 	stubPackage(t, debs, "v1.0.0")
 	stubPackage(t, debs, "v1.1.0")
 	for name, tests := range map[string][]func(*machine){
-		"mounts": {ownPartitions, mountsWithSpaces}, "masked": {maskedMeanwhile, masked}, "runtime": {whichRuntime},
+		"mounts": {ownPartitions, mountsWithSpaces}, "masked": {maskedMeanwhile, masked}, "runtime": {whichRuntime, runtimeRestarts},
 		"configuration": {emptyConfig, syncedConfig}, "what is told": {runtimeRemoved, logindLimit, copiedUnit},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// onWrite calls do before each write.
+type onWrite struct {
+	bytes.Buffer
+	do func()
+}
+
+func (w *onWrite) Write(p []byte) (int, error) {
+	w.do()
+	return w.Buffer.Write(p)
+}
+
+// TestEndPodsOfRestartingRuntime: --kill kills no pods of a runtime that comes back, or that answers that it is not
+// ready.
+func TestEndPodsOfRestartingRuntime(t *testing.T) {
+	unavailable := status.Error(codes.Unavailable, "server is not initialized yet")
+	for name, c := range map[string]struct {
+		absent, stale bool // the socket, at first; whether one that nothing listens at lies there
+		fails         int
+		errSay        string
+	}{
+		"no socket at first":        {absent: true},
+		"a stale socket at first":   {absent: true, stale: true},
+		"answers Unavailable once":  {fails: 1},
+		"answers Unavailable again": {fails: 1 << 30, errSay: "does not say which pods there are"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake, client := fakecri.Start(t)
+			dir := t.TempDir()
+			labels := map[string]string{
+				"io.kubernetes.pod.name":      "mine",
+				"io.kubernetes.pod.namespace": "default",
+				"io.kubernetes.pod.uid":       "mine",
+			}
+			sandbox := &runtimeapi.PodSandboxConfig{
+				Metadata: &runtimeapi.PodSandboxMetadata{Name: "mine", Namespace: "default", Uid: "mine"},
+				Labels:   labels,
+			}
+			request := &runtimeapi.RunPodSandboxRequest{Config: sandbox}
+			if _, err := client.RunPodSandbox(t.Context(), request); err != nil {
+				t.Fatal(err)
+			}
+			fake.Fail("ListPodSandbox", c.fails, unavailable)
+			socket := filepath.Join(dir, "cri.sock")
+			appear := func() {
+				_ = os.Remove(socket)
+				if err := os.Symlink(strings.TrimPrefix(fake.Endpoint(), "unix://"), socket); err != nil {
+					t.Error(err)
+				}
+			}
+			if c.stale {
+				staleSocket(t, socket)
+			}
+			if !c.absent {
+				appear()
+			}
+			config := filepath.Join(dir, "edgecore.yaml")
+			text := "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\n" +
+				"database: {dataSource: " + dir + "/edgecore.db}\n" +
+				"modules:\n  edged:\n    rootDirectory: " + dir + "/root\n    tailoredKubeletConfig: " +
+				"{cgroupRoot: /not-made, podLogsDir: " + dir + "/logs, containerRuntimeEndpoint: \"unix://" + socket + "\"}\n"
+			if err := errors.Join(
+				os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755), os.WriteFile(config, []byte(text), 0o600),
+			); err != nil {
+				t.Fatal(err)
+			}
+			g := &groups{}
+			o := &endPodsOptions{
+				globalOptions: &globalOptions{Config: config},
+				within:        time.Minute,
+				links:         filepath.Join(dir, "links"),
+				kill:          true,
+				wait:          wait.Max(),
+				interval:      time.Millisecond,
+				groups:        func(*v1alpha2.Edged) podGroups { return g },
+			}
+			if c.errSay != "" {
+				o.wait = 20 * time.Millisecond
+			}
+			var out bytes.Buffer
+			progress := &onWrite{do: appear}
+			err := o.run(t.Context(), &out, progress)
+			if diff := cmp.Diff([]types.UID(nil), g.removed); diff != "" {
+				t.Errorf("pods killed by their cgroups (-want +got):\n%s", diff)
+			}
+			if (err == nil) != (c.errSay == "") || err != nil && !strings.Contains(err.Error(), c.errSay) {
+				t.Errorf("end-pods = %v, want an error with %q", err, c.errSay)
+			}
+			if want := "Ended 1 of 1 pods\n"; err == nil && out.String() != want {
+				t.Errorf("end-pods says %q, want %q", out.String(), want)
+			}
+			said := progress.String()
+			if strings.Count(said, "\n") != 1 || !strings.Contains(said, "does not answer yet, waiting for up to ") {
+				t.Errorf("end-pods says on stderr %q, want one line that it waits", said)
+			}
+		})
+	}
+}
+
+// staleSocket makes a socket that nothing listens at, as a runtime that was killed leaves it.
+func staleSocket(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAwaitPods: how often and for how long a runtime is asked.
+func TestAwaitPods(t *testing.T) {
+	const halfway = 2500 * time.Millisecond // through a pause
+	unavailable := status.Error(codes.Unavailable, "no such file or directory")
+	uninitialized := status.Error(codes.Unknown, "server is not initialized yet")
+	unimplemented := status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
+	for name, c := range map[string]struct {
+		within time.Duration
+		cancel time.Duration // after which the caller gives up; 0 is never
+		errs   []error       // of the answers; the last one is repeated
+		asked  int
+		took   time.Duration
+		want   error
+	}{
+		"answers at once":     {time.Minute, 0, []error{nil}, 1, 0, nil},
+		"restarts":            {time.Minute, 0, []error{unavailable, uninitialized, nil}, 3, 2 * time.Second, nil},
+		"is gone":             {time.Minute, 0, []error{unavailable}, 31, 30 * time.Second, unavailable},
+		"is gone, short":      {5 * time.Second, 0, []error{unavailable}, 6, 5 * time.Second, unavailable},
+		"is gone, no time":    {0, 0, []error{unavailable}, 1, 0, unavailable},
+		"has no CRI":          {time.Minute, 0, []error{unimplemented}, 1, 0, unimplemented},
+		"the caller gives up": {time.Minute, halfway, []error{unavailable}, 3, halfway, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				if c.cancel > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, c.cancel)
+					defer cancel()
+				}
+				o := &endPodsOptions{within: c.within, wait: runtimeWait, interval: runtimeInterval}
+				start, asked := time.Now(), 0
+				var said bytes.Buffer
+				_, err := o.awaitPods(ctx, &said, "unix:///run/cri.sock", func(context.Context) ([]*observed.Pod, error) {
+					asked++
+					return nil, c.errs[min(asked, len(c.errs))-1]
+				})
+				if took := time.Since(start); !errors.Is(err, c.want) || asked != c.asked || took != c.took {
+					t.Errorf("awaitPods = %v after %d requests and %s, want %v after %d and %s",
+						err, asked, took, c.want, c.asked, c.took)
+				}
+				if got, want := strings.Count(said.String(), "\n"), min(c.asked-1, 1); got != want {
+					t.Errorf("awaitPods says %q, want %d lines", said.String(), want)
+				}
+			})
+		})
+	}
+}
