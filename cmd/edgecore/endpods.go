@@ -186,7 +186,8 @@ func (o *endPodsOptions) awaitPods(ctx context.Context, errOut io.Writer, endpoi
 			return pods, err
 		}
 		if !said {
-			fmt.Fprintf(errOut, "The container runtime at %s does not answer yet, waiting for up to %s: %v\n", endpoint, limit, err)
+			fmt.Fprintf(errOut, "The container runtime at %s does not answer yet, waiting for up to %s: %v\n",
+				endpoint, limit, err)
 		}
 		select {
 		case <-ctx.Done():

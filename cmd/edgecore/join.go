@@ -55,9 +55,9 @@ it has already. Others on this device can see a token that is on the command lin
 --token-file - for standard input, keeps it from them.
 
 To join again is always allowed and loses nothing: pods run on, the store and the keys that you set in the
-configuration stay. A certificate of the same cloud that still has most of its life before it is kept; one that
-has ended, is damaged, or was revoked before the token was made, is replaced, which is the way back for a device
-that was off for too long. A name that another node has is refused, unless the token is for that node or --take-name
+configuration stay. A certificate of the same cloud that is not near its end is kept. One that is expired, near its
+end, damaged, or was revoked before the token was made, is replaced: so a device that was off for too long comes
+back by joining again. A name that another node has is refused, unless the token is for that node or --take-name
 says that this device takes that one's place: the hardware was replaced. Without a token only the configuration and
 the service are set, for a device that has its certificate.`,
 		Example: `  edgecore join --cloudcore-ipport 192.0.2.1:10000 --token-file token.txt
