@@ -2,29 +2,45 @@ package edgecontroller
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 )
 
-// historyPeriod is the time between two looks at the resource version of the API server: one small request.
+// historyPeriod is the time between two checks of the resource versions of the API server: one small request for each
+// resource that is cached, which are five.
 const historyPeriod = 30 * time.Second
 
-// errRestored says that what the caches hold is of a history that the API server has no longer.
-type errRestored struct{ seen, now uint64 }
+// onlyMetadata asks for a list without the contents of its objects, in any version of Kubernetes that is supported.
+const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-func (e errRestored) Error() string {
-	return fmt.Sprintf("the resource version of the API server went back from %d to %d, so its etcd was restored from a backup: "+
-		"cloudcore must start again, as its caches would miss changes until that version is reached", e.seen, e.now)
+// cachedResource is a resource of the API server with its cache. Versions of different resources do not compare: the API
+// server may keep each in an etcd of its own (--etcd-servers-overrides).
+type cachedResource struct {
+	name  string
+	cache interface{ LastSyncResourceVersion() string }
 }
 
-// WatchHistory returns an error when the resource version of the API server has gone back, which a restore of etcd from a
-// backup does: watches that were begun before miss all changes until the versions have caught up. The caller ends
-// the process, so that all is read again. Without that it returns nil when the context ends.
+// errRestored reports that the cache of a resource is from a history that the API server no longer has.
+type errRestored struct {
+	resource  string
+	seen, now uint64
+}
+
+func (e errRestored) Error() string {
+	return fmt.Sprintf("the resource version of %s at the API server went back from %d to %d, so its etcd was restored "+
+		"from a backup: cloudcore must start again, as its caches would miss changes until that version is reached",
+		e.resource, e.seen, e.now)
+}
+
+// WatchHistory returns an error when the version of a cached resource has gone back at the API server, which a restore
+// of etcd from a backup does: watches from before the restore miss all changes until the versions have caught up. The
+// caller ends the process, so that everything is read again. Otherwise it returns nil when the context ends.
 func (c *Controller) WatchHistory(ctx context.Context) error {
 	tick := time.NewTicker(historyPeriod)
 	defer tick.Stop()
@@ -34,43 +50,69 @@ func (c *Controller) WatchHistory(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := c.checkHistory(ctx); err != nil {
+		if err := c.checkHistory(ctx, c.caches.resources()); err != nil {
 			return err
 		}
 	}
 }
 
-// checkHistory compares what the caches have seen with what a read that begins after that returns. A request that fails
-// says nothing.
-func (c *Controller) checkHistory(ctx context.Context) error {
-	seen := c.caches.newest()
-	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
-	defer cancel()
-	// Without a resourceVersion the API server answers with the newest state.
-	list, err := c.clients.Own.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: EdgeLabel + "=", Limit: 1})
-	if err != nil {
-		klog.V(2).InfoS("Resource version of the API server not read", "err", err)
-		return nil
+// checkHistory compares what each cache has seen with a list of the same resource that is read after that. It stops at
+// the first resource that went back. A request that fails proves nothing.
+func (c *Controller) checkHistory(ctx context.Context, resources []cachedResource) error {
+	for _, r := range resources {
+		seen, err := strconv.ParseUint(r.cache.LastSyncResourceVersion(), 10, 64)
+		if err != nil {
+			continue // nothing was listed yet, or versions are not numbers and do not compare
+		}
+		later, err := c.newestVersion(ctx, r.name)
+		if err != nil {
+			klog.V(2).InfoS("Resource version not read", "resource", r.name, "err", err)
+			continue
+		}
+		if err := compareHistory(r.name, seen, later); err != nil {
+			return err
+		}
 	}
-	return compareHistory(seen, list.ResourceVersion)
+	return nil
 }
 
-// compareHistory compares the newest resource version that was seen with that of a later read. Versions that are not
-// numbers do not compare.
-func compareHistory(seen uint64, later string) error {
+// newestVersion reads the version of a resource at the API server, with a list of at most one object. The list names no
+// resourceVersion, so it is of the newest state, and no selector, so the API server reads only that object.
+func (c *Controller) newestVersion(ctx context.Context, resource string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
+	defer cancel()
+	body, err := c.clients.Own.CoreV1().RESTClient().Get().Resource(resource).
+		VersionedParams(&metav1.ListOptions{Limit: 1}, scheme.ParameterCodec).
+		SetHeader("Accept", onlyMetadata).Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	var list struct {
+		metav1.ListMeta `json:"metadata"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return "", fmt.Errorf("decode the list of %s: %w", resource, err)
+	}
+	return list.ResourceVersion, nil
+}
+
+// compareHistory compares the newest version of a resource that was seen with that of a later read. Versions that are
+// not numbers do not compare.
+func compareHistory(resource string, seen uint64, later string) error {
 	now, err := strconv.ParseUint(later, 10, 64)
 	if err != nil || now >= seen {
 		return nil
 	}
-	return errRestored{seen: seen, now: now}
+	return errRestored{resource: resource, seen: seen, now: now}
 }
 
-// newest returns the highest resource version that one of the caches has seen; 0 for none.
-func (c *caches) newest() (newest uint64) {
-	for _, i := range []cache.SharedIndexInformer{c.pods, c.nodes, c.configMaps, c.secrets, c.services} {
-		if v, err := strconv.ParseUint(i.LastSyncResourceVersion(), 10, 64); err == nil {
-			newest = max(newest, v)
-		}
+// resources lists what is cached.
+func (c *caches) resources() []cachedResource {
+	return []cachedResource{
+		{"pods", c.pods},
+		{"nodes", c.nodes},
+		{"configmaps", c.configMaps},
+		{"secrets", c.secrets},
+		{"services", c.services},
 	}
-	return newest
 }

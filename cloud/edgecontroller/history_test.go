@@ -2,7 +2,10 @@ package edgecontroller
 
 import (
 	"errors"
+	"slices"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestCompareHistory(t *testing.T) {
@@ -16,22 +19,96 @@ func TestCompareHistory(t *testing.T) {
 		{seen: 0, later: "1"},
 		{seen: 10, later: ""},
 		{seen: 10, later: "opaque"},
-		{seen: 10, later: "9", want: errRestored{seen: 10, now: 9}},
+		{seen: 10, later: "9", want: errRestored{resource: "pods", seen: 10, now: 9}},
 	} {
-		if got := compareHistory(tc.seen, tc.later); !errors.Is(got, tc.want) {
-			t.Errorf("compareHistory(%d, %q) = %v, want %v", tc.seen, tc.later, got, tc.want)
+		if got := compareHistory("pods", tc.seen, tc.later); !errors.Is(got, tc.want) {
+			t.Errorf("compareHistory(pods, %d, %q) = %v, want %v", tc.seen, tc.later, got, tc.want)
 		}
 	}
 }
 
-// A request that fails, as while the API server is restored, says nothing about its history.
+// lastSeen is the version that a cache has seen.
+type lastSeen string
+
+func (v lastSeen) LastSyncResourceVersion() string { return string(v) }
+
+// cachesAt lists the resources of the caches in their order, with the versions that they have seen.
+func (w *world) cachesAt(versions map[string]string) []cachedResource {
+	resources := w.caches.resources()
+	for i, r := range resources {
+		resources[i].cache = lastSeen(versions[r.name])
+	}
+	return resources
+}
+
+// listAll are the requests of a check.
+var listAll = []string{
+	"GET /api/v1/pods as cloudcore",
+	"GET /api/v1/nodes as cloudcore",
+	"GET /api/v1/configmaps as cloudcore",
+	"GET /api/v1/secrets as cloudcore",
+	"GET /api/v1/services as cloudcore",
+}
+
+// TestCheckHistory: each cache is compared with a list of its own resource, as the API server may keep resources in
+// different etcds.
+func TestCheckHistory(t *testing.T) {
+	seen := map[string]string{"pods": "10", "nodes": "2000", "configmaps": "10", "secrets": "10", "services": "10"}
+	for name, tc := range map[string]struct {
+		seen, now map[string]string
+		want      error
+		requests  []string
+	}{
+		"nothing has changed": {seen: seen, now: seen, requests: listAll},
+		"all have newer versions": {
+			seen:     seen,
+			now:      map[string]string{"pods": "11", "nodes": "2001", "configmaps": "11", "secrets": "11", "services": "11"},
+			requests: listAll,
+		},
+		"pods went back": {
+			seen:     seen,
+			now:      map[string]string{"pods": "9", "nodes": "2000", "configmaps": "10", "secrets": "10", "services": "10"},
+			want:     errRestored{resource: "pods", seen: 10, now: 9},
+			requests: listAll[:1],
+		},
+		"secrets went back": {
+			seen:     seen,
+			now:      map[string]string{"pods": "10", "nodes": "2000", "configmaps": "10", "secrets": "9", "services": "10"},
+			want:     errRestored{resource: "secrets", seen: 10, now: 9},
+			requests: listAll[:4],
+		},
+		"a list without a version":   {seen: seen, now: map[string]string{}, requests: listAll},
+		"no cache has seen anything": {seen: map[string]string{}, now: seen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.api.answer(func(r call) (int, any) {
+				for resource, version := range tc.now {
+					if r.Path == "/api/v1/"+resource {
+						return 200, metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
+					}
+				}
+				return 200, metav1.PartialObjectMetadataList{}
+			})
+			if got := w.checkHistory(t.Context(), w.cachesAt(tc.seen)); !errors.Is(got, tc.want) {
+				t.Errorf("checkHistory = %v, want %v", got, tc.want)
+			}
+			if got := w.api.seen(); !slices.Equal(got, tc.requests) {
+				t.Errorf("requests = %v, want %v", got, tc.requests)
+			}
+		})
+	}
+}
+
+// A request that fails, as while the API server is restored, proves nothing, and the other resources are still checked.
 func TestHistoryUnread(t *testing.T) {
 	w := newWorld(t)
 	w.api.answer(func(call) (int, any) { return 500, "x" })
-	if err := w.checkHistory(t.Context()); err != nil {
+	seen := map[string]string{"pods": "1", "nodes": "1", "configmaps": "1", "secrets": "1", "services": "1"}
+	if err := w.checkHistory(t.Context(), w.cachesAt(seen)); err != nil {
 		t.Errorf("checkHistory while the API server fails = %v, want nil", err)
 	}
-	if got := w.api.seen(); len(got) != 1 || got[0] != "GET /api/v1/nodes as cloudcore" {
-		t.Errorf("requests = %v, want one list of nodes by cloudcore", got)
+	if got := w.api.seen(); !slices.Equal(got, listAll) {
+		t.Errorf("requests = %v, want %v", got, listAll)
 	}
 }
