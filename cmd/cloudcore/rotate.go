@@ -62,9 +62,12 @@ makes a new general one at once. Certificates stay valid.`,
   cloudcore rotate ca --finish   Certificates of the old CA are refused. Devices that have not renewed by then join again,
                                  with a token of cloudcore gettoken --node NAME.
 
-If the key of the CA has leaked, do both at once: only a new join helps then. KubeEdge's edgecore renews its certificate
-as usual, near its end, and keeps trusting cloudcore by the old CA afterwards. Tokens that were given out before the
-rotation name the old CA: give out new ones.
+If the key of the CA has leaked, do not rotate it: until --finish, anyone with that key can get certificates of the new CA.
+Stop every cloudcore, delete the secrets casecret, cloudcoresecret, tokenkeysecret and tokensecret, start cloudcore, and
+join each device again with a token of cloudcore gettoken --node NAME.
+
+KubeEdge's edgecore renews its certificate as usual, near its end, and keeps trusting cloudcore by the old CA afterwards.
+Tokens from before the rotation name the old CA and are invalid: give out new ones.
 
 This is for the CA in the secret casecret. Where modules.cloudHub.tlsCAFile names a file that exists, cloudcore uses that
 one, and reads it when it starts.`,
