@@ -148,7 +148,7 @@ func changeCA(ctx context.Context, secrets Secrets, change func(*authorities) (*
 	return err
 }
 
-// RotateTokenKey makes all tokens void that were given out.
+// RotateTokenKey invalidates all tokens.
 func RotateTokenKey(ctx context.Context, secrets Secrets) error {
 	_, _, err := keep(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
 		if old == nil {
@@ -241,7 +241,7 @@ func (a *Authority) observeTokenKey(data map[string][]byte) {
 			"Delete the secret to have a new key made", "secret", tokenKeySecret)
 	case !bytes.Equal(key, *a.tokenKey.Load()):
 		a.tokenKey.Store(&key)
-		klog.InfoS("Key of tokens changed: tokens that were given out before are void")
+		klog.InfoS("Key of tokens changed: earlier tokens are invalid")
 		a.refreshSoon()
 	}
 }

@@ -34,9 +34,9 @@ go on.`,
 	cmd.PersistentFlags().StringVar(&o.access.kubeConfig, "kube-config", "", "the kubeconfig `file` to reach kube-apiserver with")
 	tokens := &cobra.Command{
 		Use:   "tokens",
-		Short: "Make all tokens void that were given out",
-		Long: `Make a new key for the tokens that devices join with. All tokens that were given out are void from then on; cloudcore
-makes a new general one at once. Certificates stay valid.`,
+		Short: "Invalidate all tokens",
+		Long: `Make a new key for the tokens that devices join with. All earlier tokens are invalid from then on; cloudcore makes a
+new general one at once. Certificates stay valid.`,
 		Example: `  cloudcore rotate tokens
   kubectl -n kubeedge exec deploy/cloudcore -- cloudcore rotate tokens`,
 		Args: cobra.NoArgs,
@@ -45,7 +45,7 @@ makes a new general one at once. Certificates stay valid.`,
 				if err := certificates.RotateTokenKey(ctx, secrets); err != nil {
 					return err
 				}
-				_, err := fmt.Fprintln(out, "Rotated the key of tokens: all tokens of before are void.")
+				_, err := fmt.Fprintln(out, "Rotated the key of tokens: all earlier tokens are invalid.")
 				return err
 			})
 		},

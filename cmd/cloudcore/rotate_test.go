@@ -45,7 +45,7 @@ func TestRotate(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"ca"}, "are good until cloudcore rotate ca --finish"}, {[]string{"tokens"}, "all tokens of before are void"},
+		{[]string{"ca"}, "are good until cloudcore rotate ca --finish"}, {[]string{"tokens"}, "all earlier tokens are invalid"},
 		{[]string{"ca", "--finish"}, "certificates of 1 older CAs are refused"},
 	} {
 		if out, err := run(row.args...); err != nil || !strings.Contains(out, row.says) {
