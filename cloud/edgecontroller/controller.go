@@ -42,6 +42,11 @@ type Options struct {
 	// with TooManyRequests when it would wait for longer than RequestTimeout.
 	NodeQPS   float64
 	NodeBurst int
+	// Permit returns an error for a node that may not ask for anything now. It is called right before a request is carried
+	// out, which is then not answered; nil permits all.
+	Permit func(ctx context.Context, node string) error
+	// NodeLabels returns labels that a Node gets at its registration beside EdgeLabel; nil is none.
+	NodeLabels func(node string) map[string]string
 	// Registry gets the metrics; nil is none.
 	Registry prometheus.Registerer
 }
@@ -171,10 +176,10 @@ func (c *Controller) Disconnected(node, _ string) {
 	c.podLists.disconnected(node)
 }
 
-// annotate writes where a node is connected, unless it does not exist yet: registration does it then. There are three
-// tries.
+// annotate writes where a node is connected, unless no device's Node is known: registration does it then, and a Node of
+// another kind is left alone. There are three tries.
 func (c *Controller) annotate(ctx context.Context, node string, delay time.Duration) {
-	if n := c.caches.node(node); n != nil && n.Annotations[CloudcoreAnnotation] == c.options.LocalIP {
+	if n := c.caches.node(node); n == nil || n.Annotations[CloudcoreAnnotation] == c.options.LocalIP {
 		return
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{CloudcoreAnnotation: c.options.LocalIP}}})

@@ -14,8 +14,8 @@
 // Upstream, it carries out what nodes ask for. Every write for a node, and every read that the caches cannot answer,
 // is done in the name of the node (user system:node:<name>, group system:nodes), so that the API server's node
 // authorizer and the NodeRestriction admission decide what a node may do, as for any kubelet. The API server has to
-// run with both, as those of kubeadm do. Only two things are done in cloudcore's own name: the label that makes a node
-// an edge node, and the tolerations of pods that are bound to one.
+// run with both, as those of kubeadm do. Only these things are done in cloudcore's own name: the creation of Nodes,
+// which need a label that a node may not give itself, and the tolerations of pods that are bound to them.
 //
 // No request makes the process end: what cannot be understood is answered with a metav1.Status that says why.
 //

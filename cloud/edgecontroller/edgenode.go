@@ -6,13 +6,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Unfinished reports whether a Node was created through a cloudcore that did not get to label it: the next registration
-// does so.
-func Unfinished(node *v1.Node) bool {
-	_, edge := node.Labels[EdgeLabel]
-	return !edge && node.Annotations[CloudcoreAnnotation] != "" && !hasRole(node)
-}
-
 // EdgeNode returns the Node of a device from memory, or nil if there is none with EdgeLabel. The caller must not change it.
 func (c *Controller) EdgeNode(name string) *v1.Node { return c.caches.node(name) }
 

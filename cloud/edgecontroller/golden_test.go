@@ -60,7 +60,7 @@ var wantCalls = map[string][]string{
 	"query kube-node-lease/lease/edge-1":  {"GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1 as system:node:edge-1"},
 	"insert kube-node-lease/lease/edge-1": {"POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases as system:node:edge-1"},
 	"update kube-node-lease/lease/edge-1": {"PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1 as system:node:edge-1"},
-	"insert null/node/edge-1":             {"POST /api/v1/nodes as system:node:edge-1", "PATCH /api/v1/nodes/edge-1 as cloudcore"},
+	"insert null/node/edge-1":             {"POST /api/v1/nodes as system:node:edge-1", "POST /api/v1/nodes as cloudcore"},
 	"patch null/nodepatch/edge-1":         {"PATCH /api/v1/nodes/edge-1/status as system:node:edge-1"},
 	"patch default/podpatch/web":          {"PATCH /api/v1/namespaces/default/pods/web/status as system:node:edge-1"},
 	"delete default/pod/web":              {"DELETE /api/v1/namespaces/default/pods/web as system:node:edge-1"},

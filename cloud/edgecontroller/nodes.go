@@ -3,13 +3,11 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -90,12 +88,8 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 		}
 		node.Annotations[CloudcoreAnnotation] = c.options.LocalIP
 	}
-	created, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		c.finishRegistration(ctx, r.node, granted)
-		return nil, err
-	case err != nil:
+	created, err := c.createNode(ctx, node, granted)
+	if err != nil {
 		return nil, err
 	}
 	klog.InfoS("Node registered", "node", r.node)
@@ -103,45 +97,27 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label", "node", r.node,
 			"labels", refused[:min(len(refused), 10)], "leftOut", len(refused))
 	}
-	return c.grantLabels(ctx, r.node, created.UID, granted)
+	return created, nil
 }
 
-// grantLabels marks a node that registered through cloudcore as an edge node, in cloudcore's own name: a node may not do
-// that itself.
-func (c *Controller) grantLabels(ctx context.Context, node string, uid types.UID, granted map[string]string) (*v1.Node, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid, "labels": granted}})
+// createNode creates a Node with the labels that make it a device's. A node may not set those itself, so it is created in
+// cloudcore's own name, after the API server said that the node might create it without them. There is no moment at which
+// the Node exists without these labels: only they say that it was registered through a cloudcore, and a device gets
+// nothing of a Node that was not.
+func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[string]string) (*v1.Node, error) {
+	_, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		return nil, err
 	}
-	labelled, err := c.clients.Own.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("label node %s as an edge node: %w", node, err)
+	labelled := node.DeepCopy()
+	if labelled.Labels == nil {
+		labelled.Labels = map[string]string{}
 	}
-	return labelled, nil
-}
-
-// finishRegistration labels a node whose registration ended half-way: it was created by a cloudcore, as its annotation
-// says, and has no role yet.
-func (c *Controller) finishRegistration(ctx context.Context, name string, granted map[string]string) {
-	if c.caches.node(name) != nil {
-		return
+	maps.Copy(labelled.Labels, granted)
+	if c.options.NodeLabels != nil {
+		maps.Copy(labelled.Labels, c.options.NodeLabels(node.Name))
 	}
-	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil || node.Annotations[CloudcoreAnnotation] == "" || hasRole(node) {
-		return
-	}
-	if _, err := c.grantLabels(ctx, name, node.UID, granted); err != nil {
-		klog.ErrorS(err, "Registration of a node not finished; its next try does it", "node", name)
-	}
-}
-
-func hasRole(node *v1.Node) bool {
-	for key := range node.Labels {
-		if strings.HasPrefix(key, "node-role.kubernetes.io/") {
-			return true
-		}
-	}
-	return false
+	return c.clients.Own.CoreV1().Nodes().Create(ctx, labelled, metav1.CreateOptions{})
 }
 
 // queryNode answers with the node's own object. An edge of ours asks when it starts, and before it turns a pod away for what

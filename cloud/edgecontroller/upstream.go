@@ -180,6 +180,12 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	if r.content, err = cmp.Or(f.limit, smallContent()).read(r, m); err != nil {
 		return fail(err)
 	}
+	if c.options.Permit != nil {
+		if err := c.options.Permit(ctx, r.node); err != nil {
+			klog.V(1).InfoS("Request not carried out", "node", r.node, "operation", r.op, "resource", text, "err", err)
+			return result{none: true}
+		}
+	}
 	return f.serve(withNode(ctx, r.node), r)
 }
 

@@ -339,6 +339,11 @@ func TestChooseImpersonation(t *testing.T) {
 
 func TestAnnotate(t *testing.T) {
 	w := newWorld(t)
+	w.annotate(t.Context(), "e1", time.Millisecond)
+	if calls := w.api.seen(); calls != nil {
+		t.Errorf("requests for a node that is not known as a device's = %v, want none", calls)
+	}
+	w.add(edgeNode("e1"))
 	tries := 0
 	w.api.answer(func(c call) (int, any) {
 		if tries++; tries < 3 {

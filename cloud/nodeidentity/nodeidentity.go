@@ -17,6 +17,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -156,6 +157,33 @@ func (g *Guard) bindConnected(ctx context.Context, name string) error {
 	return g.bind(ctx, node, cert)
 }
 
+// Permit returns an error if nothing may be done in the name of a node now. It asks the API server for as long as the Node is
+// not known as a device's: while it registers, or when a Node of another kind took the name. That one's session ends.
+func (g *Guard) Permit(ctx context.Context, name string) error {
+	if g.opts.Edge(name) != nil {
+		return nil
+	}
+	node, err := g.lookUp(ctx, g.registrars, name)
+	if cert := g.hub.Certificate(name); err == nil && node != nil && cert != nil {
+		_, err = judge(node, cert)
+	}
+	if err != nil && !errors.Is(err, cloudhub.ErrTryLater) {
+		klog.InfoS("Connection ended", "node", name, "why", err)
+		g.hub.Disconnect(name, err.Error())
+	}
+	return err
+}
+
+// Labels returns the label with which the Node of a connected device is registered.
+func (g *Guard) Labels(node string) map[string]string {
+	if cert := g.hub.Certificate(node); cert != nil {
+		if holder := certs.HolderOf(cert); holder != "" {
+			return map[string]string{HolderLabel: holder}
+		}
+	}
+	return nil
+}
+
 // NodeChanged is told of each Node of a device that is new or has other labels. It does not block.
 func (g *Guard) NodeChanged(node *v1.Node) {
 	cert := g.hub.Certificate(node.Name)
@@ -223,14 +251,14 @@ func (g *Guard) Admit(ctx context.Context, name string, cert *x509.Certificate) 
 	}
 	err = g.bind(ctx, node, cert)
 	if err != nil && node.Labels[HolderLabel] == "" {
-		klog.V(1).InfoS("Node not labelled with its device; its next connection does it", "node", name, "err", err)
-		return nil // nobody else has it
+		klog.V(1).InfoS("Node not labelled with its device yet", "node", name, "err", err)
+		return nil // nobody else has it; Run does it
 	}
 	return err
 }
 
-// lookUp asks the API server for a Node that is not known as a device's. It returns nil if there is none that is finished:
-// it may be registered then. A Node that is not a device's is an error.
+// lookUp asks the API server for a Node that is not known as a device's. It returns nil if there is none: it may be
+// registered then. A Node that is not a device's is an error.
 func (g *Guard) lookUp(ctx context.Context, limit *rate.Limiter, name string) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -249,9 +277,6 @@ func (g *Guard) lookUp(ctx context.Context, limit *rate.Limiter, name string) (*
 	}
 	if value, edge := node.Labels[edgecontroller.EdgeLabel]; edge && value == "" {
 		return node, nil
-	}
-	if edgecontroller.Unfinished(node) {
-		return nil, nil
 	}
 	return nil, fmt.Errorf("the cluster has a node %s that did not join through cloudcore (it has no label %s): no device may speak for it. "+
 		"Join under another name (edgecore join --edgenode-name); if the node is this device's, label it: kubectl label node %s %s=",

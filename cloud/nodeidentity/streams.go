@@ -2,7 +2,6 @@ package nodeidentity
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/klog/v2"
@@ -20,22 +19,20 @@ type upstream struct {
 	guard *Guard
 }
 
-// Handle asks the API server first for as long as the node's Node is not known as a device's: while it registers, or when a
-// Node of another kind took the name. That one's session ends. A request that cannot be decided on is not answered: KubeEdge's
-// edges would take an error for their Node.
+// Connected has the Node labelled with its device where that was not possible before.
+func (u *upstream) Connected(ctx context.Context, node, protocol string) {
+	u.Upstream.Connected(ctx, node, protocol)
+	if n := u.guard.opts.Edge(node); n != nil {
+		u.guard.NodeChanged(n)
+	}
+}
+
+// Handle carries out what Permit permits. A request that cannot be decided on is not answered: KubeEdge's edges would take an
+// error for their Node.
 func (u *upstream) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
-	if u.guard.opts.Edge(node) == nil {
-		_, err := u.guard.lookUp(ctx, u.guard.registrars, node)
-		switch {
-		case err == nil:
-		case errors.Is(err, cloudhub.ErrTryLater):
-			klog.V(1).InfoS("Request dropped", "node", node, "resource", m.Route.Resource, "err", err)
-			return nil
-		default:
-			klog.InfoS("Connection ended", "node", node, "why", err)
-			u.guard.hub.Disconnect(node, err.Error())
-			return nil
-		}
+	if err := u.guard.Permit(ctx, node); err != nil {
+		klog.V(1).InfoS("Request dropped", "node", node, "resource", m.Route.Resource, "err", err)
+		return nil
 	}
 	return u.Upstream.Handle(ctx, node, m)
 }

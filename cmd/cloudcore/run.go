@@ -156,8 +156,15 @@ func (c *cloud) build(ctx context.Context) error {
 		return err
 	}
 	c.state.set(partAPI, nil)
-	// Nodes are annotated with the cloudcore that they are connected to, of several behind one address.
-	if c.controller, err = edgecontroller.New(edgecontroller.Options{Clients: c.clients, LocalIP: v1alpha1.HostIP(), Registry: c.registry}); err != nil {
+	c.controller, err = edgecontroller.New(edgecontroller.Options{
+		Clients: c.clients,
+		// Nodes are annotated with the cloudcore that they are connected to, of several behind one address.
+		LocalIP:    v1alpha1.HostIP(),
+		Permit:     func(ctx context.Context, node string) error { return c.guard.Permit(ctx, node) },
+		NodeLabels: func(node string) map[string]string { return c.guard.Labels(node) },
+		Registry:   c.registry,
+	})
+	if err != nil {
 		return err
 	}
 	if c.records, err = objectsync.New(c.api.objects); err != nil {

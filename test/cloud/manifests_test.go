@@ -49,14 +49,14 @@ func TestManifests(t *testing.T) {
 		may                             bool
 	}{
 		{"watch", "pods", all, "", true}, {"watch", "secrets", all, "", true}, {"get", "configmaps", "any", "x", true},
-		{"patch", "nodes", all, "", true}, {"patch", "pods", "any", "", true}, {"get", "namespaces", all, "kubeedge", true},
+		{"create", "nodes", all, "", true}, {"patch", "nodes", all, "", true}, {"patch", "pods", "any", "", true}, {"get", "namespaces", all, "kubeedge", true},
 		{"create", "secrets", "kubeedge", "", true}, {"update", "secrets", "kubeedge", "casecret", true}, {"get", "secrets", "kubeedge", "tokenkeysecret", true},
 		{"update", "secrets", "kubeedge", "edgecore-revocations", true}, {"watch", "secrets", "kubeedge", "", true},
 		{"create", "objectsyncs.reliablesyncs.kubeedge.io", "any", "", true}, {"patch", "clusterobjectsyncs.reliablesyncs.kubeedge.io/status", all, "", true},
 		{"impersonate:arbitrary-node", "nodes.authentication.k8s.io", all, "e1", true},
 		{"impersonate-on:arbitrary-node:create", "serviceaccounts/token", "any", "default", true},
 
-		{"create", "nodes", all, "", false}, {"delete", "nodes", all, "", false}, {"delete", "pods", "any", "", false}, {"create", "pods", "any", "", false},
+		{"update", "nodes", all, "", false}, {"delete", "nodes", all, "", false}, {"delete", "pods", "any", "", false}, {"create", "pods", "any", "", false},
 		{"create", "pods/exec", "any", "", false}, {"patch", "pods/status", "any", "", false}, {"update", "secrets", "kubeedge", "other", false},
 		{"create", "secrets", "default", "", false}, {"update", "configmaps", "any", "", false}, {"create", "serviceaccounts/token", "any", "", false},
 		{"impersonate", "users", all, "admin", false}, {"impersonate", "groups", all, "system:masters", false},

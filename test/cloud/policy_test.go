@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,7 +58,7 @@ func TestPolicies(t *testing.T) {
 		})
 	}
 	policies := c.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	for _, name := range []string{"cloudcore-pods", "cloudcore-nodes"} {
+	for _, name := range []string{"cloudcore-pods", "cloudcore-nodes", "cloudcore-node-creation"} {
 		wait.Until(t, "the expressions of "+name+" are checked", func() error {
 			policy, err := policies.Get(t.Context(), name, metav1.GetOptions{})
 			if err == nil && policy.Status.TypeChecking == nil {
@@ -126,6 +127,19 @@ func TestPolicies(t *testing.T) {
 		if err := refusedBy(patchNode(own, patch), want); err != nil {
 			t.Errorf("patch %s of a node: %v", patch, err)
 		}
+	}
+
+	create := func(name string, labels map[string]string) error {
+		_, err := own.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+		return err
+	}
+	for _, labels := range []map[string]string{nil, {"site": "pump-7"}, {"node-role.kubernetes.io/edge": "no"}} {
+		if err := refusedBy(create("server", labels), "no node without the label node-role.kubernetes.io/edge"); err != nil {
+			t.Errorf("create a node with the labels %v: %v", labels, err)
+		}
+	}
+	if err := create("device", map[string]string{"node-role.kubernetes.io/edge": ""}); err != nil {
+		t.Errorf("create a device's node = %v, want it allowed", err)
 	}
 
 	// Others.
