@@ -79,8 +79,8 @@ func TestManifests(t *testing.T) {
 			return err
 		})
 	}
-	if may := allowedVerbs(t, c); may != "get list patch watch" {
-		t.Errorf("cloudcore may %q nodes in its own name, want get list patch watch", may)
+	if may := allowedVerbs(t, c); may != "create get list patch watch" {
+		t.Errorf("cloudcore may %q nodes in its own name, want create get list patch watch", may)
 	}
 }
 
