@@ -4,9 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
+	"github.com/edgecore-io/edgecore/edged/adopt"
+	"github.com/edgecore-io/edgecore/pkg/certs"
 )
+
+// holderLabel is the label by which edgecore's cloudcore binds a Node to the certificates of one device.
+const holderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
 
 // ErrNothing says that there is no takeover to undo.
 var ErrNothing = errors.New("this device was not taken over from KubeEdge: there is nothing to undo")
@@ -42,11 +48,51 @@ func (t *Takeover) Undo(ctx context.Context) error {
 			return err
 		}
 	}
+	node := t.reboundNode(s)
 	if err := t.clear(s); err != nil {
 		return err
 	}
 	t.say("Removed edgecore's configuration, certificates and store")
+	if node != "" {
+		t.say("If cloudcore refuses KubeEdge's certificate (403), as edgecore has renewed it: kubectl label node %s %s-",
+			node, holderLabel)
+	}
 	return nil
+}
+
+// reboundNode returns the name of the node if edgecore's certificate names another holder than KubeEdge's: edgecore has
+// renewed it since, and cloudcore may know the node by the new holder only. Otherwise it returns "".
+func (t *Takeover) reboundNode(s *state) string {
+	text, err := os.ReadFile(s.From)
+	if err != nil {
+		return ""
+	}
+	cfg, err := adopt.Before(text)
+	if err != nil {
+		return ""
+	}
+	theirs, err := holderIn(adopt.CertFilesOf(cfg).Cert)
+	if err != nil {
+		return ""
+	}
+	// Without a certificate of edgecore's, an earlier undo was cut off after it had removed that.
+	if ours, err := holderIn(t.certsFile()); err == nil && ours == theirs {
+		return ""
+	}
+	return cfg.Modules.Edged.HostnameOverride
+}
+
+// holderIn returns the holder that the certificate in a file names; "" for none.
+func holderIn(name string) (string, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	chain, err := certs.ParseCertsPEM(text)
+	if err != nil {
+		return "", err
+	}
+	return certs.HolderOf(chain[0]), nil
 }
 
 // stopOurs ends this agent, if it is it that has the service's name.
