@@ -177,7 +177,7 @@ func (c *Controller) servicesChanged(pod *v1.Pod) {
 func (c *Controller) nodeEvent(old, now *v1.Node) {
 	switch {
 	case now == nil:
-		c.hub.Disconnect(old.Name, "the node was deleted, or is no edge node any more")
+		c.hub.Disconnect(old.Name, "the node was deleted, or no longer has the label "+EdgeLabel)
 		return
 	case old != nil && old.UID != now.UID:
 		c.hub.Disconnect(old.Name, "the node was deleted and registered again")

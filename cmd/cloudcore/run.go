@@ -172,7 +172,8 @@ func (c *cloud) build(ctx context.Context) error {
 	}
 	hub := hubOptions(&c.cfg.Modules.CloudHub)
 	if hub.LegacyCertificates {
-		klog.InfoS("The certificate that edges before KubeEdge v1.16 share is accepted: whoever has it may claim to be any node. Switch modules.cloudHub.legacyCertificates off when the last of them has joined anew")
+		klog.InfoS("The certificate that nodes before KubeEdge v1.16 share is accepted: anyone who has it can impersonate any node. " +
+			"Set modules.cloudHub.legacyCertificates to false when the last of these nodes has joined again")
 	}
 	c.guard = nodeidentity.New(nodeidentity.Options{
 		Revoked: c.authority.Check, Edge: c.controller.EdgeNode, Nodes: c.api.client.CoreV1().Nodes(),
