@@ -36,7 +36,7 @@ Ports, unless the configuration says otherwise:
   127.0.0.1:9091   /metrics, /healthz and /readyz (?verbose names the parts)
 
 The certificates of the link and the token to join with are made at the first start and kept in secrets of the
-namespace kubeedge. How to come to the first edge:
+namespace kubeedge. To join the first edge node:
   on this side   cloudcore gettoken
   on the edge    edgecore join --cloudcore-ipport HOST:10000 --token TOKEN`,
 		Example: `  cloudcore --minconfig > ` + v1alpha1.DefaultConfigFile + `   # make a configuration, then edit it
