@@ -143,7 +143,8 @@ func TestEventsOfNodes(t *testing.T) {
 		"status only": {node(nil), node(func(n *v1.Node) { n.ResourceVersion, n.Status.Phase = "2", "x" }), nil},
 		"labels":      {node(nil), node(func(n *v1.Node) { n.Labels["a"] = "b" }), []string{"e1 null/node/e1"}},
 		"taints":      {node(nil), node(func(n *v1.Node) { n.Spec.Unschedulable = true }), []string{"e1 null/node/e1"}},
-		"gone":        {node(nil), nil, []string{"e1: the node was deleted, or no longer has the label node-role.kubernetes.io/edge"}},
+		"gone": {node(nil), nil,
+			[]string{"e1: the node was deleted, or no longer has the label node-role.kubernetes.io/edge"}},
 		"another": {node(nil), node(func(n *v1.Node) { n.UID = "2" }),
 			[]string{"e1 null/node/e1", "e1: the node was deleted and registered again"}},
 	} {
