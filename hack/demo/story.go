@@ -140,8 +140,22 @@ func (d *demo) cut(ctx context.Context) error {
 	if _, err := d.sh(ctx, status); err != nil {
 		return err
 	}
-	d.say("Kubernetes evicts the pods of a node that is away for 5 minutes, and a device would find all its pods replaced. Not\nthese: cloudcore has taken the time limit off what they tolerate.")
-	_, err := d.sh(ctx, "kubectl get pods -o custom-columns='POD:.metadata.name,TOLERATES:.spec.tolerations[*].key,SECONDS:.spec.tolerations[*].tolerationSeconds'")
+	d.say("Kubernetes evicts the pods of a node that is away for 5 minutes, and a device would find all its pods replaced. Not\nthese: cloudcore takes the time limit off what they tolerate, at the latest when their node is lost.")
+	err := d.until(ctx, patience, "the pods tolerate the loss of their node without a limit", func() error {
+		pods, err := d.pods(ctx)
+		for i := range pods {
+			for _, t := range pods[i].Spec.Tolerations {
+				if t.Key == v1.TaintNodeUnreachable && t.TolerationSeconds != nil {
+					err = errors.Join(err, fmt.Errorf("%s tolerates it for %d s", pods[i].Name, *t.TolerationSeconds))
+				}
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = d.sh(ctx, "kubectl get pods -o custom-columns='POD:.metadata.name,TOLERATES:.spec.tolerations[*].key,SECONDS:.spec.tolerations[*].tolerationSeconds'")
 	return err
 }
 
