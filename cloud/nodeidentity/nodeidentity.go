@@ -211,7 +211,9 @@ func judge(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
 	}
 	return false, fmt.Errorf("node %s belongs to another device, or to another join of this one (%s, and not %s): "+
 		"if this device is to be the node, get a token with `cloudcore gettoken --node %s --replace` "+
-		"and run `edgecore join` with it on the device", node.Name, of, named(holder), node.Name)
+		"and run `edgecore join` with it on the device. "+
+		"If it is refused even then, the earlier device joined while cloudcore's clock was ahead: kubectl label node %s %s-",
+		node.Name, of, named(holder), node.Name, node.Name, HolderLabel)
 }
 
 func named(holder string) string {
