@@ -37,7 +37,7 @@ import (
 )
 
 // HolderLabel names the device that a Node belongs to, as its certificates do (certs.HolderOf).
-const HolderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
+const HolderLabel = certs.HolderLabel
 
 const (
 	// lookupRate and lookupBurst bound the questions to the API server about names that no device's Node has, for new

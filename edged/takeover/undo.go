@@ -11,9 +11,6 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// holderLabel is the label by which edgecore's cloudcore binds a Node to the certificates of one device.
-const holderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
-
 // ErrNothing says that there is no takeover to undo.
 var ErrNothing = errors.New("this device was not taken over from KubeEdge: there is nothing to undo")
 
@@ -55,7 +52,7 @@ func (t *Takeover) Undo(ctx context.Context) error {
 	t.say("Removed edgecore's configuration, certificates and store")
 	if node != "" {
 		t.say("If cloudcore refuses KubeEdge's certificate (403), as edgecore has renewed it: kubectl label node %s %s-",
-			node, holderLabel)
+			node, certs.HolderLabel)
 	}
 	return nil
 }

@@ -10,6 +10,10 @@ import (
 	"time"
 )
 
+// HolderLabel is the label of a Node that names its holder. Kubernetes keeps nodes from changing labels of this kind on
+// themselves (NodeRestriction).
+const HolderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
+
 // A holder is the device that joined with a token, as all its certificates name it: the one that it joined with, and those
 // that this one was renewed to. It is the serialNumber of the subject, which is an attribute of a name (RFC 5280) and not
 // the certificate's own number. It is a valid value for a label.
