@@ -60,12 +60,22 @@ type cloudEnd struct {
 	came    chan string
 }
 
+// dryRun answers a dry run as the API server does: the fake would store the object.
+func dryRun(action clientgotesting.Action) (handled bool, _ runtime.Object, _ error) {
+	create, ok := action.(clientgotesting.CreateActionImpl)
+	if !ok || len(create.CreateOptions.DryRun) == 0 {
+		return false, nil, nil
+	}
+	return true, create.Object, nil
+}
+
 func newCloud(t *testing.T) *cloudEnd {
 	t.Helper()
 	c := &cloudEnd{t: t, ca: wiretest.NewCA(t), came: make(chan string, 100), api: fake.NewClientset(),
 		records: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 			reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList"})}
 	c.api.PrependReactor("create", "serviceaccounts", giveToken)
+	c.api.PrependReactor("create", "nodes", dryRun)
 	c.api.PrependWatchReactor("nodes", c.watchEdges)
 	controller, err := edgecontroller.New(edgecontroller.Options{Clients: edgecontroller.Clients{Own: c.api, AsNode: c.api}})
 	c.must(err)
