@@ -137,10 +137,10 @@ func TestLargeObjects(t *testing.T) {
 		"pod":       `{"metadata":{"name":"one","uid":"u","managedFields":[{` + strings.Join(labels, ",") + `}],"annotations":{"x":"` + text + `"}}}`,
 	} {
 		if !json.Valid([]byte(object)) {
-			t.Fatalf("the %s is not JSON", typ)
+			t.Fatalf("json.Valid of the %s = false, want true", typ)
 		}
 		if got := carryIn(t.Context(), s, "push", typ, []byte(object)); got == nil {
-			t.Errorf("a %s of %d bytes was refused", typ, len(object))
+			t.Errorf("a %s of %d bytes was refused, want it taken", typ, len(object))
 		}
 	}
 }

@@ -29,7 +29,7 @@ func TestManifests(t *testing.T) {
 		t.Errorf("ChooseImpersonation without rights: %v, want an error that names rbac.yaml", err)
 	}
 	if out, err := c.cluster.Kubectl(t.Context(), "apply", "-k", filepath.Join("..", "..", "deploy", "cloudcore")); err != nil {
-		t.Fatalf("apply the manifests: %v\n%s", err, out)
+		t.Fatalf("apply the manifests: %v, want no error\n%s", err, out)
 	}
 	var config v1.ConfigMap
 	if err := yaml.UnmarshalStrict([]byte(manifest(t, "config.yaml")), &config); err != nil {

@@ -91,7 +91,7 @@ func importCloudcore(t *testing.T, n *env.Node) {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
 		cmd.Env = append(os.Environ(), environment...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+			t.Fatalf("go %s: %v, want no error\n%s", strings.Join(args, " "), err, out)
 		}
 	}
 	if binary == "" {
@@ -102,7 +102,7 @@ func importCloudcore(t *testing.T, n *env.Node) {
 	build(nil, "run", "../../hack/image", "-binary", binary, "-out", archive, "-name", image)
 	args := []string{"--address", n.Containerd.Socket(), "--namespace", "k8s.io", "images", "import", archive}
 	if out, err := exec.CommandContext(t.Context(), "ctr", args...).CombinedOutput(); err != nil {
-		t.Fatalf("ctr %s: %v\n%s", strings.Join(args, " "), err, out)
+		t.Fatalf("ctr %s: %v, want no error\n%s", strings.Join(args, " "), err, out)
 	}
 	wait.Until(t, "the runtime to list the image", func() error { // the CRI plugin learns of an import by an event
 		req := &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}}
