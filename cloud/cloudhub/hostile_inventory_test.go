@@ -3,7 +3,6 @@ package cloudhub
 import (
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +10,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // inventoryOf makes the content of an inventory.
@@ -61,15 +61,6 @@ func TestInventoryBounds(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f allocates, with those of other goroutines.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
 // TestInventoryMemory: what an inventory takes does not follow from the entries that it claims to have.
 func TestInventoryMemory(t *testing.T) { // not parallel: it counts allocations
 	const limit = 32 << 20
@@ -81,7 +72,7 @@ func TestInventoryMemory(t *testing.T) { // not parallel: it counts allocations
 		"repeated fields": `{"objects":[{` + strings.Repeat(`"k":"default/pod/a",`, 50_000) + `"u":"a"}]}`,
 		"a long text":     `{"objects":[{"k":"` + strings.Repeat("x", 4<<20) + `"}]}`,
 	} {
-		if got := allocated(func() { _, _ = k.readInventory([]byte(content)) }); got > limit {
+		if got := membound.Allocated(func() { _, _ = k.readInventory([]byte(content)) }); got > limit {
 			t.Errorf("%s: %d bytes of content take %d bytes, want at most %d", name, len(content), got, limit)
 		}
 	}
@@ -98,7 +89,7 @@ func FuzzInventory(f *testing.F) {
 		limit := uint64(1<<20 + 256*len(content))
 		var i *inventoried
 		var err error
-		if got := allocated(func() { i, err = k.readInventory(content) }); got > limit {
+		if got := membound.Allocated(func() { i, err = k.readInventory(content) }); got > limit {
 			t.Errorf("%d bytes of content take %d bytes, want at most %d", len(content), got, limit)
 		}
 		if err != nil {
@@ -142,7 +133,7 @@ func FuzzReceived(f *testing.F) {
 		var what arrival
 		var why, lane string
 		limit := uint64(1<<20 + 64*len(text))
-		if got := allocated(func() { what, why = classify(&m, features); lane = laneOf(m.Route.Resource) }); got > limit {
+		if got := membound.Allocated(func() { what, why = classify(&m, features); lane = laneOf(m.Route.Resource) }); got > limit {
 			t.Errorf("%d bytes take %d bytes, want at most %d", len(text), got, limit)
 		}
 		switch what {

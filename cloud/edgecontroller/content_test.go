@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -13,19 +12,12 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // maxAllocated is what one request may allocate, whatever is in it.
 const maxAllocated = 64 << 20
-
-// allocated is how many bytes do allocates, garbage included.
-func allocated(do func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	do()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
 
 // repeated is text that consists of about size bytes of a part, between a head and a tail.
 func repeated(head, part, tail string, size int) string {
@@ -85,7 +77,7 @@ func TestContentAllocatesLittle(t *testing.T) {
 			w.options.LocalIP = ""
 			w.Connected(t.Context(), "e1", "edgecore/websocket")
 			var reason metav1.StatusReason
-			n := allocated(func() {
+			n := membound.Allocated(func() {
 				if status, _ := failure(t, w.ask("e1", tc.op, tc.res, tc.content)); status != nil {
 					reason = status.Reason
 				}

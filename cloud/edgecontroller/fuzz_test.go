@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // repeats is a content that is mostly repetition, which is how a few bytes on a compressed link become many: head, then
@@ -119,7 +120,7 @@ func FuzzRequestMemory(f *testing.F) {
 			m.Route.Resource = "kube-node-lease/lease/edge-1"
 		}
 		var answer *model.Message
-		n := allocated(func() { answer = w.Handle(t.Context(), "edge-1", m) })
+		n := membound.Allocated(func() { answer = w.Handle(t.Context(), "edge-1", m) })
 		if n > maxAllocated {
 			t.Errorf("%s %s of %d bytes allocated %d bytes, want at most %d", flow.op, flow.kind, len(content), n, maxAllocated)
 		}
