@@ -153,7 +153,8 @@ func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text strin
 	case http.StatusConflict:
 		return "duplicate", fmt.Sprintf("the cloud at %s refuses the node (HTTP %d%s)", t.server, refused.Status, said)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return "busy", fmt.Sprintf("the cloud at %s cannot take the node now (HTTP %d%s), and is tried again; if that lasts, see cloudcore's log and its modules.cloudHub.nodeLimit", t.server, refused.Status, said)
+		return "busy", fmt.Sprintf("the cloud at %s cannot take the node now (HTTP %d%s), and is tried again; if that lasts, see "+
+			"cloudcore's log and its modules.cloudHub.nodeLimit", t.server, refused.Status, said)
 	}
 	return "no_websocket", fmt.Sprintf("what listens at %s is no cloudcore (HTTP %d%s); see modules.edgeHub.websocket.server", t.server, refused.Status, said)
 }

@@ -235,7 +235,10 @@ func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) err
 			return fmt.Errorf("answer of the cloud: %w", err)
 		}
 		have[one.String()] = true
-		ops = append(ops, store.UpsertIf(store.Meta{Key: one.String(), Type: one.Type, Value: data}, func(old []byte) bool { return !bytes.Equal(old, data) && (m.ordered.Load() || !older(id, old)) }))
+		row := store.Meta{Key: one.String(), Type: one.Type, Value: data}
+		ops = append(ops, store.UpsertIf(row, func(old []byte) bool {
+			return !bytes.Equal(old, data) && (m.ordered.Load() || !older(id, old))
+		}))
 	}
 	rows, err := m.store.List(ctx, key.Type)
 	if err != nil {

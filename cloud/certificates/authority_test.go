@@ -43,7 +43,7 @@ func TestSecretsAreKubeEdges(t *testing.T) {
 		t.Fatalf("the CA's key: %v, want SEC1 form", err)
 	}
 	if !caKey.PublicKey.Equal(ca.PublicKey) {
-		t.Errorf("public key of cakeydata = %v, want that of the CA, %v", caKey.PublicKey, ca.PublicKey)
+		t.Errorf("public key of cakeydata = %v, want the CA's: %v", caKey.PublicKey, ca.PublicKey)
 	}
 	server, err := x509.ParseCertificate(secrets.data("cloudcoresecret", "cloudcoredata"))
 	if err != nil {

@@ -298,7 +298,7 @@ func TestKubeEdgeEdge(t *testing.T) {
 			t.Fatalf("%s: ParseCertificate = %v, want no error", version, err)
 		}
 		if !bytes.Contains(csr, cert.RawSubjectPublicKeyInfo) {
-			t.Errorf("%s: certificate for key %x, want that of the request %x", version, cert.RawSubjectPublicKeyInfo, csr)
+			t.Errorf("%s: public key of the certificate = %x, want one that is in the request %x", version, cert.RawSubjectPublicKeyInfo, csr)
 		}
 	}
 }

@@ -48,7 +48,12 @@ func onlyOurs(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	slim := &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret.Name, Namespace: secret.Namespace, UID: secret.UID, ResourceVersion: secret.ResourceVersion}}
+	slim := &v1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Name:            secret.Name,
+		Namespace:       secret.Namespace,
+		UID:             secret.UID,
+		ResourceVersion: secret.ResourceVersion,
+	}}
 	switch secret.Name {
 	case revocationsSecret, caSecret.name, serverSecret.name, tokenKeySecret:
 		slim.Data = secret.Data

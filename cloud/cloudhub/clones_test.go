@@ -266,8 +266,8 @@ func TestClonedDevice(t *testing.T) {
 	})
 }
 
-// TestFlappingDevice: a device that replaces its own half-open session is not cloned, nor is one whose agent restarts,
-// which may leave a half-open session as well.
+// TestFlappingDevice: a device that replaces its own half-open session does not count as cloned. Neither does one whose
+// agent restarts, although that may leave a half-open session, too.
 func TestFlappingDevice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -38,9 +38,9 @@ import (
 type Records interface {
 	// Held is what a node is known to hold. It waits until that can be said.
 	Held(ctx context.Context, node string) (map[resource.Key]queue.State, error)
-	// Sending is called before the first message about an object is sent, which is sent only after it returned nil: a process
-	// that ends after that must not leave an object on the node of which nobody knows. Acked is called when a state of
-	// the object is stored on the node, Deleted when it is gone from there.
+	// Sending is called before the first message about an object, which is sent only if Sending returns nil. A cloudcore
+	// that ends right after sending must leave a record of what the node may hold. Acked is called when a state of the
+	// object is stored on the node, Deleted when the object is gone from there.
 	Sending(ctx context.Context, node string, ref Ref) error
 	Acked(node string, ref Ref, version string)
 	Deleted(node string, ref Ref)

@@ -80,9 +80,9 @@ func clipText(text string, n int) string {
 type inventoried struct {
 	held map[resource.Key]queue.State // of the types that are pushed
 	pods []wire.Held
-	// entries counts all, nameless those that name no object, of which first is one.
+	// entries is the number of all entries, nameless of those that name no object. example is the key of one of these.
 	entries, nameless int
-	first             string
+	example           string
 }
 
 // readInventory reads the content of an inventory.
@@ -97,7 +97,7 @@ func (k *kinds) readInventory(content []byte) (*inventoried, error) {
 		switch {
 		case err != nil || key.Name == "":
 			i.nameless++
-			i.first = o.Key
+			i.example = o.Key
 			continue
 		case !k.pushed(key.Type):
 			continue // it asked for it, and keeps it as long as it likes
@@ -118,7 +118,7 @@ func (s *session) takeInventory(m *model.Message) (cost int) {
 		return 1
 	}
 	if i.nameless > 0 {
-		klog.V(2).InfoS("Entries of an inventory left out", "node", s.node, "entries", i.nameless, "one", i.first)
+		klog.V(2).InfoS("Entries of an inventory left out", "node", s.node, "entries", i.nameless, "one", i.example)
 	}
 	s.start(i.held, &inventoryReply{
 		inventory: &model.Message{Header: m.Header, Route: m.Route},

@@ -25,8 +25,8 @@ const (
 	doubtfulMax = 2
 )
 
-// A node may name any number of objects that it is not to have, of each of which the API server is asked whether it is
-// really gone. That is bounded by node, over all of its sessions.
+// A node may claim to hold any number of objects that it is not to have. For each, the API server is asked whether the
+// object is really gone. These limits, per second and at once, hold for a node over all of its sessions.
 const (
 	doubtfulRate  = 10
 	doubtfulBurst = 200

@@ -53,7 +53,10 @@ type plugin struct {
 func dial(resource, endpoint string) (*plugin, error) {
 	opts := append(pluginrpc.DialOptions(pluginrpc.Limits{Bytes: maxMessage, Elements: maxElements}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("localhost"),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: optionsTimeout, Backoff: backoff.Config{BaseDelay: watchAgain / 2, Multiplier: 1.6, MaxDelay: 5 * time.Second}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			MinConnectTimeout: optionsTimeout,
+			Backoff:           backoff.Config{BaseDelay: watchAgain / 2, Multiplier: 1.6, MaxDelay: 5 * time.Second},
+		}))
 	conn, err := grpc.NewClient("unix:"+endpoint, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("socket %s of device plugin %s: %w", endpoint, resource, err)

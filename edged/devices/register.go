@@ -93,7 +93,12 @@ func (m *Manager) serveOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<10), grpc.MaxHeaderListSize(pluginrpc.MaxHeader), grpc.MaxConcurrentStreams(16), grpc.ConnectionTimeout(10*time.Second))
+	server := grpc.NewServer(
+		grpc.MaxRecvMsgSize(64<<10),
+		grpc.MaxHeaderListSize(pluginrpc.MaxHeader),
+		grpc.MaxConcurrentStreams(16),
+		grpc.ConnectionTimeout(10*time.Second),
+	)
 	api.RegisterRegistrationServer(server, service{manager: m})
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()

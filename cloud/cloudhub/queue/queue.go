@@ -73,7 +73,7 @@ type Queue struct {
 	doubts   map[resource.Key]struct{}
 	doubtful []resource.Key
 	inDoubt  int
-	others   map[resource.Key]types.UID // of keys of which the peer may hold this object instead of the one in held
+	others   map[resource.Key]types.UID // what the peer may hold under a key instead of the object in held
 	told     bool                       // what the peer holds, by Reset
 	window   int                        // flights that are not parked
 	seq      uint64
