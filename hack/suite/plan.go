@@ -62,6 +62,7 @@ var integration = map[string]string{
 	"./test/cloud":        "link",
 	"./test/conformance":  "conformance",
 	"./test/csi":          "edge",
+	"./test/differential": "kubelet",
 	"./test/edge":         "edge",
 	"./test/evict":        "edge",
 	"./test/gc":           "edge",
@@ -256,6 +257,13 @@ func areas(o options) []area {
 			jobs:    suites("conformance", job{timeout: long, args: []string{seed}}),
 		},
 		{
+			name:    "kubelet",
+			about:   "the same pods on a real kubelet and on edgecore: everything that can be seen of them is equal",
+			folders: []string{"edged", "test/conformance"},
+			before:  []string{"go run ./hack/kube"},
+			jobs:    suites("kubelet", job{timeout: long, args: []string{seed}}),
+		},
+		{
 			name:    "vm",
 			about:   "the Debian package on a booted machine: systemd, cgroup v2, a reboot with no network, power cuts",
 			folders: []string{"deploy", "hack/release", "edged/cgroups", "edged/shutdown"},
@@ -287,7 +295,7 @@ var machines = []string{
 }
 
 // parallel is the -parallel of suites whose subtests mostly wait. Other suites keep the default, the number of cores.
-var parallel = map[string]int{"./test/conformance": 12}
+var parallel = map[string]int{"./test/conformance": 12, "./test/differential": 8}
 
 // arguments are those of the go command for a job.
 func (j job) arguments() []string {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/test/testenv/images"
+	"github.com/edgecore-io/edgecore/test/testenv/pinned"
 )
 
 // tools are the programs of the module test/kube, by the names that go build gives them; etcd's
@@ -94,7 +95,7 @@ func buildKey(module string) (string, error) {
 
 // build makes a folder beside dir, which appears when it is complete.
 func build(ctx context.Context, module, dir string, progress io.Writer) error {
-	flags, err := versionFlags(ctx, module)
+	flags, err := pinned.KubernetesFlags(ctx, module)
 	if err != nil {
 		return err
 	}
@@ -120,24 +121,6 @@ func build(ctx context.Context, module, dir string, progress io.Writer) error {
 	}
 	_, _ = fmt.Fprintf(progress, "Built etcd and Kubernetes in %v\n", time.Since(out.start).Round(time.Second))
 	return os.Rename(tmp, dir)
-}
-
-// versionFlags make the programs tell their version; without it they take themselves for v0.0.0.
-func versionFlags(ctx context.Context, module string) (string, error) {
-	out, err := goCommand(ctx, module, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		return "", fmt.Errorf("find the version of k8s.io/kubernetes: %w", explain(err))
-	}
-	version := strings.TrimSpace(string(out))
-	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-	if len(parts) != 3 {
-		return "", fmt.Errorf("version %q of k8s.io/kubernetes: want vX.Y.Z", version)
-	}
-	flags := []string{"-s", "-w"}
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		flags = append(flags, "-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+parts[0], "-X", pkg+".gitMinor="+parts[1])
-	}
-	return strings.Join(flags, " "), nil
 }
 
 // packagesToBuild counts the packages that Go's own cache does not hold.

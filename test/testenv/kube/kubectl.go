@@ -21,6 +21,12 @@ func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 	return err
 }
 
+// ApplyIn is Apply for objects that name no namespace, which are put into one.
+func (c *Cluster) ApplyIn(ctx context.Context, namespace, manifests string) error {
+	_, err := c.kubectl(ctx, strings.NewReader(manifests), "apply", "-n", namespace, "-f", "-")
+	return err
+}
+
 // KubectlPath is the program, for those who show the commands that they run.
 func (c *Cluster) KubectlPath() string { return filepath.Join(c.binaries, "kubectl") }
 

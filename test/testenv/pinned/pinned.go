@@ -27,6 +27,8 @@ type Program struct {
 	Env string
 	// Cgo: it has parts in C.
 	Cgo bool
+	// Kubernetes is set for a program of Kubernetes, which reports the version of its module.
+	Kubernetes bool
 	// Takes is how long the build takes on 2 cores.
 	Takes string
 }
@@ -62,8 +64,14 @@ func (p Program) Build(ctx context.Context, progress io.Writer) (string, error) 
 	if _, err := os.Stat(binary); err == nil {
 		return binary, nil
 	}
+	flags := "-s -w"
+	if p.Kubernetes {
+		if flags, err = KubernetesFlags(ctx, module); err != nil {
+			return "", err
+		}
+	}
 	_, _ = fmt.Fprintf(progress, "Building %s: %s on 2 cores; the next run finds it in %s\n", p.Name, p.Takes, binary)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary+".building", p.Target)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags="+flags, "-o", binary+".building", p.Target)
 	cmd.Dir = module
 	cgo := "CGO_ENABLED=0"
 	if p.Cgo {
@@ -93,4 +101,28 @@ func buildKey(module string) (string, error) {
 	}
 	fmt.Fprint(h, runtime.Version(), runtime.GOARCH)
 	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
+}
+
+// KubernetesFlags returns the linker's flags for programs of Kubernetes that are built in a module: they report the module's
+// version instead of v0.0.0.
+func KubernetesFlags(ctx context.Context, module string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the version of k8s.io/kubernetes in %s: %w: %s", module, err, strings.TrimSpace(errs.String()))
+	}
+	version := strings.TrimSpace(string(out))
+	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	if len(parts) != 3 {
+		return "", fmt.Errorf("version of k8s.io/kubernetes in %s is %q, want vX.Y.Z", module, version)
+	}
+	flags := []string{"-s", "-w"}
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		flags = append(flags, "-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+parts[0], "-X", pkg+".gitMinor="+parts[1])
+	}
+	return strings.Join(flags, " "), nil
 }

@@ -1,0 +1,227 @@
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+)
+
+// Case is a pod and what happens to it.
+type Case struct {
+	// Name is the pod's name, and that of the test.
+	Name string
+	// Objects are manifests that are applied before, in the node's namespace. In them and in Spec, @NODE@ stands for the node's
+	// name and @NAME@ for the case's.
+	Objects string
+	// Spec is the pod's spec, as YAML. The node's name, a grace period of 1 s and, in containers that have none, an image and a command
+	// that runs until it gets SIGTERM are filled in.
+	Spec string
+	// Pod is a spec that was made by a program, instead of Spec.
+	Pod *v1.PodSpec
+	// Labels and Annotations are the pod's.
+	Labels, Annotations map[string]string
+	// Steps are done on both nodes, in order.
+	Steps []Step
+	// Alone: no other case runs at the same time, since a step stops an agent or a runtime.
+	Alone bool
+	// Ignore are regular expressions of paths that are not compared, since chance or the case itself makes them differ.
+	Ignore []string
+}
+
+// Step is one thing that is done, or waited for.
+type Step struct {
+	Name string
+	Do   func(ctx context.Context, s *Subject) error
+}
+
+// Subject is the pod of a case on one node.
+type Subject struct {
+	*Side
+	Case  Case
+	Pod   *v1.Pod // as it was created
+	Trace Trace
+}
+
+// forever is a script that ends at once when it is told to.
+const forever = "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"
+
+// fill completes a pod for a node.
+func (c Case) fill(node string) (*v1.Pod, error) {
+	replace := strings.NewReplacer("@NODE@", node, "@NAME@", c.Name)
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: node, Labels: c.Labels, Annotations: c.Annotations}}
+	if c.Pod != nil {
+		c.Pod.DeepCopyInto(&pod.Spec)
+	} else if err := yaml.UnmarshalStrict([]byte(replace.Replace(c.Spec)), &pod.Spec); err != nil {
+		return nil, fmt.Errorf("spec of case %s: %w", c.Name, err)
+	}
+	pod.Spec.NodeName = node
+	if pod.Spec.TerminationGracePeriodSeconds == nil {
+		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
+	}
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			fillContainer(&list[i])
+		}
+	}
+	return pod, nil
+}
+
+func fillContainer(c *v1.Container) {
+	if c.Image == "" {
+		c.Image = "edgecore.local/demo:1"
+		if c.Command == nil && c.Args == nil {
+			c.Command = []string{"sh", "-c", forever}
+		}
+	}
+	if c.ImagePullPolicy == "" {
+		c.ImagePullPolicy = v1.PullIfNotPresent
+	}
+}
+
+// Run runs the case on both nodes at the same time and returns what was seen.
+func (c Case) Run(ctx context.Context, left, right *Side) (l, r Trace, err error) {
+	ctx, cancel := daemon.Within(ctx)
+	defer cancel()
+	subjects := []*Subject{{Side: left, Case: c, Trace: Trace{}}, {Side: right, Case: c, Trace: Trace{}}}
+	var group errgroup.Group
+	for _, s := range subjects {
+		group.Go(func() error {
+			if err := s.run(ctx); err != nil {
+				return fmt.Errorf("%s: %w", s.Kind, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	if err := sameEvents(ctx, subjects); err != nil {
+		return nil, nil, err
+	}
+	return c.kept(subjects[0].Trace), c.kept(subjects[1].Trace), nil
+}
+
+// kept returns a trace without the paths that are not compared.
+func (c Case) kept(t Trace) Trace {
+	for path := range t {
+		if slices.ContainsFunc(c.Ignore, func(pattern string) bool { return matches(pattern, path) }) {
+			delete(t, path)
+		}
+	}
+	return t
+}
+
+// run does all steps. A step that fails is something to compare; an error says that the case itself cannot be run.
+func (s *Subject) run(ctx context.Context) error {
+	if s.Case.Objects != "" {
+		if err := s.apply(ctx, s.Case.Objects); err != nil {
+			return err
+		}
+	}
+	pod, err := s.Case.fill(s.Name)
+	if err != nil {
+		return err
+	}
+	if s.Pod, err = s.API.CoreV1().Pods(s.Name).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create pod %s: %w", s.Case.Name, err)
+	}
+	for i, step := range s.Case.Steps {
+		name := fmt.Sprintf("%d-%s", i+1, step.Name)
+		if err := step.Do(context.WithValue(ctx, stepKey{}, name), s); err != nil {
+			s.Trace.Add("step/"+name, s.own().Replace(err.Error()))
+		}
+	}
+	return s.end(ctx)
+}
+
+type stepKey struct{}
+
+// end looks at the pod a last time, deletes it, and adds all that is kept of it.
+func (s *Subject) end(ctx context.Context) error {
+	names := s.own()
+	if err := s.addLogs(s.Trace, s.Pod, names); err != nil {
+		return err
+	}
+	err := s.API.CoreV1().Pods(s.Name).Delete(ctx, s.Case.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.Pod.UID))})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s: %w", s.Case.Name, err)
+	}
+	if err := s.until(ctx, func() error { return s.gone(ctx) }); err != nil {
+		s.Trace.Add("left/pod", names.Replace(err.Error()))
+	}
+	if err := addStates(s.Trace, s.history.of(s.Pod.UID), names); err != nil {
+		return err
+	}
+	return addCalls(s.Trace, s.Calls.Calls(string(s.Pod.UID)), names)
+}
+
+// gone returns an error while the pod is in the API.
+func (s *Subject) gone(ctx context.Context) error {
+	obj, err := s.API.CoreV1().Pods(s.Name).Get(ctx, s.Case.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && obj.UID != s.Pod.UID {
+		return nil
+	}
+	if err == nil {
+		err = fmt.Errorf("the pod is still there, %s", obj.Status.Phase)
+	}
+	return err
+}
+
+// own are the placeholders of the pod.
+func (s *Subject) own() Names { return s.names(map[string]string{string(s.Pod.UID): "<uid>"}) }
+
+// eventsSettle is how long both nodes have to report the same events, which are sent late and in bundles.
+const eventsSettle = 10 * time.Second
+
+// sameEvents adds the events of both pods, once they are the same or time is up.
+func sameEvents(ctx context.Context, subjects []*Subject) error {
+	within, cancel := context.WithTimeout(ctx, daemon.Scaled(eventsSettle))
+	defer cancel()
+	var found [2]Trace
+	err := daemon.PollEvery(within, 200*time.Millisecond, func() error {
+		for i, s := range subjects {
+			found[i] = Trace{}
+			if err := addEvents(ctx, found[i], s.API, s.Name, s.Pod.UID, s.own()); err != nil {
+				return daemon.Fatal(err)
+			}
+		}
+		if len(Compare(found[:1], found[1:])) > 0 {
+			return errDiffer
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errDiffer) {
+		return err
+	}
+	for i, s := range subjects {
+		for path, values := range found[i] {
+			s.Trace[path] = values
+		}
+	}
+	return nil
+}
+
+var errDiffer = errors.New("the events differ")
+
+// apply does what kubectl apply does.
+func (s *Subject) apply(ctx context.Context, manifests string) error {
+	text := strings.NewReplacer("@NODE@", s.Name, "@NAME@", s.Case.Name).Replace(manifests)
+	return s.Cluster.Kube.ApplyIn(ctx, s.Name, text)
+}
+
+// until waits until a check returns nil.
+func (s *Subject) until(ctx context.Context, check func() error) error {
+	return daemon.PollEvery(ctx, 50*time.Millisecond, check)
+}

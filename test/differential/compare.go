@@ -1,0 +1,88 @@
+package differential
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Difference is a path whose values differ between two nodes.
+type Difference struct {
+	Path string
+	// Left and Right are the values of the last run; nil if the path was never there.
+	Left, Right []string
+}
+
+// String is the difference in lines, for a failure's message.
+func (d Difference) String() string {
+	return fmt.Sprintf("%s\n    left:  %s\n    right: %s", d.Path, show(d.Left), show(d.Right))
+}
+
+// show prints values so that a reader sees where they begin and end.
+func show(values []string) string {
+	if len(values) == 0 {
+		return "(never there)"
+	}
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = fmt.Sprintf("%q", v)
+	}
+	return strings.Join(quoted, " -> ")
+}
+
+// Compare returns the paths that differ, in their order. Each argument has one trace for each run; a path differs if no run of the
+// left node had the values of any run of the right one.
+func Compare(left, right []Trace) []Difference {
+	paths := map[string]bool{}
+	for _, t := range slices.Concat(left, right) {
+		for path := range t {
+			paths[path] = true
+		}
+	}
+	var out []Difference
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if !everEqual(left, right, path) {
+			out = append(out, Difference{Path: path, Left: left[len(left)-1][path], Right: right[len(right)-1][path]})
+		}
+	}
+	return out
+}
+
+func everEqual(left, right []Trace, path string) bool {
+	for _, l := range left {
+		for _, r := range right {
+			if slices.Equal(l[path], r[path]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Allowed is a difference that is there on purpose.
+type Allowed struct {
+	// Case, Path, Left and Right are regular expressions that must match all of the case's name, the path, and the values as
+	// joined with " -> ". An empty one matches everything.
+	Case, Path, Left, Right string
+	// Row is the first cell of the row of docs/differences.md that gives the reason.
+	Row string
+}
+
+// Matches reports whether a difference of a case is this one.
+func (a Allowed) Matches(testCase string, d Difference) bool {
+	return matches(a.Case, testCase) && matches(a.Path, d.Path) &&
+		matches(a.Left, strings.Join(d.Left, " -> ")) && matches(a.Right, strings.Join(d.Right, " -> "))
+}
+
+func matches(pattern, text string) bool {
+	return pattern == "" || regexp.MustCompile("(?s)^(?:"+pattern+")$").MatchString(text)
+}
+
+// Unlisted returns the differences that no entry of a list allows.
+func Unlisted(testCase string, found []Difference, list []Allowed) []Difference {
+	return slices.DeleteFunc(slices.Clone(found), func(d Difference) bool {
+		return slices.ContainsFunc(list, func(a Allowed) bool { return a.Matches(testCase, d) })
+	})
+}

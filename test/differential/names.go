@@ -1,0 +1,68 @@
+package differential
+
+import (
+	"net/netip"
+	"regexp"
+	"sort"
+	"strings"
+)
+
+// Names replaces what differs from node to node, or from run to run, by placeholders.
+type Names struct {
+	// Texts are replaced by their values, longer ones first.
+	Texts map[string]string
+	// Pods is the network of the node's pods.
+	Pods netip.Prefix
+}
+
+var (
+	uuids     = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
+	hashes    = regexp.MustCompile(`(sha256:)?\b[0-9a-f]{64}\b`)
+	times     = regexp.MustCompile(`\b\d{4}-\d\d-\d\d[T_ ]\d\d[:_]\d\d[:_]\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?( [+-]\d{4} \w+)?`)
+	tokens    = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
+	addresses = regexp.MustCompile(`\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b`)
+	took      = regexp.MustCompile(`in [0-9.]+(µs|ms|s|m[0-9.]+s) \([0-9.]+(µs|ms|s|m[0-9.]+s) including waiting\)`)
+	// accessVolumes are the volumes that the API server adds, each with a random name.
+	accessVolumes = regexp.MustCompile(`\bkube-api-access-[a-z0-9]{5}\b`)
+	dates         = regexp.MustCompile(`\b\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d\.\d+\b`)
+	// terminationLogs are the files of termination messages: a random name, or the number of the attempt.
+	terminationLogs = regexp.MustCompile(`(/containers/[^/ ]+/)[0-9a-f]+\b`)
+	versions        = regexp.MustCompile(`resourceVersion=\d+`)
+)
+
+// Replace returns a text with placeholders.
+func (n Names) Replace(text string) string {
+	text = took.ReplaceAllString(text, "in <duration>")
+	text = dates.ReplaceAllString(text, "<dated folder>")
+	text = times.ReplaceAllString(text, "<time>")
+	text = tokens.ReplaceAllString(text, "<token>")
+	text = n.texts(text)
+	text = uuids.ReplaceAllString(text, "<uid>")
+	text = accessVolumes.ReplaceAllString(text, "kube-api-access-<x>")
+	text = terminationLogs.ReplaceAllString(text, "${1}<attempt>")
+	text = versions.ReplaceAllString(text, "resourceVersion=<n>")
+	text = hashes.ReplaceAllStringFunc(text, func(hash string) string {
+		if strings.HasPrefix(hash, "sha256:") {
+			return hash // a digest, which is the same everywhere
+		}
+		return "<id>"
+	})
+	return addresses.ReplaceAllStringFunc(text, func(address string) string {
+		if a, err := netip.ParseAddr(address); err == nil && n.Pods.Contains(a) {
+			return "<address of a pod>"
+		}
+		return address
+	})
+}
+
+func (n Names) texts(text string) string {
+	all := make([]string, 0, len(n.Texts))
+	for from := range n.Texts {
+		all = append(all, from)
+	}
+	sort.Slice(all, func(i, j int) bool { return len(all[i]) > len(all[j]) })
+	for _, from := range all {
+		text = strings.ReplaceAll(text, from, n.Texts[from])
+	}
+	return text
+}

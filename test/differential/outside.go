@@ -1,0 +1,115 @@
+package differential
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
+)
+
+// addCalls adds the calls on the runtime to a trace: the order of methods, and the request of each sandbox and container.
+func addCalls(t Trace, calls []crirecord.Call, names Names) error {
+	counts := map[string]int{}
+	for _, call := range calls {
+		if strings.HasPrefix(call.Method, "Remove") {
+			continue // each agent cleans up at times of its own; addLeft compares what is left
+		}
+		key := strings.TrimSuffix("cri/"+call.Method+"/"+call.Container, "/")
+		n := counts[key]
+		counts[key]++
+		// The order of calls about one container; containers may start beside each other.
+		order := "cri/order/" + call.Container
+		result := call.Method
+		if call.Err != nil {
+			result += " failed: " + call.Err.Error()
+		}
+		t.Add(order, names.Replace(result))
+		if n > 0 || call.Request == nil {
+			continue // later attempts differ by their number
+		}
+		data, err := protojson.Marshal(call.Request)
+		if err != nil {
+			return err
+		}
+		values, err := Flatten(key, rawJSON(data))
+		if err != nil {
+			return err
+		}
+		for path, value := range values {
+			t.Add(names.Replace(path), names.Replace(value))
+		}
+	}
+	return nil
+}
+
+// rawJSON is JSON that is in its final form.
+type rawJSON []byte
+
+func (r rawJSON) MarshalJSON() ([]byte, error) { return r, nil }
+
+// addLogs adds the names and contents of a pod's log files to a trace.
+func (s *Side) addLogs(t Trace, pod *v1.Pod, names Names) error {
+	root := filepath.Join(s.Logs, pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var content strings.Builder
+		for line := range strings.Lines(string(data)) {
+			_, text, _ := strings.Cut(line, " ") // without the time
+			fmt.Fprintln(&content, strings.TrimRight(text, "\n"))
+		}
+		t.Add("logs"+names.Replace(strings.TrimPrefix(path, root)), names.Replace(content.String()))
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// leftovers names what a node still has of a pod: folders, logs, mounts and cgroups.
+func (s *Side) leftovers(uid string) ([]string, error) {
+	var left []string
+	for what, dir := range map[string]string{"folder": filepath.Join(s.Root, "pods"), "logs": s.Logs} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if strings.Contains(e.Name(), uid) {
+				left = append(left, what)
+			}
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	if strings.Contains(string(mounts), s.Root+"/pods/"+uid) {
+		left = append(left, "mount")
+	}
+	groups, err := s.Containerd.PodCgroups()
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range groups {
+		if strings.Contains(group, uid) {
+			left = append(left, "cgroup")
+			break
+		}
+	}
+	return left, nil
+}

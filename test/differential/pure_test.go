@@ -1,0 +1,106 @@
+package differential
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCompare(t *testing.T) {
+	run := func(values ...string) Trace { return Trace{"p": values} }
+	tests := []struct {
+		name        string
+		left, right []Trace
+		want        []string
+	}{
+		{"equal", []Trace{run("a", "b")}, []Trace{run("a", "b")}, nil},
+		{"another order", []Trace{run("a", "b")}, []Trace{run("b", "a")}, []string{"p"}},
+		{"never on the right", []Trace{run("a")}, []Trace{{}}, []string{"p"}},
+		{"never on the left", []Trace{{}}, []Trace{run("a")}, []string{"p"}},
+		{"equal in another run", []Trace{run("a", "b"), run("a")}, []Trace{run("a"), run("c")}, nil},
+		{"different in all runs", []Trace{run("a"), run("b")}, []Trace{run("c"), run("d")}, []string{"p"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var got []string
+			for _, d := range Compare(test.left, test.right) {
+				got = append(got, d.Path)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("paths that differ = %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestUnlisted(t *testing.T) {
+	found := []Difference{
+		{Path: "pod.status.phase", Left: []string{"Running"}, Right: []string{"Pending"}},
+		{Path: "pod.status.phase2", Left: []string{"Running"}, Right: []string{"Pending"}},
+	}
+	got := Unlisted("case-1", found, []Allowed{{Case: "case-.*", Path: `pod\.status\.phase`, Left: "Running", Right: "Pending"}})
+	if len(got) != 1 || got[0].Path != "pod.status.phase2" {
+		t.Errorf("unlisted differences = %v, want that of phase2 only", got)
+	}
+	if got := Unlisted("other", found, []Allowed{{Case: "case-.*"}}); len(got) != 2 {
+		t.Errorf("unlisted differences of another case = %v, want both", got)
+	}
+}
+
+func TestFlatten(t *testing.T) {
+	value := map[string]any{
+		"list":  []map[string]any{{"name": "b", "n": 1}, {"name": "a"}},
+		"plain": []string{"x", "y"},
+		"empty": map[string]any{},
+	}
+	got, err := Flatten("top", value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"top.list": "[b a]", "top.list[b].name": "b", "top.list[b].n": "1", "top.list[a].name": "a",
+		"top.plain": "[0 1]", "top.plain[0]": "x", "top.plain[1]": "y",
+		"top.empty": "{}",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("paths and values, - want, + got:\n%s", diff)
+	}
+}
+
+func TestGone(t *testing.T) {
+	trace := Trace{}
+	trace.Add("pod.a", "1")
+	trace.Add("pod.b", "2")
+	trace.Add("other", "3")
+	trace.Gone("pod.", map[string]string{"pod.a": "1"})
+	trace.Gone("pod.", map[string]string{"pod.a": "1"})
+	want := Trace{"pod.a": {"1"}, "pod.b": {"2", absent}, "other": {"3"}}
+	if diff := cmp.Diff(want, trace); diff != "" {
+		t.Errorf("trace, - want, + got:\n%s", diff)
+	}
+}
+
+func TestReplace(t *testing.T) {
+	names := Names{
+		Texts: map[string]string{"/tmp/x": "<root>", "/tmp/x/logs": "<logs>", "differ-l": "<node>"},
+		Pods:  netip.MustParsePrefix("10.9.0.0/16"),
+	}
+	hash := "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for text, want := range map[string]string{
+		"/tmp/x/logs/a /tmp/x/b":                           "<logs>/a <root>/b",
+		"on differ-l at 10.9.1.2, not 10.8.1.2":            "on <node> at <address of a pod>, not 10.8.1.2",
+		"containerd://" + hash:                             "containerd://<id>",
+		"sha256:" + hash:                                   "sha256:" + hash,
+		"2026-01-02T03:04:05.678Z":                         "<time>",
+		"kube-api-access-ab1c2":                            "kube-api-access-<x>",
+		"/pods/u/containers/main/f0e819c4":                 "/pods/u/containers/main/<attempt>",
+		"3f2f8a3e-6f2b-4a7c-9c9e-0123456789ab":             "<uid>",
+		"pulled in 12ms (1.5s including waiting). Size: 5": "pulled in <duration>. Size: 5",
+	} {
+		if got := names.Replace(text); got != want {
+			t.Errorf("Replace(%q) = %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kubelet"
+)
+
+// program is an agent's process.
+type program interface {
+	Start(ctx context.Context) error
+	Stop(ctx context.Context) error
+	Kill9(ctx context.Context) error
+}
+
+// Side is one of the two nodes.
+type Side struct {
+	// Name is the node's name, and that of the namespace of its pods.
+	Name string
+	// Kind is "kubelet" or "edgecore".
+	Kind       string
+	Agent      program
+	API        kubernetes.Interface
+	Cluster    *env.Cluster
+	Containerd *containerd.Instance
+	CRI        *cri.Client
+	Calls      *crirecord.Recorder
+	// Root is the agent's root folder, Logs that of the logs of pods, LogFile the agent's own.
+	Root, Logs, LogFile string
+	// Port is that of the kubelet's API, on 127.0.0.1.
+	Port int
+
+	history *history
+}
+
+// configuration is what both agents are told.
+func configuration() map[string]any {
+	return map[string]any{
+		"maxPods":                   500,
+		"nodeStatusUpdateFrequency": "5s",
+		"clusterDNS":                []string{"10.96.0.10"},
+		"clusterDomain":             "cluster.local",
+		"allowedUnsafeSysctls":      []string{"net.core.somaxconn", "kernel.msg*"},
+		"serializeImagePulls":       false,
+	}
+}
+
+// StartSide starts a node with the agent that what names: "kubelet", "edgecore" or "edgecore:PATH". The node ends with the test.
+func StartSide(t *testing.T, c *env.Cluster, what, name string, built string) *Side {
+	t.Helper()
+	kind, binary, _ := strings.Cut(what, ":")
+	ctrd := testenv.StartContainerd(t, testenv.Options{})
+	dir, err := os.MkdirTemp("", "differential-") // t.TempDir is too long for the path of a socket
+	env.Must(t, err)
+	t.Cleanup(func() { env.Must(t, os.RemoveAll(dir)) })
+	socket := filepath.Join(dir, "cri.sock")
+	calls, err := crirecord.Start(socket, ctrd.Socket())
+	env.Must(t, err)
+	t.Cleanup(func() { env.Must(t, calls.Close()) })
+	s := &Side{
+		Name:       name,
+		Kind:       kind,
+		API:        c.API,
+		Cluster:    c,
+		Containerd: ctrd,
+		CRI:        testenv.Dial(t, ctrd),
+		Calls:      calls,
+	}
+	c.Namespace(name)
+	switch kind {
+	case "kubelet":
+		s.startKubelet(t, binary, dir, "unix://"+socket)
+	case "edgecore":
+		if binary == "" {
+			binary = built
+		}
+		s.startEdgecore(t, binary, dir, "unix://"+socket)
+	default:
+		t.Fatalf("agent %q: want kubelet, edgecore or edgecore:PATH", what)
+	}
+	c.NodeUntil(name, "to be Ready", env.Ready)
+	s.history, err = watch(t.Context(), c.API, name)
+	env.Must(t, err)
+	return s
+}
+
+func (s *Side) startKubelet(t *testing.T, binary, dir, endpoint string) {
+	t.Helper()
+	var err error
+	if binary == "" {
+		binary, err = kubelet.Build(t.Context(), os.Stderr)
+		env.Must(t, err)
+	}
+	k, err := kubelet.New(s.Cluster.Kube, kubelet.Options{
+		Binary:     binary,
+		Dir:        dir,
+		NodeName:   s.Name,
+		Endpoint:   endpoint,
+		CgroupRoot: s.Containerd.CgroupRoot(),
+		Config:     configuration(),
+	})
+	env.Must(t, err)
+	s.Agent, s.Root, s.Logs, s.LogFile, s.Port = k, k.Root(), k.PodLogs(), k.Log(), k.Port
+	s.run(t, dir, k.RemoveLogLinks)
+}
+
+func (s *Side) startEdgecore(t *testing.T, binary, dir, endpoint string) {
+	t.Helper()
+	a, err := agent.New(agent.Options{
+		Binary:     binary,
+		Dir:        dir,
+		NodeName:   s.Name,
+		Endpoint:   endpoint,
+		CgroupRoot: s.Containerd.CgroupRoot(),
+		Kubelet:    configuration(),
+		EdgeHub:    s.Cluster.Cloud.EdgeHub(t),
+	})
+	env.Must(t, err)
+	s.Agent, s.Root, s.Logs, s.LogFile, s.Port = a, filepath.Join(dir, "root"), a.PodLogs(), a.Log(), a.KubeletPort
+	s.run(t, dir, a.RemoveLogLinks)
+}
+
+// run starts the agent, and stops it when the test ends.
+func (s *Side) run(t *testing.T, dir string, removeLinks func() error) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := daemon.Within(context.Background())
+		defer cancel()
+		err := s.Agent.Stop(ctx)
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", s.Kind, daemon.Tail(s.LogFile, 20))
+		}
+		env.Must(t, errors.Join(err, agent.Unmount(dir), removeLinks()))
+	})
+	env.Must(t, s.Agent.Start(t.Context()))
+}
+
+// names are the placeholders for what is the node's own.
+func (s *Side) names(more map[string]string) Names {
+	texts := map[string]string{
+		s.Name:                      "<node>",
+		s.Root:                      "<root>",
+		s.Logs:                      "<logs>",
+		s.Containerd.CgroupRoot():   "<cgroup root>",
+		s.Containerd.Root:           "<runtime's root>",
+		"/run/" + s.Containerd.Name: "<runtime's run>",
+		s.Containerd.Name:           "<runtime>",
+		fmt.Sprintf(":%d", s.Port):  ":<port>",
+	}
+	maps.Copy(texts, more)
+	return Names{Texts: texts, Pods: s.Containerd.Subnet}
+}

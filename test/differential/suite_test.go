@@ -1,0 +1,125 @@
+package differential
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
+)
+
+var (
+	built     = programs.Flags()
+	leftFlag  = flag.String("left", "kubelet", "the agent that is right: kubelet, edgecore or edgecore:PATH")
+	rightFlag = flag.String("right", "edgecore", "the agent that is compared with it, likewise")
+	attempts  = flag.Int("attempts", 3, "how often a case with differences is run")
+	seedFlag  = flag.Uint64("seed", 1, "the seed of TestRandomPods")
+	printAll  = flag.Bool("print", false, "print all values of all cases, also the equal ones")
+)
+
+func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
+
+// pair is a cluster with the two nodes that are compared.
+type pair struct {
+	cluster     *env.Cluster
+	left, right *Side
+	// alone is held by cases that stop an agent or a runtime, and shared by all others.
+	alone *sync.RWMutex
+}
+
+// startPair starts both nodes. Their names have the same length, since a name's length can matter.
+func startPair(t *testing.T) *pair {
+	t.Helper()
+	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true, APIServerFlags: []string{
+		"--feature-gates=ContainerStopSignals=true",
+	}}})
+	return &pair{
+		cluster: c,
+		left:    StartSide(t, c, *leftFlag, "differ-l", built.Edge),
+		right:   StartSide(t, c, *rightFlag, "differ-r", built.Edge),
+		alone:   &sync.RWMutex{},
+	}
+}
+
+// allCases are the cases of every file.
+func allCases() []Case {
+	return slices.Concat(
+		basicCases(),
+	)
+}
+
+// TestPods runs every case on both nodes and fails on each difference that is not listed. -run selects cases by name.
+func TestPods(t *testing.T) {
+	p := startPair(t)
+	t.Run("cases", func(t *testing.T) {
+		for _, c := range allCases() {
+			t.Run(c.Name, func(t *testing.T) {
+				t.Parallel()
+				p.compare(t, c)
+			})
+		}
+	})
+}
+
+// compare runs a case until it shows no difference, or often enough.
+func (p *pair) compare(t *testing.T, c Case) {
+	t.Helper()
+	if c.Alone {
+		p.alone.Lock()
+		defer p.alone.Unlock()
+	} else {
+		p.alone.RLock()
+		defer p.alone.RUnlock()
+	}
+	var left, right []Trace
+	var found []Difference
+	for run := range *attempts {
+		l, r, err := c.Run(t.Context(), p.left, p.right)
+		env.Must(t, err)
+		left, right = append(left, l), append(right, r)
+		if *printAll {
+			t.Logf("run %d:\n%s", run+1, printTraces(l, r))
+		}
+		if found = Unlisted(c.Name, Compare(left, right), Known()); len(found) == 0 {
+			return
+		}
+	}
+	texts := make([]string, len(found))
+	for i, d := range found {
+		texts[i] = d.String()
+	}
+	t.Errorf("case %s: differences between %s (left) and %s (right) = %d, want none that is not listed:\n%s", c.Name, p.left.Kind, p.right.Kind, len(found), strings.Join(texts, "\n"))
+}
+
+func printTraces(l, r Trace) string {
+	paths := maps.Clone(l)
+	maps.Copy(paths, r)
+	var out strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if slices.Equal(l[path], r[path]) {
+			fmt.Fprintf(&out, "%s = %s\n", path, show(l[path]))
+		} else {
+			fmt.Fprintln(&out, Difference{Path: path, Left: l[path], Right: r[path]})
+		}
+	}
+	return out.String()
+}
+
+// TestKnown: each difference that is allowed has its row in the documentation.
+func TestKnown(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "differences.md"))
+	env.Must(t, err)
+	for _, a := range Known() {
+		if a.Row == "" || !strings.Contains(string(page), "\n| "+a.Row+" |") {
+			t.Errorf("difference %+v: row %q is not in docs/differences.md, want it there", a, a.Row)
+		}
+	}
+}

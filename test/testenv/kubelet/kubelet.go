@@ -1,0 +1,204 @@
+// Package kubelet runs a real kubelet beside a private containerd, as a node of a private cluster. Tests compare edgecore
+// with it. Everything it keeps is in one folder, except the links in /var/log/containers, which RemoveLogLinks removes.
+package kubelet
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+)
+
+// Options say which kubelet to run.
+type Options struct {
+	// Binary is the kubelet; see Build.
+	Binary string
+	// Dir is where everything of the kubelet is: configuration, root folder, certificates, pod logs, its own log.
+	Dir string
+	// NodeName is the name of the node.
+	NodeName string
+	// Endpoint is the runtime's socket, CgroupRoot the cgroup of the pods, which New creates.
+	Endpoint, CgroupRoot string
+	// Config are more keys of its KubeletConfiguration.
+	Config map[string]any
+}
+
+// Kubelet is a kubelet with its files. Its methods must not be called at the same time.
+type Kubelet struct {
+	Options
+	// Port is the port of its API on 127.0.0.1.
+	Port int
+
+	kubeconfig  string
+	healthzPort int
+	proc        *daemon.Process
+}
+
+// New makes the files of a kubelet and its user in the cluster.
+func New(cluster *kube.Cluster, opts Options) (*Kubelet, error) {
+	k := &Kubelet{Options: opts}
+	for _, port := range []*int{&k.Port, &k.healthzPort} {
+		var err error
+		if *port, err = daemon.FreePort(); err != nil {
+			return nil, err
+		}
+	}
+	for _, dir := range []string{k.PodLogs(), k.Manifests(), k.Root()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if err := containerd.MakeCgroup(opts.CgroupRoot); err != nil {
+		return nil, err
+	}
+	var err error
+	if k.kubeconfig, err = cluster.AddUser("system:node:"+opts.NodeName, "system:nodes"); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(k.file("ca.crt"), cluster.CA(), 0o644); err != nil {
+		return nil, err
+	}
+	return k, k.writeConfig()
+}
+
+func (k *Kubelet) writeConfig() error {
+	config := map[string]any{
+		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
+		"kind":                     "KubeletConfiguration",
+		"staticPodPath":            k.Manifests(),
+		"podLogsDir":               k.PodLogs(),
+		"containerRuntimeEndpoint": k.Endpoint,
+		"cgroupRoot":               k.CgroupRoot,
+		"cgroupDriver":             "cgroupfs",
+		"address":                  "127.0.0.1",
+		"port":                     k.Port,
+		"healthzPort":              k.healthzPort,
+		"authentication": map[string]any{
+			"anonymous": map[string]any{"enabled": false},
+			"webhook":   map[string]any{"enabled": true},
+			"x509":      map[string]any{"clientCAFile": k.file("ca.crt")},
+		},
+		"authorization": map[string]any{"mode": "Webhook"},
+		// The machine's disk may be nearly full: no pod or image is lost to that.
+		"evictionHard":                map[string]any{"memory.available": "50Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi"},
+		"imageGCHighThresholdPercent": 99,
+		"imageGCLowThresholdPercent":  98,
+		// This machine may have cgroup v1, which the kubelet refuses otherwise.
+		"failCgroupV1": false,
+		"failSwapOn":   false,
+		// Two kubelets of two tests would write the same chains.
+		"makeIPTablesUtilChains": false,
+	}
+	maps.Copy(config, k.Config)
+	data, err := yaml.Marshal(config)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(k.file("kubelet.yaml"), data, 0o644)
+}
+
+func (k *Kubelet) file(name string) string { return filepath.Join(k.Dir, name) }
+
+// Root is the folder of its pods and plugins.
+func (k *Kubelet) Root() string { return k.file("root") }
+
+// PodLogs is the folder of pod logs.
+func (k *Kubelet) PodLogs() string { return k.file("logs") }
+
+// Manifests is the folder of static pods.
+func (k *Kubelet) Manifests() string { return k.file("manifests") }
+
+// Log is what the kubelet writes.
+func (k *Kubelet) Log() string { return k.file("kubelet.log") }
+
+// Start starts the kubelet and waits until it is healthy.
+func (k *Kubelet) Start(ctx context.Context) error {
+	proc, err := daemon.Start(k.Log(), nil, k.Binary,
+		"--config="+k.file("kubelet.yaml"),
+		"--kubeconfig="+k.kubeconfig,
+		"--hostname-override="+k.NodeName,
+		"--root-dir="+k.Root(),
+		"--cert-dir="+k.file("pki"),
+		"--v=2")
+	if err != nil {
+		return err
+	}
+	k.proc = proc
+	ctx, cancel := daemon.Within(ctx)
+	defer cancel()
+	err = daemon.Poll(ctx, func() error {
+		if !proc.Running() {
+			return daemon.Fatal(errors.New("the kubelet has ended"))
+		}
+		return k.healthy(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("start the kubelet of %s: %w\n%s", k.NodeName, err, daemon.Tail(k.Log(), 20))
+	}
+	return nil
+}
+
+func (k *Kubelet) healthy(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(k.healthzPort))+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1024))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("/healthz: %s: %s", resp.Status, body)
+	}
+	return err
+}
+
+// Stop ends the kubelet; its pods run on.
+func (k *Kubelet) Stop(ctx context.Context) error { return k.end(ctx, syscall.SIGTERM) }
+
+// Kill9 kills the kubelet; its pods run on.
+func (k *Kubelet) Kill9(ctx context.Context) error { return k.end(ctx, syscall.SIGKILL) }
+
+func (k *Kubelet) end(ctx context.Context, sig syscall.Signal) error {
+	if !k.proc.Running() {
+		return nil
+	}
+	return k.proc.End(ctx, sig)
+}
+
+// RemoveLogLinks removes the links to the logs of its pods in the machine's folder of such links.
+func (k *Kubelet) RemoveLogLinks() error {
+	const folder = "/var/log/containers"
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		link := filepath.Join(folder, e.Name())
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, k.PodLogs()+"/") {
+			if err := os.Remove(link); !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
