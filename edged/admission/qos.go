@@ -1,30 +1,40 @@
 package admission
 
-import v1 "k8s.io/api/core/v1"
+import (
+	"slices"
 
-// QOS returns the quality-of-service class of a pod: Guaranteed when every container limits cpu and memory
-// and requests as much, BestEffort when none asks for either, else Burstable. Pod-level resources
-// take the place of the containers'.
+	v1 "k8s.io/api/core/v1"
+)
+
+// QOS returns the quality-of-service class of a pod: the one in its status, which never changes, else the one that
+// its resources give it. The status of a pod from the API always has one.
 func QOS(pod *v1.Pod) v1.PodQOSClass {
-	lists := []v1.ResourceRequirements{}
-	if r := pod.Spec.Resources; r != nil && (len(r.Requests) > 0 || len(r.Limits) > 0) {
+	switch class := pod.Status.QOSClass; class {
+	case v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort:
+		return class
+	}
+	return computeQOS(pod)
+}
+
+// computeQOS returns Guaranteed when every container limits cpu and memory and requests as much, BestEffort when none
+// asks for either, else Burstable. Pod-level resources take the place of the containers'. A request that is absent is
+// the limit, by the API's defaults; one of "0" is none, as for the API server: such a pod is not Guaranteed.
+func computeQOS(pod *v1.Pod) v1.PodQOSClass {
+	var lists []v1.ResourceRequirements
+	if r := pod.Spec.Resources; r != nil {
 		lists = append(lists, *r)
 	} else {
-		for i := range pod.Spec.InitContainers {
-			lists = append(lists, pod.Spec.InitContainers[i].Resources)
-		}
-		for i := range pod.Spec.Containers {
-			lists = append(lists, pod.Spec.Containers[i].Resources)
+		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			lists = append(lists, c.Resources)
 		}
 	}
-	any, all := false, true
+	any, all := false, len(lists) > 0
 	for _, r := range lists {
 		for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
-			limit, request := r.Limits[name], r.Requests[name]
+			limit := r.Limits[name]
+			request, asked := r.Requests[name]
 			any = any || limit.Sign() > 0 || request.Sign() > 0
-			if limit.Sign() <= 0 || (request.Sign() > 0 && request.Cmp(limit) != 0) {
-				all = false
-			}
+			all = all && limit.Sign() > 0 && (!asked || limit.Cmp(request) == 0)
 		}
 	}
 	switch {
