@@ -59,6 +59,8 @@ type Stopped struct {
 	Condition *v1.PodCondition
 	// Grace, in seconds, is how long its containers may take at the longest; nil leaves it to the pod.
 	Grace *int64
+	// Unready: the pod counts as failed from the decision on, so that Services send it nothing more while it ends.
+	Unready bool
 }
 
 // Terminal tells whether a phase is final.
@@ -279,6 +281,13 @@ func conditions(in Inputs, out *v1.PodStatus) []v1.PodCondition {
 		readyCondition(v1.PodReady, in.Pod, out),
 		readyCondition(v1.ContainersReady, in.Pod, out),
 		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
+	}
+	if in.Stopped != nil && in.Stopped.Unready {
+		for i := range list {
+			if c := &list[i]; c.Type == v1.PodReady || c.Type == v1.ContainersReady {
+				c.Status, c.Reason, c.Message = v1.ConditionFalse, podFailed, ""
+			}
+		}
 	}
 	if c := restartingCondition(in, out.Phase); c != nil {
 		list = append(list, *c)

@@ -41,6 +41,26 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// TestStoppedForItsDeadline: such a pod takes no more requests while it ends, though its containers are ready.
+func TestStoppedForItsDeadline(t *testing.T) {
+	why := &Stopped{Reason: "DeadlineExceeded", Message: "late", Unready: true}
+	p := pod(v1.RestartPolicyAlways, 0, 1)
+	runs := generate(p, box(runningC("c0")))
+	later := t0.Add(time.Hour)
+	got := generate(p, box(runningC("c0")), func(in *Inputs) { in.Stopped, in.Previous, in.Now = why, runs, later })
+	if got.Phase != v1.PodRunning || got.Reason != "" || !got.ContainerStatuses[0].Ready {
+		t.Errorf("while it ends: %s %q, ready %t; want Running without a reason, true", got.Phase, got.Reason,
+			got.ContainerStatuses[0].Ready)
+	}
+	for _, kind := range []v1.PodConditionType{v1.PodReady, v1.ContainersReady} {
+		before, c := condition(runs, kind), condition(got, kind)
+		if before.Status != v1.ConditionTrue || c.Status != v1.ConditionFalse || c.Reason != podFailed || c.Message != "" ||
+			!c.LastTransitionTime.Time.Equal(later) {
+			t.Errorf("%s: %+v, then %+v; want True, then False for PodFailed since %v", kind, before, c, later)
+		}
+	}
+}
+
 func TestDeviceHealth(t *testing.T) {
 	sick := []v1.ResourceStatus{{Name: "example.com/x", Resources: []v1.ResourceHealth{{ResourceID: "1", Health: v1.ResourceHealthStatusUnhealthy}}}}
 	devices := func(in *Inputs) { in.Devices = map[string][]v1.ResourceStatus{"c1": sick} }

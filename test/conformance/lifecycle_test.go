@@ -75,10 +75,18 @@ spec:
 activeDeadlineSeconds: 60
 terminationGracePeriodSeconds: 5
 initContainers: [{name: side, restartPolicy: Always}]
-containers: [{name: main}]
+containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf + `"]}]
 `,
 			check: func(p *pod) {
 				p.running()
+				p.status("it is not ready before it has ended", func(s *v1.PodStatus) error {
+					for _, kind := range []v1.PodConditionType{v1.PodReady, v1.ContainersReady} {
+						if c := condition(s, kind); s.Phase != v1.PodRunning || c == nil || c.Status != v1.ConditionFalse || c.Reason != "PodFailed" {
+							return fmt.Errorf("%s, %+v", s.Phase, c)
+						}
+					}
+					return nil
+				})
 				s := p.phase(v1.PodFailed).Status
 				if s.Reason != "DeadlineExceeded" || s.Message != "Pod was active on the node longer than the specified deadline" {
 					p.Errorf("reason %q, message %q, want DeadlineExceeded and the usual message", s.Reason, s.Message)
