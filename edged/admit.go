@@ -156,13 +156,14 @@ func (e *Edged) makeRoom(ctx context.Context, pod *v1.Pod, victims []*v1.Pod) {
 	}
 }
 
-// stopPod has a pod end that is still wanted: with its grace, and failed when nothing of it runs.
+// stopPod ends a pod that is still wanted, within the grace of why. It interrupts a pull, a hook or a longer
+// termination under way, and fails the pod when nothing of it runs.
 func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped) {
 	if !e.wanted.stop(pod.UID, &why) {
 		return
 	}
 	e.recorder.Eventf(pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
-	e.pool.Poke(pod.UID)
+	e.pool.Stop(pod.UID, why.Grace)
 }
 
 // stopped says why the node ends a pod; nil where it does not. A decision of before the agent's restart is known

@@ -234,7 +234,7 @@ func (e *Edged) cleanDisk(ctx context.Context) {
 			return
 		}
 		klog.InfoS("Cleaning up after a pod that is gone", "podUID", uid, "left", where)
-		e.pool.Remove(uid, nil)
+		e.pool.Remove(uid)
 	}
 	e.forgetStatuses(ctx)
 	links, logs := e.runtime.LogDirs()

@@ -6,7 +6,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/edged/observed"
@@ -33,7 +32,7 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 		return // start does the rest
 	}
 	for _, pod := range removed {
-		e.pool.Remove(pod.UID, nil)
+		e.pool.Remove(pod.UID)
 	}
 	for _, pod := range added {
 		if !e.pool.Knows(pod.UID) {
@@ -57,13 +56,14 @@ func (e *Edged) storedPod(pod *v1.Pod) {
 	}
 }
 
-// storedPodGone ends a pod whose row was deleted. A pod that is given time to end stays until this node says that it
-// has; one that goes before was deleted by force, and gets the little time that is left to every container.
+// storedPodGone ends a pod whose row was deleted. A pod that is deleted in order stays until this node says that it has
+// ended; one that goes before was deleted by force, at any time while the node was offline. Its containers still have
+// their preStop hooks and the grace period that they were promised: what they write has to be whole on the disk.
 func (e *Edged) storedPodGone(uid types.UID) {
 	e.mirrors.Gone(uid)
 	if pod := e.wanted.leave(uid); pod != nil {
 		klog.InfoS("Pod deleted", "pod", klog.KObj(pod), "podUID", uid)
-		e.pool.Remove(uid, ptr.To[int64](0))
+		e.pool.Remove(uid)
 	}
 }
 
@@ -74,7 +74,7 @@ func (e *Edged) start() {
 	all := e.wanted.all()
 	for _, w := range all {
 		if w.leaving {
-			e.pool.Remove(w.pod.UID, nil)
+			e.pool.Remove(w.pod.UID)
 			continue
 		}
 		e.admitAndRun(w.pod.UID)
@@ -94,7 +94,7 @@ func (e *Edged) predecessor(pod *v1.Pod) types.UID {
 	for _, obs := range e.pleg.All() {
 		if obs.Name == pod.Name && obs.Namespace == pod.Namespace && obs.UID != pod.UID {
 			if w, ok := e.wanted.get(obs.UID); !ok || w.leaving {
-				e.pool.Remove(obs.UID, nil)
+				e.pool.Remove(obs.UID)
 				return obs.UID
 			}
 		}
@@ -124,7 +124,7 @@ func (e *Edged) removeIfOrphan(obs *observed.Pod) {
 	if !e.started.Load() || !e.staticLoaded.Load() || !e.storeLoaded.Load() {
 		return
 	}
-	e.pool.Remove(obs.UID, nil)
+	e.pool.Remove(obs.UID)
 }
 
 // podChanged is called when the runtime's state of a pod changed without the agent's doing.

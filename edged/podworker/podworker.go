@@ -3,7 +3,7 @@
 //
 // # The states of a pod
 //
-//		        Update                      Remove, or Update with a deletion time,
+//		        Update                      Remove, Stop, or Update with a deletion time,
 //		(new) ─────────► Syncing ───────────────────────────────┐  or Sync says "finished"
 //		                    ▲                                   ▼
 //		                    │ restart wanted               Terminating ── Terminate, until it succeeds
@@ -27,7 +27,7 @@
 //   - The newest wish wins: wishes that came while a call ran are folded into one.
 //   - A pod never leaves Terminating for Syncing; a wish for the same UID that arrives meanwhile
 //     (a manifest put back, a lost row resynced) is kept and starts afresh after Terminated.
-//   - The context of Sync is cancelled as soon as the pod is to end, so a slow pull delays no delete.
+//   - The context of Sync is cancelled as soon as the pod is to end, so a slow pull delays no delete and no eviction.
 //   - A pod whose StartAfter names another UID (the older pod of the same static manifest)
 //     is not synced before that one is done.
 //   - A failed call is repeated with a backoff between 1 s and 30 s, at once on news.
@@ -133,17 +133,28 @@ func (p *Pool) Update(pod *v1.Pod, startAfter types.UID) {
 	})
 }
 
-// Remove says that nobody wants a pod any more. grace, in seconds, overrides the pod's own when
-// not nil. A pod that the pool does not know is ended all the same: see End.Pod.
-func (p *Pool) Remove(uid types.UID, grace *int64) {
+// Remove says that nobody wants a pod any more: it ends within its own grace period. A pod that the pool does not know
+// is ended all the same: see End.Pod.
+func (p *Pool) Remove(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.worker(uid)
+	if w := p.worker(uid); w != nil {
+		w.wish(func(n *news) { n.removed, n.changed = true, true })
+	}
+}
+
+// Stop ends a pod that is still wanted, and interrupts a sync under way. grace, in seconds, overrides the pod's own
+// when not nil; a termination under way goes on within the shorter grace. It does nothing for a pod that the pool does
+// not know.
+func (p *Pool) Stop(uid types.UID, grace *int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.workers[uid]
 	if w == nil {
 		return
 	}
 	w.wish(func(n *news) {
-		n.removed, n.changed = true, true
+		n.stopped = true
 		if grace != nil && (n.grace == nil || *grace < *n.grace) {
 			n.grace = grace
 		}

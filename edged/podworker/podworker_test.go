@@ -109,7 +109,7 @@ func TestRemovedPodIsForgottenAfterCleanUp(t *testing.T) {
 	run(t, s, func(p *Pool) {
 		p.Update(pod("a", "1"), "")
 		expect(t, s, "sync a")
-		p.Remove("1", nil)
+		p.Remove("1")
 		expect(t, s, "sync a", "terminate", "terminated")
 		if p.Knows("1") {
 			t.Error("Knows(1) after a removal = true, want false")
@@ -123,10 +123,10 @@ func TestRemovedPodIsForgottenAfterCleanUp(t *testing.T) {
 func TestOrphanIsTerminatedWithoutAPod(t *testing.T) {
 	s := &script{}
 	run(t, s, func(p *Pool) {
-		p.Remove("1", ptr.To[int64](5))
+		p.Remove("1")
 		expect(t, s, "terminate", "terminated")
-		if e := s.ended[0]; e.Pod != nil || e.Grace == nil || *e.Grace != 5 {
-			t.Errorf("end = %+v, want no pod and a grace of 5", e)
+		if e := s.ended[0]; e.Pod != nil || e.Grace != nil {
+			t.Errorf("end = %+v, want no pod and no grace but its own", e)
 		}
 	})
 }
@@ -140,7 +140,7 @@ func TestFinishedPodStaysUntilRemoved(t *testing.T) {
 		p.Poke("1")
 		time.Sleep(10 * time.Minute)
 		expect(t, s, "sync a", "terminate", "terminated")
-		p.Remove("1", nil)
+		p.Remove("1")
 		expect(t, s, "sync a", "terminate", "terminated", "terminated")
 		if p.Knows("1") || !s.ended[1].Removed {
 			t.Errorf("known %v, end %+v: want a forgotten, removed pod", p.Knows("1"), s.ended[1])
@@ -172,11 +172,41 @@ func TestDeleteInterruptsSync(t *testing.T) {
 		p.Update(pod("a", "1"), "")
 		synctest.Wait()
 		began := time.Now()
-		p.Remove("1", nil)
+		p.Remove("1")
 		expect(t, s, "sync a", "terminate", "terminated")
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the delete waited %v for the sync, want 0", took)
 		}
+	})
+}
+
+// TestStopInterruptsSync: an evicted pod ends at once, stays as one that is wanted, and starts no more.
+func TestStopInterruptsSync(t *testing.T) {
+	s := &script{sync: func(ctx context.Context, _ *v1.Pod) Outcome {
+		<-ctx.Done() // a pull that never ends
+		return Outcome{Err: ctx.Err()}
+	}}
+	run(t, s, func(p *Pool) {
+		p.Stop("1", nil) // nobody knows it
+		p.Update(pod("a", "1"), "")
+		synctest.Wait()
+		began := time.Now()
+		p.Stop("1", ptr.To[int64](7))
+		expect(t, s, "sync a", "terminate", "terminated")
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the pod went on for %v, want 0", took)
+		}
+		if e := s.ended[0]; e.Removed || e.Deleted || e.Pod == nil || e.Grace == nil || *e.Grace != 7 {
+			t.Errorf("end = %+v, want the pod, neither removed nor deleted, with a grace of 7", e)
+		}
+		p.Update(pod("a", "1"), "")
+		time.Sleep(10 * time.Minute)
+		expect(t, s, "sync a", "terminate", "terminated")
+		s.sync = nil
+		p.Remove("1")
+		synctest.Wait()
+		p.Update(pod("b", "1"), "") // a manifest that comes back
+		expect(t, s, "sync a", "terminate", "terminated", "terminated", "sync b")
 	})
 }
 
@@ -193,11 +223,13 @@ func TestShorterGraceInterruptsTerminate(t *testing.T) {
 	run(t, s, func(p *Pool) {
 		began := time.Now()
 		p.Update(pod("a", "1"), "")
-		p.Remove("1", ptr.To[int64](30))
+		p.Stop("1", ptr.To[int64](30))
 		synctest.Wait()
-		p.Remove("1", ptr.To[int64](60)) // longer: no effect
+		p.Stop("1", ptr.To[int64](60)) // longer: no effect
+		p.Stop("1", nil)               // its own: neither
 		synctest.Wait()
-		p.Remove("1", ptr.To[int64](1))
+		p.Stop("1", ptr.To[int64](1))
+		p.Remove("1")
 		for p.Knows("1") {
 			time.Sleep(100 * time.Millisecond)
 			synctest.Wait()
@@ -220,7 +252,7 @@ func TestSameUIDWantedAgainStartsAfresh(t *testing.T) {
 		p := New(ctx, Options{Syncer: s})
 		p.Update(pod("a", "1"), "")
 		synctest.Wait()
-		p.Remove("1", nil)
+		p.Remove("1")
 		synctest.Wait()
 		p.Update(pod("a", "1"), "")
 		expect(t, s, "sync a", "terminate")
@@ -238,7 +270,7 @@ func TestStartAfterWaitsForTheOlderPod(t *testing.T) {
 		release = make(chan struct{})
 		p.Update(pod("old", "1"), "")
 		synctest.Wait()
-		p.Remove("1", nil)
+		p.Remove("1")
 		p.Update(pod("new", "2"), "1")
 		expect(t, s, "sync old", "terminate")
 		close(release)
@@ -296,7 +328,7 @@ func TestPanicIsOnePodsOwn(t *testing.T) {
 		p.Update(pod("bad", "1"), "")
 		p.Update(pod("good", "2"), "")
 		synctest.Wait()
-		p.Remove("1", nil)
+		p.Remove("1")
 		synctest.Wait()
 		if p.Knows("1") || !p.Knows("2") {
 			t.Errorf("pods known: %v, want only the good one", p.UIDs())

@@ -25,6 +25,7 @@ const (
 type news struct {
 	pod        *v1.Pod
 	removed    bool
+	stopped    bool
 	grace      *int64
 	startAfter types.UID
 	changed    bool
@@ -70,9 +71,9 @@ func (w *worker) interrupts() bool {
 	return false
 }
 
-// mustEnd tells whether the newest wish is that the pod ends.
+// mustEnd reports whether the pod has to end.
 func (n *news) mustEnd() bool {
-	return n.removed || n.pod == nil || n.pod.DeletionTimestamp != nil
+	return n.removed || n.stopped || n.pod == nil || n.pod.DeletionTimestamp != nil
 }
 
 // deletionGrace is the grace that the wish to end asks for; nil: the pod's own.
@@ -272,7 +273,7 @@ func (w *worker) stepDone(n news) bool {
 	wanted := n.pod != nil && !n.removed
 	switch {
 	case w.end.Removed && wanted && n.pod.DeletionTimestamp == nil:
-		w.phase, w.end, w.news.grace = syncing, End{}, nil
+		w.phase, w.end, w.news.grace, w.news.stopped = syncing, End{}, nil, false
 		return true
 	case !w.end.Removed && n.removed, !w.end.Deleted && wanted && n.pod.DeletionTimestamp != nil:
 		w.end.update(n)

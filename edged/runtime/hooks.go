@@ -118,7 +118,7 @@ func (r *Runtime) postStart(ctx context.Context, p place, c *v1.Container, id st
 	}
 	klog.InfoS("PostStart hook failed", "pod", klog.KObj(p.pod), "containerName", c.Name, "err", err)
 	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventPostStartFailed, "PostStartHook failed: %s", criMessage(err))
-	k := kill{pod: p.pod, spec: c, container: o, ips: p.ips, hostNetwork: p.pod.Spec.HostNetwork, message: eventPostStartFailed, grace: max(graceOf(p.pod, nil), minGraceRestart)}
+	k := kill{pod: p.pod, spec: c, container: o, ips: p.ips, hostNetwork: p.pod.Spec.HostNetwork, message: eventPostStartFailed, grace: graceOf(p.pod, nil)}
 	if err := r.killContainer(ctx, k); err != nil {
 		failed.err = errors.Join(failed.err, err)
 	}

@@ -20,26 +20,23 @@ import (
 const (
 	// defaultGrace is what a pod gets that says nothing, in seconds.
 	defaultGrace = int64(v1.DefaultTerminationGracePeriodSeconds)
-	// minGrace is the least that a container gets, in seconds, so that none is killed that was not asked
-	// to end before; minGraceRestart when it is stopped to be started again, and what is left to it at the least
-	// after its hook or its wait for others. Both are the kubelet's.
-	minGrace        = int64(1)
-	minGraceRestart = int64(2)
-	minGraceLeft    = 2 * time.Second
+	// minGrace is the shortest grace period of a pod that ends, in seconds: a preStop hook runs for so long at least.
+	minGrace = int64(1)
+	// minGraceLeft is what a container has at the least between its stop signal and SIGKILL. Both are the kubelet's.
+	minGraceLeft = 2 * time.Second
 )
 
-// graceOf is how many seconds the containers of a pod get to end by themselves; at least one, also
-// where 0 is asked for.
+// graceOf returns how many seconds the containers of a pod have to end by themselves.
 func graceOf(pod *v1.Pod, override *int64) int64 {
 	switch {
 	case override != nil:
-		return max(*override, minGrace)
+		return *override
 	case pod == nil:
 		return defaultGrace
 	case pod.DeletionGracePeriodSeconds != nil:
-		return max(*pod.DeletionGracePeriodSeconds, minGrace)
+		return *pod.DeletionGracePeriodSeconds
 	case pod.Spec.TerminationGracePeriodSeconds != nil:
-		return max(*pod.Spec.TerminationGracePeriodSeconds, minGrace)
+		return *pod.Spec.TerminationGracePeriodSeconds
 	}
 	return defaultGrace
 }
@@ -54,10 +51,8 @@ type kill struct {
 	ips         []string
 	hostNetwork bool
 	message     string
-	// grace, in seconds, is for the preStop hook, the turn and the container's own end together.
+	// grace, in seconds, is for the preStop hook, the turn and the container's own end together. 0 skips the hook.
 	grace int64
-	// forced: nobody wants to wait, not even for a hook.
-	forced bool
 	// turn, which may be nil, waits until it is the container's turn, or its context ends.
 	turn func(context.Context) error
 }
@@ -70,10 +65,7 @@ func (r *Runtime) killContainer(ctx context.Context, k kill) error {
 		r.opts.Recorder.ContainerEventf(k.pod, k.spec, v1.EventTypeNormal, eventKilling, "%s", k.message)
 	}
 	grace := time.Duration(k.grace) * time.Second
-	shared := false // others had a part of the grace period
-	if !k.forced {
-		shared = r.preStop(ctx, k)
-	}
+	shared := r.preStop(ctx, k) // others had a part of the grace period
 	if k.turn != nil {
 		within, cancel := context.WithDeadline(ctx, begun.Add(grace))
 		err := k.turn(within)
@@ -89,9 +81,9 @@ func (r *Runtime) killContainer(ctx context.Context, k kill) error {
 	}
 	left := grace
 	if shared {
-		left = max(grace-time.Since(begun), minGraceLeft)
+		left -= time.Since(begun)
 	}
-	return r.stopWithin(ctx, k, left)
+	return r.stopWithin(ctx, k, max(left, minGraceLeft))
 }
 
 // stopWithin stops a container that has a time to end by itself.

@@ -19,8 +19,8 @@ import (
 // the last one first, each in what is left of the grace period; when that is over, all at once. preStop hooks run from
 // the beginning on, also those of sidecars.
 //
-// pod is nil for an orphan, whose containers carry their grace in annotations. grace, in seconds, overrides both; 0
-// skips the hooks. Nothing is removed. It may be called again at any time.
+// pod is nil for an orphan, whose containers carry their grace in annotations. grace, in seconds, overrides both and is 1
+// at the least. Nothing is removed. It may be called again at any time.
 func (r *Runtime) KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64) error {
 	var wg sync.WaitGroup
 	kills := r.killsOf(ctx, uid, pod, obs, grace)
@@ -75,13 +75,12 @@ func (r *Runtime) killsOf(ctx context.Context, uid types.UID, pod *v1.Pod, obs *
 		if c.Exited() {
 			continue
 		}
-		k := kill{uid: uid, pod: pod, container: c, ips: ips, hostNetwork: hostNetwork, message: "Stopping container " + c.Name, grace: graceOf(pod, grace)}
+		k := kill{uid: uid, pod: pod, container: c, ips: ips, hostNetwork: hostNetwork, message: "Stopping container " + c.Name, grace: max(graceOf(pod, grace), minGrace)}
 		if pod != nil {
 			k.spec = containerSpec(pod, c.Name)
-			k.forced = (grace != nil && *grace == 0) || (grace == nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0)
 		} else {
 			spec, own := r.orphan(ctx, c)
-			k.spec, k.forced = spec, grace != nil && *grace == 0
+			k.spec = spec
 			if grace == nil {
 				k.grace = own
 			}

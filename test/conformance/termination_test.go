@@ -51,12 +51,13 @@ containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "tra
 		{
 			name: "termination-grace-zero",
 			spec: `
-terminationGracePeriodSeconds: 86400
-containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf + `"], lifecycle: {preStop: {sleep: {seconds: 80000}}}}]
+terminationGracePeriodSeconds: 4
+containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf + `"], lifecycle: {preStop: {exec: {command: [sh, -c, "exit 4"]}}}}]
 `,
 			check: func(p *pod) {
 				p.running()
 				p.deleteWithin(0)
+				p.event("FailedPreStopHook", "PreStopHook failed") // a forced deletion skips no hook
 				p.until("its container has ended", func() error {
 					if _, err := p.container("deaf"); err == nil {
 						return fmt.Errorf("it runs")
