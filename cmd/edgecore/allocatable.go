@@ -62,6 +62,9 @@ func shareOut(own *v1alpha2.Edged, capacity v1.ResourceList) (s shares, err erro
 		if s.pods, err = podsLimit(k, capacity); err != nil {
 			return s, err
 		}
+	} else {
+		// Without a weight of its own the group of all pods would count no more than one core does.
+		s.pods.CPUShares = cgroups.Shares(capacity.Cpu().MilliValue())
 	}
 	s.reserved, err = reservedGroups(k)
 	return s, err

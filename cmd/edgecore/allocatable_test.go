@@ -34,8 +34,8 @@ func TestShareOut(t *testing.T) {
 		}, 700, cgroups.Resources{CPUShares: 1536, Memory: 800 * mi, Pids: cgroups.MaxPIDs() - 100}, nil},
 		"nothing enforced": {func(e *v1alpha2.Edged) {
 			e.TailoredKubeletConfig.SystemReserved, e.TailoredKubeletConfig.EnforceNodeAllocatable = map[string]string{"memory": "124Mi"}, []string{"none"}
-		}, 800, cgroups.Resources{}, nil},
-		"no cgroups of pods": {func(e *v1alpha2.Edged) { e.TailoredKubeletConfig.CgroupsPerQOS = ptr.To(false) }, 924, cgroups.Resources{}, nil},
+		}, 800, cgroups.Resources{CPUShares: shares}, nil},
+		"no cgroups of pods": {func(e *v1alpha2.Edged) { e.TailoredKubeletConfig.CgroupsPerQOS = ptr.To(false) }, 924, cgroups.Resources{CPUShares: shares}, nil},
 		"thresholds left out": {func(e *v1alpha2.Edged) { e.ExperimentalNodeAllocatableIgnoreEvictionThreshold = true }, 1024,
 			cgroups.Resources{CPUShares: shares, Memory: 1024 * mi, Pids: cgroups.MaxPIDs()}, nil},
 		"all enforced": {func(e *v1alpha2.Edged) {
@@ -43,7 +43,7 @@ func TestShareOut(t *testing.T) {
 			k.EnforceNodeAllocatable = []string{"system-reserved", "kube-reserved-compressible"}
 			k.SystemReserved, k.SystemReservedCgroup = map[string]string{"memory": "124Mi", "pid": "100"}, "/system.slice"
 			k.KubeReserved, k.KubeReservedCgroup = map[string]string{"memory": "100Mi", "cpu": "250m"}, "/kube.slice"
-		}, 700, cgroups.Resources{}, []cgroups.Reserved{
+		}, 700, cgroups.Resources{CPUShares: shares}, []cgroups.Reserved{
 			{Key: "enforceNodeAllocatable: system-reserved", Cgroup: "/system.slice", Resources: cgroups.Resources{Memory: 124 * mi, Pids: 100}},
 			{Key: "enforceNodeAllocatable: kube-reserved-compressible", Cgroup: "/kube.slice", Resources: cgroups.Resources{CPUShares: 256}},
 		}},

@@ -40,6 +40,7 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		"imageMinimumGCAge":                      "17s", "imageMaximumGCAge": "17h", "imageGCHighThresholdPercent": "97", "imageGCLowThresholdPercent": "17",
 		"clusterDomain": "other.local", "clusterDNS": "[192.0.2.1]", "resolvConf": "/other", "seccompDefault": "true", "allowedUnsafeSysctls": "[net.core.somaxconn]",
 		"cgroupRoot": "/other", "cgroupsPerQOS": "false", "cgroupDriver": "systemd", "cpuCFSQuota": "false", "cpuCFSQuotaPeriod": "17ms", "podPidsLimit": "1700",
+		"memorySwap": "{swapBehavior: LimitedSwap}", "singleProcessOOMKill": "true",
 		"maxPods": "17", "systemReserved": "{memory: 17Mi}", "kubeReserved": "{cpu: 17m}", "crashLoopBackOff": "{maxContainerRestartPeriod: 17s}",
 		"enforceNodeAllocatable": "[none]", "kernelMemcgNotification": "true", "mergeDefaultEvictionSettings": "true, evictionHard: {memory.available: 17Mi}",
 		"systemReservedCgroup": "/a, systemReserved: {cpu: 17m}, enforceNodeAllocatable: [system-reserved]", "kubeReservedCgroup": "/a, kubeReserved: {cpu: 17m}, enforceNodeAllocatable: [kube-reserved]",

@@ -17,6 +17,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
+// swapLimited is the memorySwap.swapBehavior with which pods may swap.
+const swapLimited = "LimitedSwap"
+
 // edgedOptions works out what the configuration says about pods.
 func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	own := &cfg.Modules.Edged
@@ -38,6 +41,8 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	}
 	resources := cgroups.ResourceOptions{
 		CFSQuota: ptr.Deref(kubelet.CPUCFSQuota, true), MemoryCapacity: capacity.Memory().Value(), HugePageSizes: node.HugePageSizes(),
+		SingleProcessOOMKill: ptr.Deref(kubelet.SingleProcessOOMKill, false),
+		LimitedSwap:          kubelet.MemorySwap.SwapBehavior == swapLimited, SwapCapacity: node.SwapCapacity(),
 	}
 	if kubelet.CPUCFSQuotaPeriod != nil {
 		resources.CFSPeriod = kubelet.CPUCFSQuotaPeriod.Duration

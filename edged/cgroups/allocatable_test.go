@@ -25,10 +25,10 @@ func TestLimitOfAllPods(t *testing.T) {
 		}
 		opts.Pods = Resources{CPUShares: 1536, Memory: 256 << 20, Pids: 500}
 		setUp(t, opts)
-		check("limited", either("1536, -1, 268435456, 500", "138, max 100000, 268435456, 500"))
+		check("limited", either("1536, -1, 268435456, 500", "59, max 100000, 268435456, 500"))
 		opts.Pods.Memory = 128 << 20
 		setUp(t, opts)
-		check("less", either("1536, -1, 134217728, 500", "138, max 100000, 134217728, 500"))
+		check("less", either("1536, -1, 134217728, 500", "59, max 100000, 134217728, 500"))
 		opts.Pods = Resources{CPUShares: 1024}
 		m := setUp(t, opts)
 		check("not limited", either("1024, -1, 9223372036854771712, max", "100, max 100000, max, max"))
@@ -66,7 +66,7 @@ func TestReserved(t *testing.T) {
 		if _, limit := errors.AsType[*LimitError](err); !limit || !strings.Contains(fmt.Sprint(err), "there is no cgroup /nowhere.slice; make it, or take its entry out of enforceNodeAllocatable") {
 			t.Errorf("Setup: %v, want a LimitError that names /nowhere.slice", err)
 		}
-		if got, want := values(t, m, system), either("512, -1, 33554432, 77", "59, max 100000, 33554432, 77"); got != want {
+		if got, want := values(t, m, system), either("512, -1, 33554432, 77", "20, max 100000, 33554432, 77"); got != want {
 			t.Errorf("the system's cgroup has %q, want %q", got, want)
 		}
 		if got := values(t, m, m.classPath(v1.PodQOSGuaranteed)); !strings.Contains(got, "67108864") {

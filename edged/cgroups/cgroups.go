@@ -65,8 +65,7 @@ type Manager struct {
 	pods map[types.UID]*v1.Pod
 	// classShares is what the Burstable class was last given.
 	classShares uint64
-	// missing are the controllers that the kernel does not offer.
-	missing []string
+	kernel      kernel
 }
 
 // New makes a Manager; Setup comes next.
@@ -74,7 +73,7 @@ func New(opts Options) *Manager {
 	if opts.Driver == "" {
 		opts.Driver = DriverCgroupfs
 	}
-	return &Manager{opts: opts, pods: map[types.UID]*v1.Pod{}, missing: missingControllers(mountpoint)}
+	return &Manager{opts: opts, pods: map[types.UID]*v1.Pod{}, kernel: probeKernel()}
 }
 
 // MissingError says which controllers the kernel does not offer; pods run without what they limit.
@@ -94,7 +93,6 @@ func (m *Manager) Setup(context.Context) error {
 	missing := missingControllers(mountpoint)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.missing = missing
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
 		r := Resources{}
 		switch class {
@@ -110,6 +108,8 @@ func (m *Manager) Setup(context.Context) error {
 			m.classShares = r.CPUShares
 		}
 	}
+	// The classes' groups are there now: in a container they may be the first below the top that show what the kernel can do.
+	m.kernel = probeKernel()
 	if err := m.limit(missing); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (m *Manager) EnsurePod(pod *v1.Pod) error {
 	}
 	m.mu.Lock()
 	_, there := m.pods[pod.UID]
-	missing := m.missing
+	missing := m.kernel.missing
 	m.mu.Unlock()
 	if there && m.exists(m.podPath(pod)) {
 		return nil
@@ -143,7 +143,7 @@ func (m *Manager) ResizePod(pod *v1.Pod) error {
 		return nil
 	}
 	m.mu.Lock()
-	missing := m.missing
+	missing := m.kernel.missing
 	m.mu.Unlock()
 	return m.set(pod, missing)
 }
@@ -295,7 +295,7 @@ func (m *Manager) resources(r Resources) *cgroups.Resources {
 		out.PidsLimit = &r.Pids
 	}
 	if cgroups.IsCgroup2UnifiedMode() {
-		out.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(r.CPUShares)
+		out.CpuWeight = weight(r.CPUShares)
 	}
 	return out
 }

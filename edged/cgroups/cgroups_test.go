@@ -65,15 +65,16 @@ func TestContainerResources(t *testing.T) {
 		priority int32
 		want     *runtimeapi.LinuxContainerResources
 	}{
-		"none":       {r: resources("", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: 1000}},
-		"guaranteed": {r: resources("", "cpu=500m memory=64Mi"), want: &runtimeapi.LinuxContainerResources{CpuShares: 512, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: -997}},
-		"burstable":  {r: resources("cpu=100m memory=100Mi", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 102, CpuPeriod: 100000, OomScoreAdj: 900}},
-		"tiny limit": {r: resources("", "cpu=1m"), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, CpuQuota: 1000, OomScoreAdj: 999}},
-		"critical":   {r: resources("", ""), priority: priorityNodeCritical, want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: -997}},
+		"none":         {r: resources("", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: 1000}},
+		"guaranteed":   {r: resources("", "cpu=500m memory=64Mi"), want: &runtimeapi.LinuxContainerResources{CpuShares: 512, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: -997}},
+		"burstable":    {r: resources("cpu=100m memory=100Mi", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 102, CpuPeriod: 100000, OomScoreAdj: 900}},
+		"tiny limit":   {r: resources("", "cpu=1m"), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, CpuQuota: 1000, OomScoreAdj: 999}},
+		"zero request": {r: resources("cpu=0", "cpu=500m"), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, CpuQuota: 50000, OomScoreAdj: 999}},
+		"critical":     {r: resources("", ""), priority: priorityNodeCritical, want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: -997}},
 	} {
 		p := pod("1", c.r)
 		p.Spec.Priority = ptr.To(c.priority)
-		if diff := cmp.Diff(c.want.String(), ContainerResources(p, &p.Spec.Containers[0], opts).String()); diff != "" {
+		if diff := cmp.Diff(c.want.String(), containerResources(p, &p.Spec.Containers[0], opts, kernel{}).String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -104,14 +105,14 @@ func TestHugePages(t *testing.T) {
 		t.Errorf("pod (-want +got):\n%s", diff)
 	}
 	limits := []*runtimeapi.HugepageLimit{{PageSize: "1GB"}, {PageSize: "2MB", Limit: 4 << 20}, {PageSize: "64KB"}}
-	got := ContainerResources(p, &p.Spec.Containers[0], opts).HugepageLimits
+	got := containerResources(p, &p.Spec.Containers[0], opts, kernel{}).HugepageLimits
 	if diff := cmp.Diff(limits, got, protocmp.Transform()); diff != "" {
 		t.Errorf("container (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]uint64{"2MB": 0, "1GB": 0, "64KB": 0}, PodResources(pod("2"), opts, 0).Huge); diff != "" {
 		t.Errorf("a pod that asks for none may have none (-want +got):\n%s", diff)
 	}
-	if none := ContainerResources(p, &p.Spec.Containers[0], ResourceOptions{}).HugepageLimits; none != nil {
+	if none := containerResources(p, &p.Spec.Containers[0], ResourceOptions{}, kernel{}).HugepageLimits; none != nil {
 		t.Errorf("limits on a node without huge pages: %v, want none", none)
 	}
 	dir := t.TempDir()
@@ -141,6 +142,8 @@ func TestOOMScore(t *testing.T) {
 	always := v1.ContainerRestartPolicyAlways
 	sidecar := pod("1", resources("memory=500Mi", ""), resources("memory=100Mi", ""))
 	sidecar.Spec.InitContainers = []v1.Container{{Name: "s", RestartPolicy: &always}, {Name: "i"}}
+	large := sidecar.DeepCopy()
+	large.Spec.InitContainers[0].Resources = resources("memory=300Mi", "")
 	level := pod("2", resources("memory=100Mi", ""), resources("", ""))
 	level.Spec.Resources = ptr.To(resources("memory=500Mi", ""))
 	critical := pod("3", resources("", ""))
@@ -152,7 +155,8 @@ func TestOOMScore(t *testing.T) {
 	}{
 		"first":           {sidecar, &sidecar.Spec.Containers[0], 500},
 		"second":          {sidecar, &sidecar.Spec.Containers[1], 900},
-		"sidecar":         {sidecar, &sidecar.Spec.InitContainers[0], 500},
+		"sidecar":         {sidecar, &sidecar.Spec.InitContainers[0], 900},
+		"large sidecar":   {large, &large.Spec.InitContainers[0], 700},
 		"init":            {sidecar, &sidecar.Spec.InitContainers[1], 999},
 		"pod-level, some": {level, &level.Spec.Containers[0], 700},
 		"pod-level, none": {level, &level.Spec.Containers[1], 800},

@@ -125,10 +125,10 @@ func TestRealCgroups(t *testing.T) {
 				p    path
 				want string
 			}{
-				{m.podPath(burst), either("102, 20000, 33554432, 50", "17, 20000 100000, 33554432, 50")},
-				{m.podPath(guaranteed), either("1536, 150000, 67108864, 50", "138, 150000 100000, 67108864, 50")},
+				{m.podPath(burst), either("102, 20000, 33554432, 50", "4, 20000 100000, 33554432, 50")},
+				{m.podPath(guaranteed), either("1536, 150000, 67108864, 50", "59, 150000 100000, 67108864, 50")},
 				{m.podPath(best), either("2, -1, "+unlimited+", 50", "1, max 100000, max, 50")},
-				{m.classPath(v1.PodQOSBurstable), either("102, -1, "+unlimited+", max", "17, max 100000, max, max")},
+				{m.classPath(v1.PodQOSBurstable), either("102, -1, "+unlimited+", max", "4, max 100000, max, max")},
 				{m.classPath(v1.PodQOSBestEffort), either("2, -1, "+unlimited+", max", "1, max 100000, max, max")},
 				{m.classPath(v1.PodQOSGuaranteed), either("1024, -1, "+unlimited+", max", "100, max 100000, max, max")},
 			} {

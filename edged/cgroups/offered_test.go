@@ -19,10 +19,13 @@ func TestLimitsThatTheKernelLacks(t *testing.T) {
 		{[]string{"cpu", "pids"}, [4]int64{0, 0, 0, 32 << 20}},
 	} {
 		m := New(Options{PerQOS: true, ResourceOptions: ResourceOptions{CFSQuota: true}})
-		m.missing = c.missing
+		m.kernel = kernel{unified: true, swap: true, oomGroup: true, missing: c.missing}
 		r := m.ContainerResources(p, &p.Spec.Containers[0])
 		if diff := cmp.Diff(c.want, amounts(r)); diff != "" {
 			t.Errorf("without %v (-want +got):\n%s", c.missing, diff)
+		}
+		if want := r.MemoryLimitInBytes > 0; want != (len(r.Unified) > 0) {
+			t.Errorf("without %v: values of files %v; want some: %v", c.missing, r.Unified, want)
 		}
 	}
 }

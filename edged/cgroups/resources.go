@@ -1,6 +1,8 @@
 package cgroups
 
 import (
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -42,6 +44,13 @@ type ResourceOptions struct {
 	MemoryCapacity int64
 	// HugePageSizes are those that the node has, in bytes.
 	HugePageSizes []int64
+	// SingleProcessOOMKill lets the kernel kill one process of a container whose memory runs out, instead of all of them.
+	// cgroup v1 always does.
+	SingleProcessOOMKill bool
+	// LimitedSwap lets containers of Burstable pods swap, in proportion to their memory requests; without it no container
+	// does. SwapCapacity is the node's swap, in bytes.
+	LimitedSwap  bool
+	SwapCapacity int64
 }
 
 // QOS returns the quality-of-service class of a pod.
@@ -63,21 +72,51 @@ func Quota(milli int64, period time.Duration) int64 {
 	return max(milli*period.Microseconds()/milliPerCPU, minQuota)
 }
 
-// ContainerResources makes the CRI form of a container's resources.
-func ContainerResources(pod *v1.Pod, c *v1.Container, opts ResourceOptions) *runtimeapi.LinuxContainerResources {
-	cpuLimit, cpuRequest := c.Resources.Limits.Cpu(), c.Resources.Requests.Cpu()
-	if cpuRequest.IsZero() {
+// containerResources makes the CRI form of a container's resources. A limit that the container does not have is the pod's,
+// where the pod as a whole has one.
+func containerResources(pod *v1.Pod, c *v1.Container, opts ResourceOptions, k kernel) *runtimeapi.LinuxContainerResources {
+	cpuLimit, memoryLimit := limitOf(pod, c, v1.ResourceCPU), limitOf(pod, c, v1.ResourceMemory)
+	cpuRequest, asked := c.Resources.Requests[v1.ResourceCPU]
+	if !asked {
 		cpuRequest = cpuLimit
 	}
+	out := opts.linuxResources(cpuRequest, cpuLimit, memoryLimit, k)
+	out.OomScoreAdj = oomScore(pod, c, opts.MemoryCapacity)
+	limits := maps.Clone(c.Resources.Limits)
+	if r := pod.Spec.Resources; r != nil {
+		limits = maps.Clone(r.Limits)
+		if limits == nil {
+			limits = v1.ResourceList{}
+		}
+		maps.Copy(limits, c.Resources.Limits)
+	}
+	out.HugepageLimits = criHuge(hugeLimits(limits, opts.HugePageSizes))
+	opts.limitSwap(pod, c, out, k)
+	return out
+}
+
+// limitOf is the limit of a container, or that of its pod where it has none.
+func limitOf(pod *v1.Pod, c *v1.Container, name v1.ResourceName) resource.Quantity {
+	limit := c.Resources.Limits[name]
+	if r := pod.Spec.Resources; limit.IsZero() && r != nil {
+		return r.Limits[name]
+	}
+	return limit
+}
+
+// linuxResources makes the CRI form of amounts of cpu and memory, of a container, of a sandbox or of its overhead.
+func (o ResourceOptions) linuxResources(cpuRequest, cpuLimit, memoryLimit resource.Quantity, k kernel) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{
 		CpuShares:          int64(Shares(cpuRequest.MilliValue())),
-		MemoryLimitInBytes: c.Resources.Limits.Memory().Value(),
-		OomScoreAdj:        oomScore(pod, c, opts.MemoryCapacity),
-		HugepageLimits:     criHuge(hugeLimits(c.Resources.Limits, opts.HugePageSizes)),
+		MemoryLimitInBytes: memoryLimit.Value(),
 	}
-	if opts.CFSQuota {
-		period := opts.period()
+	if o.CFSQuota {
+		period := o.period()
 		out.CpuPeriod, out.CpuQuota = period.Microseconds(), Quota(cpuLimit.MilliValue(), period)
+	}
+	if k.oomGroup && !o.SingleProcessOOMKill {
+		// A container that has lost one of its processes runs on damaged, and nobody restarts it.
+		out.Unified = map[string]string{fileOOMGroup: "1"}
 	}
 	return out
 }
@@ -89,23 +128,34 @@ func (o ResourceOptions) period() time.Duration {
 	return o.CFSPeriod
 }
 
-// oomScore is how eager the kernel is to kill a container. A sidecar goes no sooner than the containers that it serves.
+// oomScore is how eager the kernel is to kill a container. A sidecar goes no sooner than the regular container of its pod
+// that asks for the least memory.
 func oomScore(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
-	own := oomScoreAdj(pod, c, capacity)
-	if c.RestartPolicy == nil || *c.RestartPolicy != v1.ContainerRestartPolicyAlways || !initContainer(pod, c) {
-		return own
+	asked := c.Resources.Requests.Memory().Value()
+	if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways && initContainer(pod, c) {
+		asked = max(asked, leastMemory(pod))
 	}
+	return oomScoreAdj(pod, asked, capacity)
+}
+
+// leastMemory is the smallest memory request among the regular containers of a pod.
+func leastMemory(pod *v1.Pod) int64 {
+	least := int64(math.MaxInt64)
 	for i := range pod.Spec.Containers {
-		own = min(own, oomScoreAdj(pod, &pod.Spec.Containers[i], capacity))
+		least = min(least, pod.Spec.Containers[i].Resources.Requests.Memory().Value())
 	}
-	return own
+	if len(pod.Spec.Containers) == 0 {
+		return 0
+	}
+	return least
 }
 
 func initContainer(pod *v1.Pod, c *v1.Container) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(k v1.Container) bool { return k.Name == c.Name })
 }
 
-func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
+// oomScoreAdj is the score of a container that asks for so much memory.
+func oomScoreAdj(pod *v1.Pod, asked, capacity int64) int64 {
 	if p := pod.Spec.Priority; p != nil && *p >= priorityNodeCritical {
 		return oomGuaranteed
 	}
@@ -119,8 +169,7 @@ func oomScoreAdj(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 		return oomBestEffort - 1
 	}
 	// The more of the node's memory it asked for, the later it goes.
-	asked := c.Resources.Requests.Memory().Value() + podShare(pod)
-	score := oomBestEffort - 1000*asked/capacity
+	score := oomBestEffort - 1000*(asked+podShare(pod))/capacity
 	return min(max(score, oomBurstableMin), oomBestEffort-1)
 }
 

@@ -20,7 +20,7 @@ func System(version string) v1.NodeSystemInfo {
 	if info.SystemUUID == "" {
 		info.SystemUUID = info.MachineID // boards without a BIOS
 	}
-	if swap, err := memInfo("/proc/meminfo", "SwapTotal"); err == nil && swap > 0 {
+	if swap := SwapCapacity(); swap > 0 {
 		info.Swap = &v1.NodeSwapStatus{Capacity: &swap}
 	}
 	var name unix.Utsname
@@ -28,6 +28,15 @@ func System(version string) v1.NodeSystemInfo {
 		info.KernelVersion = unix.ByteSliceToString(name.Release[:])
 	}
 	return info
+}
+
+// SwapCapacity is the machine's swap, in bytes; 0 where it has none, or does not say.
+func SwapCapacity() int64 {
+	swap, err := memInfo("/proc/meminfo", "SwapTotal")
+	if err != nil {
+		return 0
+	}
+	return swap
 }
 
 func line(path string) string {

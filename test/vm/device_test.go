@@ -252,7 +252,7 @@ func slice(p *v1.Pod) string {
 func (d *device) checkCgroups(pods map[string]*v1.Pod) {
 	d.t.Helper()
 	values := func(dir string) string {
-		out, err := d.Run(d.t.Context(), "sh", "-c", "cd "+dir+" && cat cpu.weight cpu.max memory.max | tr '\\n' ';'")
+		out, err := d.Run(d.t.Context(), "sh", "-c", "cd "+dir+" && cat cpu.weight cpu.max memory.max memory.swap.max memory.oom.group | tr '\\n' ';'")
 		if err != nil {
 			return err.Error()
 		}
@@ -263,26 +263,26 @@ func (d *device) checkCgroups(pods map[string]*v1.Pod) {
 		got := values(dir)
 		d.t.Logf("  %-40s %s", got, strings.TrimPrefix(dir, "/sys/fs/cgroup"))
 		if got != want {
-			d.t.Errorf("%s: weight; quota; memory = %s, want %s", dir, got, want)
+			d.t.Errorf("%s: weight; quota; memory; swap; killed together = %s, want %s", dir, got, want)
 		}
 	}
-	// Two formulas make a weight out of shares: the cgroup library's, and that of this runc, 1.1.
 	// All pods may have what the node can give them: two processors, and its memory, of which nothing is reserved.
 	memory := strings.TrimSpace(d.sh("awk '/^MemTotal:/ {printf \"%d\", $2 * 1024}' /proc/meminfo"))
-	check("/sys/fs/cgroup/kubepods.slice", "174; max 100000; "+memory)
-	check("/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice", "24; max 100000; max")
-	check("/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice", "1; max 100000; max")
-	for _, c := range []struct{ name, pod, container string }{
-		{"guaranteed-edge", "35; 25000 100000; 33554432", "10; 25000 100000; 33554432"},
-		{"burstable-edge", "17; 50000 100000; 67108864", "4; 50000 100000; 67108864"},
-		{"assigned", "11; max 100000; max", "2; max 100000; max"},
-		{"besteffort-edge", "1; max 100000; max", "1; max 100000; max"},
+	check("/sys/fs/cgroup/kubepods.slice", "79; max 100000; "+memory+"; max; 0")
+	check("/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice", "6; max 100000; max; max; 0")
+	check("/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice", "1; max 100000; max; max; 0")
+	for _, c := range []struct{ name, values string }{
+		{"guaranteed-edge", "10; 25000 100000; 33554432"},
+		{"burstable-edge", "4; 50000 100000; 67108864"},
+		{"assigned", "2; max 100000; max"},
+		{"besteffort-edge", "1; max 100000; max"},
 	} {
 		p := pods[c.name]
-		check(slice(p), c.pod)
+		check(slice(p), c.values+"; max; 0")
 		id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
 		scope := path.Join(slice(p), "cri-containerd-"+id+".scope")
-		check(scope, c.container)
+		// No container swaps, and one whose memory runs out ends as a whole.
+		check(scope, c.values+"; 0; 1")
 		if procs := d.sh("cat " + scope + "/cgroup.procs"); procs == "" {
 			d.t.Errorf("%s: processes in %s = %q, want some", c.name, scope, procs)
 		}

@@ -37,7 +37,7 @@ func live() map[string]bool {
 		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist",
 		"imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
 		"clusterDomain", "clusterDNS", "resolvConf", "seccompDefault", "allowedUnsafeSysctls", "oomScoreAdj",
-		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "cpuCFSQuota", "cpuCFSQuotaPeriod", "podPidsLimit",
+		"cgroupRoot", "cgroupsPerQOS", "cgroupDriver", "cpuCFSQuota", "cpuCFSQuotaPeriod", "podPidsLimit", "memorySwap", "singleProcessOOMKill",
 		"maxPods", "systemReserved", "kubeReserved", "crashLoopBackOff",
 		"enforceNodeAllocatable", "systemReservedCgroup", "kubeReservedCgroup", "kernelMemcgNotification", "mergeDefaultEvictionSettings",
 		"evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
