@@ -451,7 +451,7 @@ func (e *Edged) keepPods(ctx context.Context) error {
 			e.cleanDisk(ctx)
 		case <-e.roomMade:
 			e.retryRejected()
-			e.deferredResizes()
+			e.retryResizes(nil)
 		}
 	}
 }

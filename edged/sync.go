@@ -137,7 +137,7 @@ func (e *Edged) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, error) {
 	if err := os.MkdirAll(e.podDir(pod.UID), 0o750); err != nil {
 		return nil, fmt.Errorf("pod folder: %w", err)
 	}
-	if err := e.cgroups.EnsurePod(pod); err != nil {
+	if err := e.ensureCgroup(pod); err != nil {
 		e.recorder.Eventf(pod, v1.EventTypeWarning, events.FailedCreatePodContainer, "unable to ensure pod container exists: %v", err)
 		return nil, fmt.Errorf("cgroup of pod %s: %w", klog.KObj(pod), err)
 	}

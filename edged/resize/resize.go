@@ -8,10 +8,12 @@ package resize
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
 	"github.com/edgecore-io/edgecore/edged/observed"
@@ -63,18 +65,55 @@ func part(list v1.ResourceList) v1.ResourceList {
 }
 
 // Told returns the amounts that were allocated according to a status of before: that is where they are kept while the
-// agent is not there. A container of which it says nothing has what it asks for.
+// agent is not there. A container of which it says nothing has what it asks for. A status may name more resources than
+// the spec does, such as a limit that a container has from its pod: those are left out.
 func Told(pod *v1.Pod, status *v1.PodStatus) Amounts {
 	out := Of(pod)
-	if _, ok := out[Whole]; ok && status.Resources != nil {
-		out[Whole] = of(&v1.ResourceRequirements{Requests: status.AllocatedResources, Limits: status.Resources.Limits})
+	if asks, ok := out[Whole]; ok && status.Resources != nil {
+		out[Whole] = Named(asks, status.AllocatedResources, status.Resources.Limits)
 	}
 	for _, list := range [][]v1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
 		for _, s := range list {
-			if _, ok := out[s.Name]; ok && s.Resources != nil {
-				out[s.Name] = of(&v1.ResourceRequirements{Requests: s.AllocatedResources, Limits: s.Resources.Limits})
+			if asks, ok := out[s.Name]; ok && s.Resources != nil {
+				out[s.Name] = Named(asks, s.AllocatedResources, s.Resources.Limits)
 			}
 		}
+	}
+	return out
+}
+
+// Named returns requests and limits of the resources that asks names.
+func Named(asks v1.ResourceRequirements, requests, limits v1.ResourceList) v1.ResourceRequirements {
+	only := func(asks, list v1.ResourceList) v1.ResourceList {
+		out := part(list)
+		maps.DeleteFunc(out, func(name v1.ResourceName, _ resource.Quantity) bool {
+			_, ok := asks[name]
+			return !ok
+		})
+		if len(out) == 0 {
+			return nil
+		}
+		return out
+	}
+	return v1.ResourceRequirements{Requests: only(asks.Requests, requests), Limits: only(asks.Limits, limits)}
+}
+
+// Effective returns the cpu and memory of a container's cgroup: its own, and the limits of the pod as a whole where the
+// container has none. whole is nil for a pod without.
+func Effective(whole *v1.ResourceRequirements, own v1.ResourceRequirements) v1.ResourceRequirements {
+	out := of(&own)
+	if whole == nil {
+		return out
+	}
+	for _, name := range resized {
+		have, limit := out.Limits[name], whole.Limits[name]
+		if !have.IsZero() || limit.IsZero() {
+			continue
+		}
+		if out.Limits == nil {
+			out.Limits = v1.ResourceList{}
+		}
+		out.Limits[name] = limit
 	}
 	return out
 }
@@ -152,7 +191,8 @@ func larger(a, b v1.ResourceList) v1.ResourceList {
 	return out
 }
 
-// Judge decides whether a pod gets the amounts that it asks for, beside others as they are allocated; nil is yes.
+// Judge decides whether a pod gets the amounts that it asks for, beside others as they are allocated; nil is yes. The
+// reason is Infeasible where the node is too small, else that of a pod which is refused: OutOfcpu, OutOfmemory.
 func Judge(pod *v1.Pod, allocatable v1.ResourceList, others []*v1.Pod) *observed.Reason {
 	wants := admission.Requests(pod)
 	for _, name := range resized {
@@ -172,7 +212,11 @@ func Judge(pod *v1.Pod, allocatable v1.ResourceList, others []*v1.Pod) *observed
 		}
 		want, capacity := amount(name, wants), amount(name, allocatable)
 		if used+want > capacity {
-			return &observed.Reason{Reason: v1.PodReasonDeferred, Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used, capacity)}
+			return &observed.Reason{
+				Reason: "OutOf" + string(name),
+				Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
+					name, want, used, capacity),
+			}
 		}
 	}
 	return nil
@@ -201,11 +245,4 @@ func changed(name v1.ResourceName, from, to v1.ResourceList) bool {
 	a, was := from[name]
 	b, is := to[name]
 	return was != is || a.Cmp(b) != 0
-}
-
-// Shrinks tells whether a container is to get a lower limit of memory than it runs with.
-func Shrinks(from, to v1.ResourceRequirements) bool {
-	old, limited := from.Limits[v1.ResourceMemory]
-	now, is := to.Limits[v1.ResourceMemory]
-	return is && (!limited || now.Cmp(old) < 0)
 }

@@ -2,10 +2,12 @@ package resize
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // res is requests and limits of cpu and memory; "" is none.
@@ -48,7 +50,7 @@ func TestAmounts(t *testing.T) {
 		t.Errorf("amounts mismatch (-want +got):\n%s", diff)
 	}
 	whole, less := podOf(res("", "", "", "")), res("1", "", "1", "")
-	whole.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}}
+	whole.Spec.Resources = new(res("2", "", "2", ""))
 	if got := (Amounts{Whole: less}).On(whole); cmp.Diff(less, *got.Spec.Resources) != "" || got == whole {
 		t.Errorf("On() gives the pod %+v, want a copy with %+v", got.Spec.Resources, less)
 	}
@@ -68,6 +70,131 @@ func TestTold(t *testing.T) {
 	if diff := cmp.Diff(Amounts{"a": res("1", "1Gi", "3", "1Gi"), "b": res("1", "", "", "")}, Told(pod, status)); diff != "" {
 		t.Errorf("Told() mismatch (-want +got):\n%s", diff)
 	}
+	// A status that names what the pod does not ask for itself, as that of a container with its pod's limits does.
+	effective := res("1", "1Gi", "3", "1Gi")
+	status = &v1.PodStatus{
+		AllocatedResources: effective.Requests, Resources: &effective,
+		ContainerStatuses: []v1.ContainerStatus{{Name: "a", AllocatedResources: res("1", "", "", "").Requests, Resources: &effective}},
+	}
+	pod = podOf(res("2", "", "", ""))
+	pod.Spec.Resources = new(res("2", "", "4", ""))
+	if diff := cmp.Diff(Amounts{"a": res("1", "", "", ""), Whole: res("1", "", "3", "")}, Told(pod, status)); diff != "" {
+		t.Errorf("Told() mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// TestEffective: a container without a limit of its own has that of its pod.
+func TestEffective(t *testing.T) {
+	whole := res("2", "2Gi", "4", "4Gi")
+	for name, c := range map[string]struct {
+		whole     *v1.ResourceRequirements
+		own, want v1.ResourceRequirements
+	}{
+		"no pod-level amounts": {nil, res("1", "", "", ""), res("1", "", "", "")},
+		"no limits":            {&whole, res("1", "", "", ""), res("1", "", "4", "4Gi")},
+		"a limit of its own":   {&whole, res("", "", "2", ""), res("", "", "2", "4Gi")},
+	} {
+		if diff := cmp.Diff(c.want, Effective(c.whole, c.own)); diff != "" {
+			t.Errorf("%s: Effective() mismatch (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestOrder(t *testing.T) {
+	at := time.Unix(1000, 0)
+	waiting := func(name, from, to string, priority int32, since time.Duration) Waiting {
+		has, asks := podOf(res(from, "1Mi", "", "")), podOf(res(to, "1Mi", "", ""))
+		asks.Name, asks.Spec.Priority = name, &priority
+		w := Waiting{Pod: asks, Allocated: has}
+		if since >= 0 {
+			w.Since = at.Add(since)
+		}
+		return w
+	}
+	guaranteed := waiting("guaranteed", "1", "2", 0, 4)
+	guaranteed.Pod.Status.QOSClass = v1.PodQOSGuaranteed
+	list := []Waiting{
+		waiting("new", "1", "2", 0, -1), waiting("young", "1", "2", 0, 2), waiting("old", "1", "2", 0, 1), guaranteed,
+		waiting("important", "1", "2", 9, 3), waiting("smaller", "2", "1", -1, 5),
+	}
+	Order(list)
+	var got []string
+	for _, w := range list {
+		got = append(got, w.Pod.Name)
+	}
+	if diff := cmp.Diff([]string{"smaller", "important", "guaranteed", "old", "young", "new"}, got); diff != "" {
+		t.Errorf("Order() mismatch (-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckMemory(t *testing.T) {
+	used := func(n uint64) *uint64 { return &n }
+	for name, c := range map[string]struct {
+		list []Decrease
+		want string
+	}{
+		"nothing":    {},
+		"enough":     {list: []Decrease{{Name: "a", Limit: 10, Used: used(9)}, {Limit: 10, Used: used(9)}}},
+		"as much":    {[]Decrease{{Name: "a", Limit: 10, Used: used(10)}}, `cannot decrease memory limits: attempting to set container "a" memory limit (10) below current usage (10)`},
+		"the pod's":  {[]Decrease{{Limit: 10, Used: used(11)}}, "cannot decrease memory limits: attempting to set pod memory limit (10) below current usage (11)"},
+		"not known":  {[]Decrease{{Limit: 10}, {Name: "a", Limit: 10}}, `cannot decrease memory limits: [missing pod memory usage, missing container "a" memory usage]`},
+		"one of two": {[]Decrease{{Name: "a", Limit: 10, Used: used(1)}, {Name: "b", Limit: 10, Used: used(99)}}, `cannot decrease memory limits: attempting to set container "b" memory limit (10) below current usage (99)`},
+	} {
+		got := ""
+		if err := CheckMemory(c.list); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		before, now int64
+		want        bool
+	}{{0, 0, false}, {0, 5, true}, {5, 0, false}, {5, 4, true}, {5, 5, false}, {5, 6, false}} {
+		if got := Decreases(c.before, c.now); got != c.want {
+			t.Errorf("Decreases(%d, %d) = %v, want %v", c.before, c.now, got, c.want)
+		}
+	}
+}
+
+// TestCondition: the generation is that of the resize, the transition that of the reason, and what is said again is the
+// same to the byte: a status is written when something changes.
+func TestCondition(t *testing.T) {
+	at := func(s int64) metav1.Time { return metav1.Unix(s, 0) }
+	first := Condition(v1.PodResizePending, nil, "Deferred", "why", 3, time.Unix(10, 99))
+	want := &v1.PodCondition{
+		Type: v1.PodResizePending, Status: v1.ConditionTrue, Reason: "Deferred", Message: "why", ObservedGeneration: 3,
+		LastProbeTime: at(10), LastTransitionTime: at(10),
+	}
+	if diff := cmp.Diff(want, first); diff != "" {
+		t.Errorf("Condition() mismatch (-want +got):\n%s", diff)
+	}
+	for name, c := range map[string]struct {
+		got           *v1.PodCondition
+		probed, since metav1.Time
+		generation    int64
+	}{
+		"the same":      {Condition(v1.PodResizePending, first, "Deferred", "why", 3, time.Unix(20, 0)), at(10), at(10), 3},
+		"a new message": {Condition(v1.PodResizePending, first, "Deferred", "other", 3, time.Unix(20, 0)), at(20), at(10), 3},
+		"a new spec":    {Condition(v1.PodResizePending, first, "Deferred", "why", 4, time.Unix(20, 0)), at(20), at(10), 4},
+		"a new reason":  {Condition(v1.PodResizePending, first, "Infeasible", "why", 3, time.Unix(20, 0)), at(20), at(20), 3},
+	} {
+		if !c.got.LastProbeTime.Equal(&c.probed) || !c.got.LastTransitionTime.Equal(&c.since) ||
+			c.got.ObservedGeneration != c.generation {
+			t.Errorf("%s: got %+v, want probed %v, since %v, generation %d", name, c.got, c.probed, c.since, c.generation)
+		}
+	}
+}
+
+func TestMessage(t *testing.T) {
+	pod := podOf(res("1", "", "", ""))
+	pod.Spec.InitContainers = []v1.Container{{Name: "i"}}
+	want := `Pod resize error: {"initContainers":[{"name":"i","resources":{}}],` +
+		`"containers":[{"name":"a","resources":{"requests":{"cpu":"1"}}}],"generation":2,"error":"why"}`
+	if got := Message("Pod resize error", pod, 2, "why"); got != want {
+		t.Errorf("Message() = %s, want %s", got, want)
+	}
 }
 
 func TestJudge(t *testing.T) {
@@ -79,8 +206,8 @@ func TestJudge(t *testing.T) {
 	}{
 		"fits":          {podOf(res("1500m", "768Mi", "", "")), "", ""},
 		"never fits":    {podOf(res("2500m", "1Mi", "", "")), "Infeasible", "Node didn't have enough capacity: cpu, requested: 2500, capacity: 2000"},
-		"not now":       {podOf(res("1", "1Mi", "", ""), res("501m", "1Mi", "", "")), "Deferred", "Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
-		"no memory now": {podOf(res("1", "1Gi", "", "")), "Deferred", "Node didn't have enough resource: memory, requested: 1073741824, used: 268435456, capacity: 1073741824"},
+		"not now":       {podOf(res("1", "1Mi", "", ""), res("501m", "1Mi", "", "")), "OutOfcpu", "Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
+		"no memory now": {podOf(res("1", "1Gi", "", "")), "OutOfmemory", "Node didn't have enough resource: memory, requested: 1073741824, used: 268435456, capacity: 1073741824"},
 	} {
 		got := Judge(c.pod, node, others)
 		if (got == nil) != (c.reason == "") || got != nil && (got.Reason != c.reason || got.Message != c.message) {
@@ -96,20 +223,17 @@ func TestRestarts(t *testing.T) {
 	c := &v1.Container{ResizePolicy: []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.NotRequired}, {ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}}
 	from := res("1", "1Gi", "1", "1Gi")
 	for name, to := range map[string]struct {
-		res           v1.ResourceRequirements
-		restart, less bool
+		res     v1.ResourceRequirements
+		restart bool
 	}{
-		"nothing":          {from, false, false},
-		"cpu":              {res("2", "1Gi", "2", "1Gi"), false, false},
-		"memory":           {res("1", "1Gi", "1", "2Gi"), true, false},
-		"less memory":      {res("1", "512Mi", "1", "512Mi"), true, true},
-		"memory requested": {res("1", "512Mi", "1", "1Gi"), true, false},
+		"nothing":          {from, false},
+		"cpu":              {res("2", "1Gi", "2", "1Gi"), false},
+		"memory":           {res("1", "1Gi", "1", "2Gi"), true},
+		"less memory":      {res("1", "512Mi", "1", "512Mi"), true},
+		"memory requested": {res("1", "512Mi", "1", "1Gi"), true},
 	} {
 		if got := Restarts(c, from, to.res); got != to.restart {
 			t.Errorf("%s: restart %v, want %v", name, got, to.restart)
-		}
-		if got := Shrinks(from, to.res); got != to.less {
-			t.Errorf("%s: shrinks %v, want %v", name, got, to.less)
 		}
 	}
 }

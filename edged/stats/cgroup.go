@@ -88,6 +88,14 @@ func readCgroup(d *cgroups.Dirs) usage {
 	return u
 }
 
+// MemoryUsage is the memory that a cgroup uses, in bytes; nil where it cannot be read.
+func MemoryUsage(d *cgroups.Dirs) *uint64 {
+	if d.Unified != "" {
+		return number(read(d.Unified, "memory.current"))
+	}
+	return number(read(d.Dir("memory"), "memory.usage_in_bytes"))
+}
+
 func readUnified(dir string) usage {
 	u := usage{at: time.Now()}
 	if used := entry(table(read(dir, "cpu.stat")), "usage_usec"); used != nil {

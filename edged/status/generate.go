@@ -33,7 +33,8 @@ type Inputs struct {
 	SandboxReason *observed.Reason
 	// Previous is the status of before: from this agent, or restored from the store.
 	Previous v1.PodStatus
-	// Running is the cpu and memory with which containers run, by container name, where they were allocated other amounts.
+	// Running is the cpu and memory with which containers run, by container name, where they were allocated other amounts;
+	// under "" that of the pod's cgroup, where the pod has pod-level resources.
 	Running map[string]v1.ResourceRequirements
 	// Resize are the conditions of a resize.
 	Resize []v1.PodCondition
@@ -81,7 +82,12 @@ func Generate(in Inputs) v1.PodStatus {
 	}
 	setPodIPs(&out, in)
 	if r := in.Pod.Spec.Resources; r != nil {
-		out.Resources, out.AllocatedResources = &v1.ResourceRequirements{Limits: r.Limits.DeepCopy(), Requests: r.Requests.DeepCopy()}, r.Requests.DeepCopy()
+		has := *r
+		if running, ok := in.Running[""]; ok {
+			has = running
+		}
+		out.Resources = &v1.ResourceRequirements{Limits: has.Limits.DeepCopy(), Requests: has.Requests.DeepCopy()}
+		out.AllocatedResources = r.Requests.DeepCopy()
 	}
 	out.InitContainerStatuses = containerStatuses(in, in.Pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
 	out.ContainerStatuses = containerStatuses(in, in.Pod.Spec.Containers, in.Previous.ContainerStatuses, false)
@@ -295,9 +301,6 @@ func conditions(in Inputs, out *v1.PodStatus) []v1.PodCondition {
 	if in.Stopped != nil && in.Stopped.Condition != nil {
 		list = append(list, *in.Stopped.Condition)
 	}
-	if !Terminal(out.Phase) {
-		list = append(list, in.Resize...)
-	}
 	for i := range list {
 		c := &list[i]
 		c.ObservedGeneration = in.Pod.Generation
@@ -307,6 +310,9 @@ func conditions(in Inputs, out *v1.PodStatus) []v1.PodCondition {
 		} else {
 			c.LastTransitionTime = metav1.Time{Time: in.Now.Truncate(time.Second)}
 		}
+	}
+	if !Terminal(out.Phase) {
+		list = append(list, in.Resize...) // which have a generation and times of their own
 	}
 	for _, p := range in.Previous.Conditions {
 		if oursForGood(p) && !slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == p.Type }) {
