@@ -72,7 +72,18 @@ func (e *Edged) nodeStatus() v1.NodeStatus {
 	return v1.NodeStatus{
 		Capacity: capacity, Allocatable: allocatable, NodeInfo: system, RuntimeHandlers: handlers, Features: nodeFeatures,
 		Addresses: append(addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: e.opts.NodeName}), VolumesInUse: e.csi.VolumesInUse(),
-		Images: e.nodeImages(), DaemonEndpoints: e.daemonEndpoints(),
+		Images: e.nodeImages(), DaemonEndpoints: e.daemonEndpoints(), DeclaredFeatures: declaredFeatures(),
+	}
+}
+
+// declaredFeatures are the features that a cluster of v1.36 takes from a node's status, in order: without the first the
+// scheduler binds no pod with such a rule to the node, without the others the API server refuses to resize what they name.
+// ExtendWebSocketsToKubelet is not among them: WebSockets to the node's port are translated by the API server.
+func declaredFeatures() []string {
+	return []string{
+		"InPlacePodLevelResourcesVerticalScaling",
+		"InPlacePodVerticalScalingInitContainers",
+		"RestartAllContainersOnContainerExits",
 	}
 }
 

@@ -325,6 +325,41 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+// TestPatchOfOldAPI: fields that the API of an older cluster does not know do no harm to the ones that it does.
+func TestPatchOfOldAPI(t *testing.T) {
+	type oldStatus struct {
+		Capacity  v1.ResourceList  `json:"capacity,omitempty"`
+		Addresses []v1.NodeAddress `json:"addresses,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
+	}
+	type oldNode struct {
+		Status oldStatus `json:"status,omitempty"`
+	}
+	status := v1.NodeStatus{
+		Capacity:         v1.ResourceList{v1.ResourcePods: resource.MustParse("9")},
+		Addresses:        []v1.NodeAddress{{Type: v1.NodeHostName, Address: "edge-1"}},
+		DeclaredFeatures: []string{"A", "B"},
+		Features:         &v1.NodeFeatures{SupplementalGroupsPolicy: new(true)},
+	}
+	for _, status := range []v1.NodeStatus{status, {Capacity: status.Capacity, Addresses: status.Addresses}} {
+		text, err := patch(&status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := []byte(`{"status":{"capacity":{"pods":"1"}}}`)
+		if data, err = strategicpatch.StrategicMergePatch(data, text, oldNode{}); err != nil {
+			t.Fatal(err)
+		}
+		var after oldNode
+		if err := json.Unmarshal(data, &after); err != nil {
+			t.Fatal(err)
+		}
+		want := oldNode{oldStatus{Capacity: status.Capacity, Addresses: status.Addresses}}
+		if !equality.Semantic.DeepEqual(want, after) {
+			t.Errorf("patched Node = %+v, want %+v", after, want)
+		}
+	}
+}
+
 // TestOtherConditions: what others know takes the place of what is taken to hold, and comes beside it; since when, too.
 func TestOtherConditions(t *testing.T) {
 	at := func(minute int, more []v1.NodeCondition, before []v1.NodeCondition) []v1.NodeCondition {

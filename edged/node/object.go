@@ -127,7 +127,7 @@ func patch(status *v1.NodeStatus) ([]byte, error) {
 	if status.DaemonEndpoints.KubeletEndpoint.Port == 0 {
 		delete(fields, "daemonEndpoints") // without a port of ours, a cloud's stream server sets it
 	}
-	for _, name := range [...]string{"volumesInUse", "images", "runtimeHandlers", "features"} {
+	for _, name := range [...]string{"volumesInUse", "images", "runtimeHandlers", "features", "declaredFeatures"} {
 		if _, has := fields[name]; !has {
 			fields[name] = nil // what is left out of a patch stays
 		}
