@@ -176,7 +176,7 @@ func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 func fileOf(volumes volume.Volumes, name, path string) ([]byte, error) {
 	place, ok := volumes[name]
 	if !ok || place.Block || place.Path == "" {
-		return nil, fmt.Errorf("the pod has no volume %q with files", name)
+		return nil, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", name) // unless a container mounts it
 	}
 	return env.ReadFile(place.Path, path)
 }

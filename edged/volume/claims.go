@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -116,21 +115,11 @@ func checkBound(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error 
 
 // checkMode compares what a volume is with how the containers use it.
 func checkMode(pod *v1.Pod, name string, block bool) error {
-	mounts, devices := usesOf(pod, name)
-	switch {
-	case block && mounts:
+	switch u := usesOf(pod)[name]; {
+	case block && u.mounted:
 		return fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", name)
-	case !block && devices:
+	case !block && u.device:
 		return fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", name)
 	}
 	return nil
-}
-
-// usesOf tells whether containers of a pod mount a volume, and whether they have it as a device.
-func usesOf(pod *v1.Pod, name string) (mounts, devices bool) {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		mounts = mounts || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == name })
-		devices = devices || slices.ContainsFunc(c.VolumeDevices, func(d v1.VolumeDevice) bool { return d.Name == name })
-	}
-	return mounts, devices
 }

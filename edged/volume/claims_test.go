@@ -169,6 +169,8 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 	inline := &v1.CSIVolumeSource{Driver: "i", ReadOnly: ptr.To(true)}
 	pod := podWith(claimVolume("c", true), vol("i", v1.VolumeSource{CSI: inline}),
 		vol("raw", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "raw"}}))
+	app := &pod.Spec.Containers[0]
+	app.VolumeMounts, app.VolumeDevices = app.VolumeMounts[:2], []v1.VolumeDevice{{Name: "raw", DevicePath: "/dev/raw"}}
 	got := setup(t, m, pod)
 	dir := filepath.Join(m.opts.Root, "pods", string(uid))
 	want := Volumes{

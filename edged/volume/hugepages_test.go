@@ -47,6 +47,7 @@ func TestHugePagesVolume(t *testing.T) {
 	pod := asking("2Mi")
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](55)}
 	pod.Spec.Volumes = []v1.Volume{emptyDir(v1.StorageMediumHugePages, "4Mi")}
+	mountAll(pod)
 	for range 2 {
 		dir := setup(t, m, pod)["v"].Path
 		var fs unix.Statfs_t
@@ -63,6 +64,7 @@ func TestHugePagesVolume(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
 	pod = asking("3Mi")
 	pod.Spec.Volumes = []v1.Volume{emptyDir("HugePages-3Mi", "")}
+	mountAll(pod)
 	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "this node has no huge pages of 3Mi") {
 		t.Errorf("Setup() = %v, want that there are no pages of 3Mi", err)
 	}

@@ -122,7 +122,8 @@ func onePod(m *Manager, host string, id types.UID) error {
 		vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}}}),
 		vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}),
 		claimed("local"), claimed("csi"), claimed("nfs"),
-	}}}
+	}, Containers: []v1.Container{{Name: "app"}}}}
+	mountAll(pod)
 	vols, err := m.Setup(ctx, pod)
 	if err != nil {
 		return err

@@ -20,8 +20,7 @@ type Measured struct {
 // and what is on servers are not among them.
 func (m *Manager) MeasureVolumes(ctx context.Context, pod *v1.Pod) ([]Measured, error) {
 	var out []Measured
-	for i := range pod.Spec.Volumes {
-		vol := &pod.Spec.Volumes[i]
+	for vol := range usedVolumes(pod) {
 		plugin := ownPlugin(vol)
 		if plugin == "" {
 			continue

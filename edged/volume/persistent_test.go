@@ -125,6 +125,7 @@ func TestLocalBlockDevice(t *testing.T) {
 	}
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
+	pod.Spec.Containers = []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}}
 	if diff := cmp.Diff(Place{Path: device, Block: true}, setup(t, m, pod)["v"]); diff != "" {
 		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}

@@ -47,6 +47,7 @@ func TestToken(t *testing.T) {
 			m, o := start(t)
 			pod := podWith(tokenVolume())
 			pod.Spec.Containers, pod.Spec.SecurityContext = c.containers, c.security
+			mountAll(pod)
 			dir := setup(t, m, pod)["token"].Path
 			var fs unix.Statfs_t
 			if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {

@@ -98,7 +98,6 @@ func TestTrustBundleIsOfThePodsUser(t *testing.T) {
 	pod := podWith(vol("v", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 		{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Name: ptr.To("b"), Path: "ca"}}}}}))
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](12)}
-	pod.Spec.Containers = []v1.Container{{}}
 	if got := content(t, setup(t, m, pod)["v"].Path)["ca"]; !strings.HasPrefix(got, "0600 ") {
 		t.Errorf("the bundle is %q, want mode 0600", got)
 	}

@@ -8,11 +8,10 @@ import (
 
 const supported = "emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim, ephemeral, nfs, csi and image"
 
-// Unsupported tells whether a pod has a volume, or a source in a projected volume, that this node cannot
-// have. The error names the pod, the volume and the type.
+// Unsupported reports a volume that a container of a pod has, or a source in such a projected volume, that this node
+// cannot have. The error names the pod, the volume and the type.
 func Unsupported(pod *v1.Pod) error {
-	for i := range pod.Spec.Volumes {
-		vol := &pod.Spec.Volumes[i]
+	for vol := range usedVolumes(pod) {
 		if err := unsupportedVolume(vol); err != nil {
 			return &Error{vol.Name, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)}
 		}

@@ -142,8 +142,7 @@ func (c *counter) files(at *level) error {
 // Usage returns how many bytes of the disk the volumes of a pod take that are its own and on it, by name.
 func (m *Manager) Usage(ctx context.Context, pod *v1.Pod) (map[string]int64, error) {
 	out := map[string]int64{}
-	for i := range pod.Spec.Volumes {
-		vol := &pod.Spec.Volumes[i]
+	for vol := range usedVolumes(pod) {
 		plugin := ""
 		switch {
 		case vol.EmptyDir != nil && vol.EmptyDir.Medium == v1.StorageMediumDefault:

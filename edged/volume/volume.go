@@ -130,15 +130,15 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Setup puts all volumes of a pod in place and says where. The first that fails is the error; a
-// pod with a volume that this node cannot have gets nothing at all.
+// Setup puts the volumes of a pod in place that its containers have, and says where. The first that fails is the error; a
+// pod with such a volume that this node cannot have gets nothing at all. Volumes that no container has are left out,
+// whatever they are.
 func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	if err := Unsupported(pod); err != nil {
 		return nil, err
 	}
 	vols := Volumes{}
-	for i := range pod.Spec.Volumes {
-		vol := &pod.Spec.Volumes[i]
+	for vol := range usedVolumes(pod) {
 		if vol.Image != nil {
 			continue // the runtime mounts images itself
 		}

@@ -85,8 +85,20 @@ func start(t *testing.T) (*Manager, *objects) {
 	return New(Options{Root: root, Objects: o, Tokens: o, Fields: fields{}}), o
 }
 
+// podWith makes a pod with volumes, and a container that mounts them all.
 func podWith(vols ...v1.Volume) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: uid}, Spec: v1.PodSpec{Volumes: vols}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: uid}, Spec: v1.PodSpec{Volumes: vols}}
+	pod.Spec.Containers = []v1.Container{{Name: "app"}}
+	mountAll(pod)
+	return pod
+}
+
+// mountAll has the first container of a pod mount all volumes.
+func mountAll(pod *v1.Pod) {
+	c := &pod.Spec.Containers[0]
+	for _, v := range pod.Spec.Volumes {
+		c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+	}
 }
 
 func vol(name string, src v1.VolumeSource) v1.Volume { return v1.Volume{Name: name, VolumeSource: src} }

@@ -261,6 +261,18 @@ volumes:
 			},
 		},
 		{
+			name: "volume-unused",
+			spec: `
+containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
+volumes:
+- {name: v, emptyDir: {}}
+- {name: missing, secret: {secretName: @NAME@}}
+- {name: unbound, persistentVolumeClaim: {claimName: @NAME@}}
+- {name: unsupported, iscsi: {targetPortal: "10.0.0.1:3260", iqn: "iqn.2001-04.com.example:a", lun: 0}}
+`,
+			check: func(p *pod) { p.running(); p.says("main", "touch /v/f && ls /v", "f") },
+		},
+		{
 			name: "volume-types-refused",
 			spec: `
 containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
