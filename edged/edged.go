@@ -300,10 +300,11 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.puller = images.New(e.client.Images, o.Images)
 	e.runtime = runtime.New(runtime.Options{
 		Client: e.client, Images: e.puller, Inputs: e.inputs, Recorder: e.recorder, Repair: e.repairer,
-		Resources: e.cgroups.ContainerResources,
-		HostIP:    e.hostIP, UserAgent: "kube-lifecycle/" + version.Kubernetes(),
+		Resources: e.cgroups.ContainerResources, SandboxResources: e.cgroups.SandboxResources,
+		HostIP: e.hostIP, UserAgent: "kube-lifecycle/" + version.Kubernetes(),
 		RootDir: o.RootDir, PodLogsDir: o.PodLogsDir, ContainerLogsDir: o.ContainerLogsDir, Hash: o.Adopted.Hash,
-		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff, DeadAttempts: deadAttempts(o.GC.Containers), Handler: e.runtimeHandler, SELinux: e.host.SELinux,
+		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff, DeadAttempts: deadAttempts(o.GC.Containers), Handler: e.runtimeHandler,
+		SELinux: e.host.SELinux, MaskedPaths: e.host.Thermal,
 	})
 	e.streams = e.newStreams(ctx)
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{

@@ -281,10 +281,10 @@ func podMemoryLimit(pod *v1.Pod) int64 {
 	return cgroups.PodResources(pod, cgroups.ResourceOptions{}, 0).Memory
 }
 
-// setPodCgroup gives a pod's cgroup the limits that a pod has.
-func (e *Edged) setPodCgroup(pod *v1.Pod) error {
-	if err := e.cgroups.ResizePod(pod); err != nil {
-		return fmt.Errorf("resize cgroup of pod %s: %w", klog.KObj(pod), err)
+// setPodCgroup gives a pod's cgroup the limits that a pod has, and notes the one of memory.
+func (e *Edged) setPodCgroup(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
+	if err := e.resizePod(ctx, pod, obs); err != nil {
+		return err
 	}
 	e.sizes.mu.Lock()
 	defer e.sizes.mu.Unlock()
@@ -320,7 +320,7 @@ func (e *Edged) resize(ctx context.Context, pod *v1.Pod, obs *observed.Pod, prob
 	if err := resize.CheckMemory(lower); err != nil {
 		return probes, err
 	}
-	if err := e.setPodCgroup(e.withRoom(pod)); err != nil {
+	if err := e.setPodCgroup(ctx, e.withRoom(pod), obs); err != nil {
 		return probes, err
 	}
 	var errs []error
@@ -377,7 +377,7 @@ func (e *Edged) podDecrease(pod *v1.Pod, obs *observed.Pod) []resize.Decrease {
 }
 
 // resized ends a resize, when all containers run with what was allocated, and notes what stands in its way otherwise.
-func (e *Edged) resized(pod *v1.Pod, obs *observed.Pod, failed error) error {
+func (e *Edged) resized(ctx context.Context, pod *v1.Pod, obs *observed.Pod, failed error) error {
 	left, whole := e.changes(pod, obs)
 	e.sizes.mu.Lock()
 	going := e.sizes.of(e, pod).going
@@ -388,7 +388,7 @@ func (e *Edged) resized(pod *v1.Pod, obs *observed.Pod, failed error) error {
 	var err error
 	if failed == nil && len(left) == 0 {
 		if err = resize.CheckMemory(e.podDecrease(pod, obs)); err == nil {
-			err = e.setPodCgroup(pod)
+			err = e.setPodCgroup(ctx, pod, obs)
 		}
 		failed = err
 	}

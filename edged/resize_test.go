@@ -122,7 +122,7 @@ func TestResizeConditions(t *testing.T) {
 	if diff := cmp.Diff([]string{"PodResizeInProgress  3 "}, told()); diff != "" {
 		t.Errorf("a resize that was allocated: conditions mismatch (-want +got):\n%s", diff)
 	}
-	if err := e.resized(got, obs, errors.New("no")); err != nil {
+	if err := e.resized(t.Context(), got, obs, errors.New("no")); err != nil {
 		t.Errorf("resized() with an error that is the caller's: got %v, want nil", err)
 	}
 	if diff := cmp.Diff([]string{"PodResizeInProgress Error 3 no"}, told()); diff != "" {
@@ -135,7 +135,7 @@ func TestResizeConditions(t *testing.T) {
 		t.Errorf("after a restart: conditions %+v, want %+v", list, conditions)
 	}
 	obs.Containers[0].ID = "y" // it runs with what was allocated
-	if err := e.resized(got, obs, nil); err != nil || told() != nil {
+	if err := e.resized(t.Context(), got, obs, nil); err != nil || told() != nil {
 		t.Errorf("a resize that is done: %v, conditions %q; want none", err, told())
 	}
 	wantEvents := []string{
@@ -173,7 +173,7 @@ func TestResizeOfPod(t *testing.T) {
 	check("allocated", pod, 1, true, "2")
 	obs.Containers[0].ID = "y" // started again with the pod's new limit
 	check("the container has it", pod, 0, true, "2")
-	if err := e.resized(pod, obs, nil); err != nil {
+	if err := e.resized(t.Context(), pod, obs, nil); err != nil {
 		t.Fatal(err)
 	}
 	check("done", pod, 0, false, "1500m")

@@ -81,7 +81,7 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 			obs = fresh
 		}
 	}
-	result.Err = errors.Join(result.Err, sizeErr, e.resized(pod, obs, sizeErr))
+	result.Err = errors.Join(result.Err, sizeErr, e.resized(ctx, pod, obs, sizeErr))
 	phase := e.setStatus(pod, obs, &result)
 	if result.Err != nil {
 		out := e.syncFailed(pod, result.Err)

@@ -91,17 +91,21 @@ func TestHandler(t *testing.T) {
 	pod.Spec.Overhead = v1.ResourceList{"memory": resource.MustParse("1Mi")}
 	fault := errors.New("no such class")
 	g.opts.Handler = func(context.Context, *v1.Pod) (string, error) { return "kata", fault }
-	g.opts.Resources = func(_ *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
-		return &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()}
+	g.opts.SandboxResources = func(pod *v1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
+		return &runtimeapi.LinuxContainerResources{CpuShares: 7}, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value()}
 	}
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("x.json")}}
 	if res := g.sync(pod); res.SandboxErr == nil || res.SandboxErr.Message != "no such class" || len(g.fake.Calls("RunPodSandbox")) > 0 {
 		t.Errorf("sync: %+v, want the error \"no such class\" and no sandbox", res)
 	}
 	fault = nil
 	g.settle(pod)
 	req, ok := g.fake.Calls("RunPodSandbox")[0].Request.(*runtimeapi.RunPodSandboxRequest)
-	if !ok || req.RuntimeHandler != "kata" || req.Config.Linux.Overhead.MemoryLimitInBytes != 1<<20 {
-		t.Errorf("the request is %+v, want the handler kata and an overhead of 1 MiB", req)
+	if !ok || req.RuntimeHandler != "kata" || req.Config.Linux.Overhead.MemoryLimitInBytes != 1<<20 || req.Config.Linux.Resources.CpuShares != 7 {
+		t.Errorf("the request is %+v, want the handler kata, 7 shares and an overhead of 1 MiB", req)
+	}
+	if got := req.GetConfig().GetLinux().GetSecurityContext().GetSeccomp(); got.GetProfileType() != runtimeapi.SecurityProfile_RuntimeDefault {
+		t.Errorf("the sandbox's profile is %v, want RuntimeDefault whatever the pod's is", got)
 	}
 }
 

@@ -73,6 +73,8 @@ type Options struct {
 	Repair ImageRepairer
 	// Resources converts a container's resources; see package cgroups.
 	Resources func(pod *v1.Pod, container *v1.Container) *runtimeapi.LinuxContainerResources
+	// SandboxResources says how large a pod is, and its overhead; nil tells the runtime of neither.
+	SandboxResources func(pod *v1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources)
 	// Handler returns the runtime's handler for the runtime class of a pod; nil is the default one for all. It is
 	// asked when a sandbox is made.
 	Handler func(ctx context.Context, pod *v1.Pod) (string, error)
@@ -93,6 +95,8 @@ type Options struct {
 	HostIP func() string
 	// UserAgent is what httpGet hooks call themselves.
 	UserAgent string
+	// MaskedPaths are further paths that containers do not see, beside those that no container does.
+	MaskedPaths []string
 	// SELinux: the node has it, and what a pod's containers share is labelled for them.
 	SELinux bool
 	// DeadAttempts is how many ended attempts at a container stay when it is started again; less than one is one.

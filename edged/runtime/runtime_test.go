@@ -313,9 +313,10 @@ func FuzzNotes(f *testing.F) {
 }
 
 func TestSecurityContext(t *testing.T) {
-	r := New(Options{RootDir: "/root"})
+	r := New(Options{RootDir: "/root", MaskedPaths: []string{"/sys/x"}})
 	p := testPod(v1.RestartPolicyAlways, 0, 1)
-	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](1), FSGroup: ptr.To[int64](9), SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}}
+	p.Annotations = map[string]string{v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "c0": "localhost/x"}
+	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](1), FSGroup: ptr.To[int64](9), SupplementalGroups: []int64{3}, SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}}
 	c := &p.Spec.Containers[0]
 	c.SecurityContext = &v1.SecurityContext{RunAsUser: ptr.To[int64](2), AllowPrivilegeEscalation: ptr.To(false), Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}}
 	sc, err := r.securityContext(p, c, nil)
@@ -325,6 +326,12 @@ func TestSecurityContext(t *testing.T) {
 	if sc.RunAsUser.Value != 2 || !sc.NoNewPrivs || sc.Capabilities.DropCapabilities[0] != "ALL" || sc.SupplementalGroups[0] != 9 ||
 		sc.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || len(sc.MaskedPaths) == 0 {
 		t.Errorf("security context = %+v, want the container's fields to override the pod's", sc)
+	}
+	if diff := cmp.Diff([]int64{9, 3}, sc.SupplementalGroups); diff != "" {
+		t.Errorf("groups, the volumes' first (-want +got):\n%s", diff)
+	}
+	if last := sc.MaskedPaths[len(sc.MaskedPaths)-1]; last != "/sys/x" || sc.ApparmorProfile != "localhost/x" || sc.Apparmor.LocalhostRef != "x" {
+		t.Errorf("masked path %q, profile %q, %v; want /sys/x and the profile x of the annotation", last, sc.ApparmorProfile, sc.Apparmor)
 	}
 	for _, bad := range []string{"", "/etc/x", "../x"} {
 		c.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &bad}

@@ -24,10 +24,6 @@ func (r *Runtime) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32
 	if err != nil {
 		return nil, err
 	}
-	linux, err := r.linuxSandbox(pod, in)
-	if err != nil {
-		return nil, err
-	}
 	config := &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
 		LogDirectory: r.podLogDir(pod.Namespace, pod.Name, string(pod.UID)),
@@ -35,7 +31,7 @@ func (r *Runtime) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32
 		Labels:       podLabels(pod),
 		Annotations:  maps.Clone(pod.Annotations),
 		PortMappings: portMappings(pod),
-		Linux:        linux,
+		Linux:        r.linuxSandbox(pod, in),
 	}
 	if !pod.Spec.HostNetwork {
 		config.Hostname = in.Hostname
@@ -74,26 +70,20 @@ func criProtocol(p v1.Protocol) runtimeapi.Protocol {
 	return runtimeapi.Protocol_TCP
 }
 
-func (r *Runtime) linuxSandbox(pod *v1.Pod, in SandboxInputs) (*runtimeapi.LinuxPodSandboxConfig, error) {
+func (r *Runtime) linuxSandbox(pod *v1.Pod, in SandboxInputs) *runtimeapi.LinuxPodSandboxConfig {
 	sc := pod.Spec.SecurityContext
 	if sc == nil {
 		sc = &v1.PodSecurityContext{}
 	}
-	profile, err := r.seccompProfile(sc.SeccompProfile, true)
-	if err != nil {
-		return nil, err
-	}
 	security := &runtimeapi.LinuxSandboxSecurityContext{
-		Privileged:         slices.ContainsFunc(allContainers(pod), privileged),
-		NamespaceOptions:   namespaceOptions(pod, in.UserNamespace),
-		Seccomp:            profile,
+		Privileged:       slices.ContainsFunc(allContainers(pod), privileged),
+		NamespaceOptions: namespaceOptions(pod, in.UserNamespace),
+		// A profile of the pod's may allow too little for the sandbox's own process.
+		Seccomp:            &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 		SelinuxOptions:     selinux(sc.SELinuxOptions),
-		SupplementalGroups: slices.Clone(sc.SupplementalGroups),
+		SupplementalGroups: groups(sc),
 
 		SupplementalGroupsPolicy: groupsPolicy(pod),
-	}
-	if sc.FSGroup != nil {
-		security.SupplementalGroups = append(security.SupplementalGroups, *sc.FSGroup)
 	}
 	if sc.RunAsUser != nil {
 		security.RunAsUser = &runtimeapi.Int64Value{Value: *sc.RunAsUser}
@@ -103,9 +93,8 @@ func (r *Runtime) linuxSandbox(pod *v1.Pod, in SandboxInputs) (*runtimeapi.Linux
 		security.RunAsGroup = &runtimeapi.Int64Value{Value: *sc.RunAsGroup}
 	}
 	config := &runtimeapi.LinuxPodSandboxConfig{CgroupParent: in.CgroupParent, SecurityContext: security}
-	if o := pod.Spec.Overhead; len(o) > 0 && r.opts.Resources != nil {
-		// A runtime with a virtual machine for each pod makes it so much larger.
-		config.Overhead = r.opts.Resources(pod, &v1.Container{Resources: v1.ResourceRequirements{Limits: o, Requests: o}})
+	if r.opts.SandboxResources != nil {
+		config.Resources, config.Overhead = r.opts.SandboxResources(pod)
 	}
 	for _, s := range sc.Sysctls {
 		if config.Sysctls == nil {
@@ -113,7 +102,7 @@ func (r *Runtime) linuxSandbox(pod *v1.Pod, in SandboxInputs) (*runtimeapi.Linux
 		}
 		config.Sysctls[sysctlName(s.Name)] = s.Value
 	}
-	return config, nil
+	return config
 }
 
 // sysctlName returns the name with dots between its parts, as CRI wants it. A pod may write slashes between

@@ -11,10 +11,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/security"
 )
 
-// Paths that a container with the default proc mount does not see, or sees read-only: the
-// defaults of containerd and docker.
+// Paths that a container with the default proc mount does not see, or sees read-only: the defaults of containerd and
+// docker. Options.MaskedPaths has more of the first.
 var (
 	maskedPaths   = []string{"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
@@ -40,11 +42,11 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container, userns *runtimea
 	if cs == nil {
 		cs = &v1.SecurityContext{}
 	}
-	seccomp, err := r.seccompProfile(firstSet(cs.SeccompProfile, ps.SeccompProfile), false)
+	seccomp, err := r.seccompProfile(firstSet(cs.SeccompProfile, ps.SeccompProfile))
 	if err != nil {
 		return nil, err
 	}
-	armor, err := appArmor(firstSet(cs.AppArmorProfile, ps.AppArmorProfile))
+	armor, err := appArmor(security.AppArmor(pod, c))
 	if err != nil {
 		return nil, err
 	}
@@ -55,14 +57,12 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container, userns *runtimea
 		SelinuxOptions:     selinux(firstSet(cs.SELinuxOptions, ps.SELinuxOptions)),
 		Seccomp:            seccomp,
 		Apparmor:           armor,
-		SupplementalGroups: slices.Clone(ps.SupplementalGroups),
+		ApparmorProfile:    armorName(armor),
+		SupplementalGroups: groups(ps),
 		ReadonlyRootfs:     cs.ReadOnlyRootFilesystem != nil && *cs.ReadOnlyRootFilesystem,
 		NoNewPrivs:         cs.AllowPrivilegeEscalation != nil && !*cs.AllowPrivilegeEscalation,
 
 		SupplementalGroupsPolicy: groupsPolicy(pod),
-	}
-	if ps.FSGroup != nil {
-		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
 	}
 	if uid := firstSet(cs.RunAsUser, ps.RunAsUser); uid != nil {
 		out.RunAsUser = &runtimeapi.Int64Value{Value: *uid}
@@ -71,7 +71,7 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container, userns *runtimea
 		out.RunAsGroup = &runtimeapi.Int64Value{Value: *gid}
 	}
 	if cs.ProcMount == nil || *cs.ProcMount != v1.UnmaskedProcMount {
-		out.MaskedPaths, out.ReadonlyPaths = slices.Clone(maskedPaths), slices.Clone(readonlyPaths)
+		out.MaskedPaths, out.ReadonlyPaths = slices.Concat(maskedPaths, r.opts.MaskedPaths), slices.Clone(readonlyPaths)
 	}
 	return out, nil
 }
@@ -122,6 +122,14 @@ func podID(pod *v1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
 }
 
+// groups are the groups that a pod gives its processes, the one of its volumes first.
+func groups(sc *v1.PodSecurityContext) []int64 {
+	if sc.FSGroup == nil {
+		return slices.Clone(sc.SupplementalGroups)
+	}
+	return slices.Concat([]int64{*sc.FSGroup}, sc.SupplementalGroups)
+}
+
 func groupsPolicy(pod *v1.Pod) runtimeapi.SupplementalGroupsPolicy {
 	if StrictGroups(pod) {
 		return runtimeapi.SupplementalGroupsPolicy_Strict
@@ -150,12 +158,12 @@ func selinux(o *v1.SELinuxOptions) *runtimeapi.SELinuxOption {
 	return &runtimeapi.SELinuxOption{User: o.User, Role: o.Role, Type: o.Type, Level: o.Level}
 }
 
-// seccompProfile converts a profile. A sandbox runs nothing but pause and needs none of its own.
-func (r *Runtime) seccompProfile(p *v1.SeccompProfile, sandbox bool) (*runtimeapi.SecurityProfile, error) {
+// seccompProfile converts a profile.
+func (r *Runtime) seccompProfile(p *v1.SeccompProfile) (*runtimeapi.SecurityProfile, error) {
 	unconfined := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}
 	runtimeDefault := &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault}
 	if p == nil {
-		if sandbox || r.opts.SeccompDefault {
+		if r.opts.SeccompDefault {
 			return runtimeDefault, nil
 		}
 		return unconfined, nil
@@ -194,6 +202,19 @@ func appArmor(p *v1.AppArmorProfile) (*runtimeapi.SecurityProfile, error) {
 		return nil, errors.New("localhostProfile must be set if appArmorProfile type is Localhost")
 	}
 	return nil, fmt.Errorf("appArmorProfile type %q: want RuntimeDefault, Localhost or Unconfined", cmp.Or(p.Type, "(none)"))
+}
+
+// armorName is a profile as runtimes before CRI v1 want it.
+func armorName(p *runtimeapi.SecurityProfile) string {
+	switch {
+	case p == nil:
+		return ""
+	case p.ProfileType == runtimeapi.SecurityProfile_RuntimeDefault:
+		return v1.DeprecatedAppArmorBetaProfileRuntimeDefault
+	case p.ProfileType == runtimeapi.SecurityProfile_Unconfined:
+		return v1.DeprecatedAppArmorBetaProfileNameUnconfined
+	}
+	return v1.DeprecatedAppArmorBetaProfileNamePrefix + p.LocalhostRef
 }
 
 // relabel has the mounts labelled for the pod, of what is the pod's own: a path of the node that others use, too, keeps its

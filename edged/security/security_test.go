@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
@@ -76,21 +77,28 @@ func TestAppArmor(t *testing.T) {
 	}
 	const none, unnamed = "Cannot enforce AppArmor: AppArmor is not enabled on the host", "Cannot enforce AppArmor: localhostProfile must be set if the profile's type is Localhost"
 	for name, tc := range map[string]struct {
-		spec       v1.PodSpec
-		with, lack string // what is said where there is AppArmor, and where not
+		spec        v1.PodSpec
+		with, lack  string // what is said where there is AppArmor, and where not
+		annotations map[string]string
 	}{
-		"nothing":     {v1.PodSpec{SecurityContext: &v1.PodSecurityContext{}}, "", ""},
-		"unconfined":  {ofPod(armor(v1.AppArmorProfileTypeUnconfined, nil)), "", ""},
-		"default":     {ofPod(armor(v1.AppArmorProfileTypeRuntimeDefault, nil)), "", none},
-		"container's": {ofContainer(armor(v1.AppArmorProfileTypeLocalhost, ptr.To("mine"))), "", none},
-		"no name":     {ofContainer(armor(v1.AppArmorProfileTypeLocalhost, ptr.To(" "))), unnamed, none},
+		"nothing":     {v1.PodSpec{SecurityContext: &v1.PodSecurityContext{}}, "", "", nil},
+		"unconfined":  {ofPod(armor(v1.AppArmorProfileTypeUnconfined, nil)), "", "", nil},
+		"default":     {ofPod(armor(v1.AppArmorProfileTypeRuntimeDefault, nil)), "", none, nil},
+		"container's": {ofContainer(armor(v1.AppArmorProfileTypeLocalhost, ptr.To("mine"))), "", none, nil},
+		"no name":     {ofContainer(armor(v1.AppArmorProfileTypeLocalhost, ptr.To(" "))), unnamed, none, nil},
+		"an annotation": {v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}, "", none,
+			map[string]string{v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "a": "localhost/x"}},
+		"an annotation without a name": {v1.PodSpec{Containers: []v1.Container{{Name: "a"}}}, unnamed, none,
+			map[string]string{v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "a": "localhost/"}},
 	} {
-		for host, want := range map[Host]string{{AppArmor: true}: tc.with, {}: tc.lack} {
+		for armored, want := range map[bool]string{true: tc.with, false: tc.lack} {
+			host := Host{AppArmor: armored}
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: tc.spec}
 			var reason *observed.Reason
 			if want != "" {
 				reason = &observed.Reason{Reason: "AppArmor", Message: want}
 			}
-			if diff := cmp.Diff(reason, host.CheckAppArmor(&v1.Pod{Spec: tc.spec})); diff != "" {
+			if diff := cmp.Diff(reason, host.CheckAppArmor(pod)); diff != "" {
 				t.Errorf("%s, %+v (-want +got)\n%s", name, host, diff)
 			}
 		}
@@ -118,10 +126,12 @@ func TestGroups(t *testing.T) {
 
 func TestLook(t *testing.T) {
 	root := t.TempDir()
-	if got := Look(root); got != (Host{}) {
-		t.Errorf("an empty node: %+v, want nothing", got)
+	if diff := cmp.Diff(Host{}, Look(root)); diff != "" {
+		t.Errorf("an empty node mismatch (-want +got):\n%s", diff)
 	}
-	for path, text := range map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n", "sys/fs/selinux/enforce": "1", "proc/sys/kernel/osrelease": "6.1.0\n"} {
+	for path, text := range map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n", "sys/fs/selinux/enforce": "1", "proc/sys/kernel/osrelease": "6.1.0\n",
+		"sys/devices/system/cpu/cpu10/thermal_throttle/core_throttle_count": "0\n", "sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count": "0\n",
+		"sys/devices/system/cpu/cpufreq/thermal_throttle": "", "sys/devices/system/cpu/cpu3/online": "1\n"} {
 		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +139,38 @@ func TestLook(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := Look(root); got != (Host{AppArmor: true, SELinux: true, Kernel: "6.1.0"}) {
-		t.Errorf("Look() = %+v, want AppArmor, SELinux and kernel 6.1.0", got)
+	want := Host{AppArmor: true, SELinux: true, Kernel: "6.1.0", Thermal: []string{
+		"/sys/devices/system/cpu/cpu2/thermal_throttle", "/sys/devices/system/cpu/cpu10/thermal_throttle",
+	}}
+	if diff := cmp.Diff(want, Look(root)); diff != "" {
+		t.Errorf("Look() mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// TestAppArmorOf: a container's own profile comes first, then the annotation for it, then the pod's.
+func TestAppArmorOf(t *testing.T) {
+	const key = v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix
+	own, pods := armor(v1.AppArmorProfileTypeUnconfined, nil), armor(v1.AppArmorProfileTypeRuntimeDefault, nil)
+	for name, tc := range map[string]struct {
+		own, pods   *v1.AppArmorProfile
+		annotations map[string]string
+		want        *v1.AppArmorProfile
+	}{
+		"nothing":                          {},
+		"the pod's":                        {pods: pods, want: pods},
+		"own":                              {own: own, pods: pods, annotations: map[string]string{key + "a": "runtime/default"}, want: own},
+		"annotation: default":              {annotations: map[string]string{key + "a": "runtime/default"}, want: pods},
+		"annotation: unconfined":           {pods: pods, annotations: map[string]string{key + "a": "unconfined"}, want: own},
+		"annotation: localhost":            {pods: pods, annotations: map[string]string{key + "a": "localhost/x"}, want: armor(v1.AppArmorProfileTypeLocalhost, ptr.To("x"))},
+		"annotation: nonsense":             {pods: pods, annotations: map[string]string{key + "a": "x"}, want: pods},
+		"annotation for another container": {annotations: map[string]string{key + "b": "runtime/default"}},
+	} {
+		c := v1.Container{Name: "a", SecurityContext: &v1.SecurityContext{AppArmorProfile: tc.own}}
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: tc.annotations}, Spec: v1.PodSpec{
+			SecurityContext: &v1.PodSecurityContext{AppArmorProfile: tc.pods}, Containers: []v1.Container{c},
+		}}
+		if diff := cmp.Diff(tc.want, AppArmor(pod, &c)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }

@@ -270,6 +270,12 @@ containers:
 `,
 			check: func(p *pod) {
 				p.waits("main", "CreateContainerError", "profiles/"+p.name+".json")
+				// The pod's profile is its containers': a sandbox is there, and the other container runs.
+				whole := p.second("whole", "{securityContext: {seccompProfile: {type: Localhost, localhostProfile: none.json}}, "+
+					"containers: [{name: main}, {name: own, securityContext: {seccompProfile: {type: RuntimeDefault}}}]}")
+				whole.waits("main", "CreateContainerError", "none.json")
+				whole.says("own", mode, "2")
+				whole.delete()
 				dir := filepath.Join(p.node.Dir, "root", "seccomp", "profiles")
 				env.Must(p, os.MkdirAll(dir, 0o755))
 				env.Must(p, os.WriteFile(filepath.Join(dir, p.name+".json"), []byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]}`), 0o644))
@@ -364,7 +370,7 @@ func hostRows() []row {
 	}
 }
 
-// usernsRows are without seccomp, which the runc of the suite does not have.
+// usernsRows run in the runc of the suite, which has no seccomp.
 func usernsRows() []row {
 	const refused = "Failed to create pod sandbox: spec.hostUsers: the handler"
 	class := "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: @NODE@-@NAME@}, handler: " + containerd.OwnUsers + "}"
@@ -383,7 +389,7 @@ func usernsRows() []row {
 			spec: `
 hostUsers: false
 runtimeClassName: @NODE@-@NAME@
-securityContext: {fsGroup: 4000, seccompProfile: {type: Unconfined}}
+securityContext: {fsGroup: 4000}
 volumes: [{name: v, emptyDir: {}}, {name: m, emptyDir: {medium: Memory}}]
 containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}, {name: m, mountPath: /m}]}, {name: user, securityContext: {runAsUser: 1000}}]
 `,
@@ -393,7 +399,7 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}, {name: m, mou
 					return
 				}
 				p.running()
-				other := p.second("other", "{hostUsers: false, runtimeClassName: @NODE@-@NAME@, securityContext: {seccompProfile: {type: Unconfined}}, containers: [{name: main}]}")
+				other := p.second("other", "{hostUsers: false, runtimeClassName: @NODE@-@NAME@, containers: [{name: main}]}")
 				other.running()
 				seen := map[string]bool{}
 				for _, pod := range []*pod{p, other} {
@@ -414,7 +420,7 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}, {name: m, mou
 		{
 			name:    "proc-mount-unmasked",
 			objects: class,
-			spec:    `{hostUsers: false, runtimeClassName: @NODE@-@NAME@, securityContext: {seccompProfile: {type: Unconfined}}, containers: [{name: main, securityContext: {procMount: Unmasked}}, {name: usual}]}`,
+			spec:    `{hostUsers: false, runtimeClassName: @NODE@-@NAME@, containers: [{name: main, securityContext: {procMount: Unmasked}}, {name: usual}]}`,
 			check: func(p *pod) {
 				if p.node.name == containerd1 {
 					p.event("FailedCreatePodSandBox", "own-users")
