@@ -174,6 +174,7 @@ type Edged struct {
 	system     v1.NodeSystemInfo
 	// nodeFacts are what is told of the node and nobody else keeps.
 	nodeFacts nodeFacts
+	addresses addresses
 
 	// statusMu makes a pod's status one after another: each is made from the one before.
 	statusMu sync.Mutex
@@ -324,6 +325,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus, e.unready
 		opts.Conditions, opts.Changed, opts.Found = e.nodeConditions, e.nodeChanged, e.nodeFound
+		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.devices.Remember
 		e.node = node.New(e.meta, opts)
 	}
 	e.takeReloads()

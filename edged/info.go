@@ -3,8 +3,10 @@ package edged
 import (
 	"cmp"
 	"context"
+	"net"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -74,19 +76,53 @@ func (e *Edged) hostIP() string {
 	return loopback
 }
 
-// hostIPs are the node's addresses; none while it has no network.
+// hostIPs are the node's addresses; none while it has had no network yet. A node whose default route or interface is gone
+// for a while, as without a DHCP server, keeps its address.
 func (e *Edged) hostIPs() []string {
 	if e.opts.NodeIP != "" { // one, or one of each family
 		return strings.FieldsFunc(e.opts.NodeIP, func(r rune) bool { return r == ',' || r == ' ' })
 	}
-	find := node.IP
 	if name := e.opts.Interface; name != "" {
-		find = func() string { return node.AddressOf(name) }
+		return e.addresses.choose(node.AddressOf(name), func() (hardware, other string) { return "", "" })
 	}
-	if ip := find(); ip != "" {
-		return []string{ip}
+	return e.addresses.choose(node.IP(), node.LocalIPs)
+}
+
+// addresses remember the node's address. The zero value is ready.
+type addresses struct {
+	mu sync.Mutex
+	// last is the newest address that was found, before the one that the Node had when the agent started; "" is none.
+	last, before string
+}
+
+// choose returns the address that was found now, or the one found last. Where none was found since the start it is that of
+// the hardware, else the one that the Node had before, else that of another interface; local finds both.
+func (a *addresses) choose(found string, local func() (hardware, other string)) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if found != "" {
+		a.last = found
 	}
-	return nil
+	ip := a.last
+	if ip == "" {
+		hardware, other := local()
+		ip = cmp.Or(hardware, a.before, other)
+	}
+	if ip == "" {
+		return nil
+	}
+	return []string{ip}
+}
+
+// remember takes note of the address that the Node had in an earlier life of the agent.
+func (a *addresses) remember(status *v1.NodeStatus) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, address := range status.Addresses {
+		if a.before == "" && address.Type == v1.NodeInternalIP && net.ParseIP(address.Address) != nil {
+			a.before = address.Address
+		}
+	}
 }
 
 func (e *Edged) facts() env.Facts {

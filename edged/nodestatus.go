@@ -227,6 +227,7 @@ func nodeReasons(before, now []v1.NodeCondition) []string {
 
 // nodeFound is told of the Node from an earlier life of this agent: what was told then and is over is to be told.
 func (e *Edged) nodeFound(have *v1.Node) {
+	e.addresses.remember(&have.Status)
 	e.nodeFacts.mu.Lock()
 	for _, c := range have.Status.Conditions {
 		if code := health.Code(c.Type); slices.Contains(reportable(), code) && e.nodeFacts.told[code] == "" {

@@ -126,3 +126,36 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("addresses %v of an interface that is not there, want none", got)
 	}
 }
+
+// TestAddressKept: a node keeps its address while its default route is gone.
+func TestAddressKept(t *testing.T) {
+	before := &v1.NodeStatus{Addresses: []v1.NodeAddress{
+		{Type: v1.NodeHostName, Address: "edge-1"}, {Type: v1.NodeInternalIP, Address: "192.0.2.7"},
+	}}
+	for name, c := range map[string]struct {
+		before          *v1.NodeStatus
+		found           []string
+		hardware, other string
+		want            []string
+	}{
+		"a default route":                {nil, []string{"192.0.2.1"}, "", "10.0.0.1", []string{"192.0.2.1"}},
+		"another default route":          {nil, []string{"192.0.2.1", "192.0.2.2"}, "", "", []string{"192.0.2.2"}},
+		"it is lost":                     {nil, []string{"192.0.2.1", ""}, "192.0.2.3", "10.0.0.1", []string{"192.0.2.1"}},
+		"a network that has none":        {before, []string{""}, "192.0.2.3", "10.0.0.1", []string{"192.0.2.3"}},
+		"lost since before":              {before, []string{""}, "", "10.0.0.1", []string{"192.0.2.7"}},
+		"in a container without a route": {nil, []string{""}, "", "10.0.0.1", []string{"10.0.0.1"}},
+		"no network yet":                 {nil, []string{""}, "", "", nil},
+	} {
+		var a addresses
+		if c.before != nil {
+			a.remember(c.before)
+		}
+		var got []string
+		for _, ip := range c.found {
+			got = a.choose(ip, func() (string, string) { return c.hardware, c.other })
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}

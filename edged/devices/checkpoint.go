@@ -40,6 +40,7 @@ func (m *Manager) load() {
 	m.allocated = allocations{}
 	data, err := readFile(m.path(fileName))
 	if errors.Is(err, fs.ErrNotExist) {
+		m.forgotten = true
 		return
 	}
 	var c content
@@ -48,6 +49,7 @@ func (m *Manager) load() {
 	}
 	if err != nil {
 		aside := m.path(fileName) + ".corrupt"
+		m.forgotten = true
 		klog.ErrorS(err, "What was allocated to pods is not known any more; the file is set aside", "file", m.path(fileName), "aside", aside)
 		if err := os.Rename(m.path(fileName), aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			klog.ErrorS(err, "File not set aside", "file", m.path(fileName))
@@ -101,6 +103,34 @@ func decode(data []byte) (content, error) {
 	return c, nil
 }
 
+// Forgotten reports whether this device does not know which resources plugins have registered on it before: it is new, or
+// has lost its file.
+func (m *Manager) Forgotten() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.forgotten
+}
+
+// Remember ends that: the cluster was told that resources of before are not there. From now on there is a file.
+func (m *Manager) Remember() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.forgotten {
+		return
+	}
+	if m.saved == nil {
+		data, err := json.Marshal(content{Version: fileVersion})
+		if err == nil {
+			err = m.write(data)
+		}
+		if err != nil {
+			klog.V(2).InfoS("Not noted yet that the devices of before are gone; trying again", "err", err)
+			return
+		}
+	}
+	m.forgotten = false
+}
+
 // save writes the file if it does not say what it should. The lock is held.
 func (m *Manager) save() error {
 	c := content{Version: fileVersion, Pods: allocations{}}
@@ -126,6 +156,11 @@ func (m *Manager) save() error {
 	if bytes.Equal(data, m.saved) || (m.saved == nil && len(c.Resources)+len(c.Pods) == 0) {
 		return nil
 	}
+	return m.write(data)
+}
+
+// write writes the file. The lock is held.
+func (m *Manager) write(data []byte) error {
 	if err := writeFile(m.path(fileName), data); err != nil {
 		return fmt.Errorf("file of allocations: %w", err)
 	}

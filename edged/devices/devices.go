@@ -66,8 +66,9 @@ type Manager struct {
 	ctx       context.Context
 	resources map[string]*pool
 	allocated allocations
-	// saved is the content of the file.
-	saved []byte
+	// saved is the content of the file; forgotten: there was none, and the cluster was not told so yet.
+	saved     []byte
+	forgotten bool
 	// woken: devices are not what they were.
 	woken chan struct{}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,33 +16,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// IP returns the address by which this node is known: of the interface that has the default
-// route, else of the first interface that is up and no loopback. It asks the kernel only and sends
-// nothing. "" means that the node has no network (yet).
+// IP returns the address by which this node is known: the one from which the default route is used; "" without one. It
+// asks the kernel only and sends nothing.
 func IP() string {
 	// Connecting a UDP socket makes the kernel pick a source address, without a packet.
-	if conn, err := net.Dial("udp4", "192.0.2.1:9"); err == nil {
-		defer conn.Close()
-		if a, ok := conn.LocalAddr().(*net.UDPAddr); ok && !a.IP.IsLoopback() && !a.IP.IsUnspecified() {
-			return a.IP.String()
-		}
-	}
-	ifaces, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
-	for _, i := range ifaces {
-		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
-			continue
-		}
-		addrs, err := i.Addrs()
+	for _, to := range [...]struct{ network, address string }{{"udp4", "192.0.2.1:9"}, {"udp6", "[2001:db8::1]:9"}} {
+		conn, err := net.Dial(to.network, to.address)
 		if err != nil {
 			continue
 		}
-		for _, a := range addrs {
-			if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
-				return n.IP.String()
-			}
+		a, ok := conn.LocalAddr().(*net.UDPAddr)
+		_ = conn.Close()
+		if ok && a.IP.IsGlobalUnicast() {
+			return a.IP.String()
 		}
 	}
 	return ""
@@ -136,6 +123,70 @@ func memInfo(path, name string) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s: no %s", path, name)
+}
+
+// LocalIPs returns addresses of a node without a default route: that of the first interface with hardware, and that of the
+// first other one that does not lead to the node's own pods; "" where there is none.
+func LocalIPs() (hardware, other string) {
+	list, err := net.Interfaces()
+	if err != nil {
+		return "", ""
+	}
+	var up []string
+	for _, i := range list {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 {
+			up = append(up, i.Name)
+		}
+	}
+	first := func(names []string) string {
+		for _, name := range names {
+			if ip := AddressOf(name); ip != "" {
+				return ip
+			}
+		}
+		return ""
+	}
+	devices, others := outward(netDir, up)
+	return first(devices), first(others)
+}
+
+// netDir is where the kernel shows its network interfaces.
+const netDir = "/sys/class/net"
+
+// outward returns those of some interfaces that lead out of the node: those that have hardware or are made of such (a
+// bond, a VLAN, a bridge with a network card), and others that are neither a bridge nor a port of one, such as the
+// interface of a container in which the agent runs.
+func outward(dir string, names []string) (hardware, others []string) {
+	for _, name := range names {
+		switch {
+		case hasHardware(dir, name, 4):
+			hardware = append(hardware, name)
+		case exists(filepath.Join(dir, name, "bridge")), exists(filepath.Join(dir, name, "master")):
+		default:
+			others = append(others, name)
+		}
+	}
+	return hardware, others
+}
+
+// hasHardware reports whether an interface, or one of those below it, is a device; depth ends a circle.
+func hasHardware(dir, name string, depth int) bool {
+	if exists(filepath.Join(dir, name, "device")) {
+		return true
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, name))
+	if err != nil || depth == 0 {
+		return false
+	}
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		below, ok := strings.CutPrefix(e.Name(), "lower_")
+		return ok && hasHardware(dir, below, depth-1)
+	})
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // AddressOf returns the address of an interface by which the node is known: its first global one, of IPv4 where it has

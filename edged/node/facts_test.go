@@ -61,3 +61,23 @@ func TestHugePages(t *testing.T) {
 		t.Errorf("Allocatable() = %v, %v; want 400Mi of memory", left, err)
 	}
 }
+
+// TestOutward: a node without a default route is not known by the address of its pods' bridge.
+func TestOutward(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{
+		"eth0/device", "docker0/bridge", "docker0/lower_veth1", "veth1/master", "br0/bridge", "br0/lower_eth0", "vlan7/lower_eth0",
+		"flannel.1/statistics", "ring/lower_ring",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hardware, others := outward(dir, []string{"docker0", "veth1", "flannel.1", "ring", "vlan7", "br0", "eth0"})
+	if diff := cmp.Diff([]string{"vlan7", "br0", "eth0"}, hardware); diff != "" {
+		t.Errorf("interfaces with hardware (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"flannel.1", "ring"}, others); diff != "" {
+		t.Errorf("other interfaces (-want +got):\n%s", diff)
+	}
+}

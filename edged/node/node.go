@@ -5,6 +5,7 @@ package node
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -12,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 )
 
 // Cloud is what the loop needs of the cloud; see package metaclient.
@@ -50,35 +50,46 @@ type Options struct {
 	Changed func(before, now []v1.NodeCondition)
 	// Found, which may be nil, is told of the Node as the cloud has it from an earlier life of this device.
 	Found func(have *v1.Node)
+	// Forgotten, which may be nil, reports whether this device does not remember which extended resources it had: those of
+	// the Node are told as 0 until their plugins are back. Reported, which may be nil, is called after each status told.
+	Forgotten func() bool
+	Reported  func()
 }
 
-// Node is the loop. It keeps nothing on the disk: all of it is made anew.
+// Node keeps the Node and its lease, each in a loop of its own: a Node that cannot be updated is alive all the same. It
+// keeps nothing on the disk.
 type Node struct {
 	opts  Options
 	cloud Cloud
 	woken chan struct{}
 	// looked: the state may be another, and is told if it is.
 	looked chan struct{}
+	lease  *lease
 
 	registered bool
+	// read: the Node was read since the start; stale: it may have been changed while there was no link.
+	read, stale bool
 	// told is the status that the cloud has, toldAt when it was told; nil when it is to be told at once.
 	told   *v1.NodeStatus
 	toldAt time.Time
-	// conditions are those of the newest status.
+	// conditions are those of the newest status, in the Node or told.
 	conditions []v1.NodeCondition
-	// owner is the Node of the cloud, of which the lease is a part.
-	owner *v1.Node
-	// lease is the newest one that the cloud confirmed, renewedAt when; nil when it is to be read.
-	lease     *coordinationv1.Lease
-	renewedAt time.Time
+	// listed are the resources that the Node lists, or listed.
+	listed v1.ResourceList
 }
 
 // New makes a loop.
 func New(cloud Cloud, opts Options) *Node {
-	return &Node{opts: opts, cloud: cloud, woken: make(chan struct{}, 1), looked: make(chan struct{}, 1)}
+	return &Node{
+		opts:   opts,
+		cloud:  cloud,
+		woken:  make(chan struct{}, 1),
+		looked: make(chan struct{}, 1),
+		lease:  newLease(cloud, opts.Name, opts.Lease),
+	}
 }
 
-// Wake has everything told anew: there is a link again, or the runtime's state has changed.
+// Wake has everything told again: there is a link again, or the runtime's state has changed.
 func (n *Node) Wake() {
 	select {
 	case n.woken <- struct{}{}:
@@ -96,19 +107,24 @@ func (n *Node) Look() {
 
 // Run keeps the Node until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
-	period := min(n.opts.Check, leaseAge(n.opts.Lease))
-	tick := time.NewTicker(period)
+	n.keep(ctx) // first: the lease belongs to the Node
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { n.lease.run(ctx) })
+	tick := time.NewTicker(n.opts.Check)
 	defer tick.Stop()
 	for {
-		n.keep(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.woken:
 			n.told = nil
+			n.stale = n.stale || n.lease.expired()
 		case <-n.looked:
 		case <-tick.C:
 		}
+		n.keep(ctx)
+		n.lease.poke()
 	}
 }
 
@@ -117,42 +133,56 @@ func (n *Node) keep(ctx context.Context) {
 	for _, step := range []struct {
 		what string
 		do   func(context.Context) error
-	}{{"register node", n.register}, {"report node status", n.report}, {"renew node lease", n.renew}} {
+	}{{"register node", n.register}, {"report node status", n.report}} {
 		if err := step.do(ctx); err != nil {
 			if ctx.Err() == nil {
 				klog.V(2).InfoS("Not done yet; trying again", "what", step.what, "node", n.opts.Name, "err", err)
 			}
-			return
+			if !n.registered && n.opts.Register && !n.read {
+				return // there is no Node that has a status
+			}
 		}
 	}
 }
 
-// register makes the Node, or puts our labels on the one that is there.
+// register makes the Node, or puts our labels on the one that is there. A Node whose labels cannot be changed has its
+// status reported all the same.
 func (n *Node) register(ctx context.Context) error {
 	if n.registered || !n.opts.Register {
 		return nil
 	}
-	status := n.status()
-	have, err := n.cloud.RegisterNode(ctx, object(&n.opts, status))
+	have, err := n.cloud.RegisterNode(ctx, object(&n.opts, n.status()))
 	if apierrors.IsAlreadyExists(err) {
-		if have, err = n.cloud.Node(ctx, n.opts.Name); err == nil {
-			if n.opts.Found != nil {
-				n.opts.Found(have)
-			}
+		if have, err = n.reread(ctx); err == nil {
 			if own := relabelled(have, Labels(n.opts.Name, n.opts.Labels)); own != nil {
 				err = n.cloud.UpdateNode(ctx, own)
 			}
 		}
+	} else if err == nil {
+		n.lease.setOwner(have)
 	}
 	if err != nil {
 		return err
 	}
 	klog.InfoS("Node registered", "node", n.opts.Name, "uid", have.UID)
-	n.registered, n.told, n.owner = true, nil, have
-	if n.conditions == nil {
-		n.conditions = have.Status.Conditions // since when they are so
-	}
+	n.registered, n.read, n.told = true, true, nil
 	return nil
+}
+
+// reread reads the Node as the cloud has it, and goes on from its conditions: since when they hold, and that a controller
+// has taken the node for lost. Events tell of those that have changed.
+func (n *Node) reread(ctx context.Context) (*v1.Node, error) {
+	have, err := n.cloud.Node(ctx, n.opts.Name)
+	if err != nil {
+		return nil, err
+	}
+	if !n.read && n.opts.Found != nil {
+		n.opts.Found(have)
+	}
+	n.lease.setOwner(have)
+	n.conditions, n.listed = have.Status.Conditions, have.Status.Capacity
+	n.read, n.stale = true, false
+	return have, nil
 }
 
 // status is the status as it is now.
@@ -163,19 +193,26 @@ func (n *Node) status() v1.NodeStatus {
 	if n.opts.Conditions != nil {
 		more = n.opts.Conditions()
 	}
-	before := n.conditions
-	n.conditions = conditions(unready, more, before, metav1.Now())
-	status.Conditions = n.conditions
-	if n.opts.Changed != nil {
-		n.opts.Changed(before, n.conditions)
+	status.Conditions = conditions(unready, more, n.conditions, metav1.Now())
+	if n.opts.Forgotten != nil && n.opts.Forgotten() {
+		zeroForgotten(&status, n.listed)
 	}
 	return status
 }
 
 // report tells the status when it has changed, and now and then.
 func (n *Node) report(ctx context.Context) error {
-	status := n.status()
-	say := patch
+	if !n.read || n.stale {
+		if _, err := n.reread(ctx); err != nil && !n.read {
+			return err
+		}
+	}
+	status, before := n.status(), n.conditions
+	n.conditions = status.Conditions
+	if n.opts.Changed != nil {
+		n.opts.Changed(before, n.conditions)
+	}
+	say := n.patch
 	if !changed(n.told, &status) {
 		if time.Since(n.toldAt) < n.opts.Report {
 			return nil
@@ -187,65 +224,24 @@ func (n *Node) report(ctx context.Context) error {
 		return err
 	}
 	if err := n.cloud.PatchNodeStatus(ctx, n.opts.Name, text); err != nil {
-		if apierrors.IsNotFound(err) {
-			n.registered, n.lease = false, nil // somebody deleted the Node: it is made again
+		if apierrors.IsNotFound(err) { // somebody deleted the Node: it is made again
+			n.registered, n.read = false, false
+			n.lease.setOwner(nil)
 		}
 		return err
 	}
 	n.told, n.toldAt = &status, time.Now()
-	return nil
-}
-
-// renew renews the lease, and makes it where there is none.
-func (n *Node) renew(ctx context.Context) error {
-	if n.lease != nil && time.Since(n.renewedAt) < leaseAge(n.opts.Lease) {
-		return nil
-	}
-	lease, err := n.nextLease(ctx)
-	if err != nil {
-		n.lease = nil // it may have changed: read it again
-		return err
-	}
-	n.lease, n.renewedAt = lease, time.Now()
-	return nil
-}
-
-func (n *Node) nextLease(ctx context.Context) (*coordinationv1.Lease, error) {
-	have := n.lease
-	if have == nil {
-		var err error
-		if have, err = n.cloud.Lease(ctx, n.opts.Name); apierrors.IsNotFound(err) {
-			return n.cloud.CreateLease(ctx, n.newLease())
-		} else if err != nil {
-			return nil, err
+	for name, q := range status.Capacity {
+		if n.listed == nil {
+			n.listed = v1.ResourceList{}
 		}
+		n.listed[name] = q
 	}
-	next := have.DeepCopy()
-	next.TypeMeta = metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}
-	next.Spec = n.newLease().Spec
-	next.Spec.RenewTime = &metav1.MicroTime{Time: renewTime(time.Now(), have.Spec.RenewTime, leaseAge(n.opts.Lease))}
-	return n.cloud.UpdateLease(ctx, next)
+	if n.opts.Reported != nil {
+		n.opts.Reported()
+	}
+	return nil
 }
 
-// renewTime is what a renewal is dated. Whoever watches the lease believes in a renewal that is newer than the one
-// before: a device whose clock has gone back since, to 1970 say, goes on from there.
-func renewTime(now time.Time, before *metav1.MicroTime, step time.Duration) time.Time {
-	if before == nil || now.After(before.Time) {
-		return now
-	}
-	return before.Add(step)
-}
-
-func (n *Node) newLease() *coordinationv1.Lease {
-	lease := &coordinationv1.Lease{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
-		ObjectMeta: metav1.ObjectMeta{Name: n.opts.Name, Namespace: "kube-node-lease"},
-		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: &n.opts.Name, LeaseDurationSeconds: ptr.To(int32(n.opts.Lease / time.Second)), RenewTime: &metav1.MicroTime{Time: time.Now()},
-		},
-	}
-	if n.owner != nil {
-		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.owner.Name, UID: n.owner.UID}}
-	}
-	return lease
-}
+// patch is the patch that makes a status the Node's.
+func (n *Node) patch(status *v1.NodeStatus) ([]byte, error) { return patch(status, n.listed) }

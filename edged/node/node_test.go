@@ -29,12 +29,14 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // cloud is an API server of one node.
 type cloud struct {
-	mu    sync.Mutex
-	down  error
-	node  *v1.Node
-	lease *coordinationv1.Lease
-	calls []string
-	patch string // the newest of the status
+	mu   sync.Mutex
+	down error
+	// noLabels and noStatus refuse changes of labels and of the status.
+	noLabels, noStatus error
+	node               *v1.Node
+	lease              *coordinationv1.Lease
+	calls              []string
+	patch              string // the newest of the status
 }
 
 // call notes a call, under the lock.
@@ -71,7 +73,13 @@ func (c *cloud) RegisterNode(_ context.Context, node *v1.Node) (*v1.Node, error)
 func (c *cloud) Node(context.Context, string) (*v1.Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.node, c.call("get")
+	if err := c.call("get"); err != nil {
+		return nil, err
+	}
+	if c.node == nil {
+		return nil, apierrors.NewNotFound(v1.Resource("nodes"), "edge-1")
+	}
+	return c.node, nil
 }
 
 // now returns copies of what the cloud has.
@@ -84,8 +92,14 @@ func (c *cloud) now() (*v1.Node, *coordinationv1.Lease) {
 func (c *cloud) UpdateNode(_ context.Context, node *v1.Node) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.call("update"); err != nil {
+		return err
+	}
+	if c.noLabels != nil {
+		return c.noLabels
+	}
 	c.node = node
-	return c.call("update")
+	return nil
 }
 
 func (c *cloud) PatchNodeStatus(_ context.Context, name string, patch []byte) error {
@@ -93,6 +107,9 @@ func (c *cloud) PatchNodeStatus(_ context.Context, name string, patch []byte) er
 	defer c.mu.Unlock()
 	if err := c.call("status"); err != nil {
 		return err
+	}
+	if c.noStatus != nil {
+		return c.noStatus
 	}
 	if c.node == nil {
 		return apierrors.NewNotFound(v1.Resource("nodes"), name)
@@ -284,10 +301,136 @@ func TestRejoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cloud{}
 		started(t, c, func(o *Options) { o.Register = false })
-		if got := c.took(); got != "status" {
-			t.Errorf("without registerNode: %s, want \"status\"", got)
+		if got := c.took(); got != "get, lease, get" {
+			t.Errorf("without registerNode and without a Node: %s, want \"get, lease, get\"", got)
+		}
+		c.mu.Lock()
+		c.node = &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", UID: "u"}}
+		c.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if node, lease := c.now(); len(node.Status.Conditions) == 0 || lease == nil || lease.OwnerReferences[0].UID != "u" {
+			t.Errorf("node %+v, lease %+v; want conditions, and a lease of the Node", node.Status, lease)
 		}
 	})
+}
+
+// TestLeaseAlone: a Node that cannot be changed is alive all the same.
+func TestLeaseAlone(t *testing.T) {
+	for name, c := range map[string]*cloud{
+		"labels refused": {noLabels: errors.New("not allowed")},
+		"status refused": {noStatus: errors.New("not allowed")},
+		"both":           {noLabels: errors.New("not allowed"), noStatus: errors.New("not allowed")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c.node = &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", UID: "u"}}
+			started(t, c, nil)
+			c.took()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			calls := c.took()
+			if got := strings.Count(calls, "renew"); got != 6 {
+				t.Errorf("%s: %d renewals in a minute, want 6: %s", name, got, calls)
+			}
+			if _, lease := c.now(); lease.OwnerReferences[0].UID != "u" {
+				t.Errorf("%s: owner of the lease = %v, want u", name, lease.OwnerReferences)
+			}
+			if told := c.node.Status.Capacity != nil; told != (c.noStatus == nil) {
+				t.Errorf("%s: status told %v, want %v", name, told, c.noStatus == nil)
+			}
+		})
+	}
+}
+
+// TestPartition: a Node that a controller took for lost is Ready since the link is back.
+func TestPartition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cloud{}
+		var reasons []string
+		n := started(t, c, func(o *Options) {
+			o.Changed = func(before, now []v1.NodeCondition) {
+				if i := indexOf(before, v1.NodeReady); i >= 0 && before[i].Status != now[indexOf(now, v1.NodeReady)].Status {
+					reasons = append(reasons, string(before[i].Status))
+				}
+			}
+		})
+		down := func(err error) {
+			c.mu.Lock()
+			c.down = err
+			c.mu.Unlock()
+		}
+		away := func(long time.Duration) v1.NodeCondition {
+			down(errors.New("not connected to the cloud"))
+			time.Sleep(long)
+			down(nil)
+			c.took()
+			n.Wake()
+			synctest.Wait()
+			node, _ := c.now()
+			return node.Status.Conditions[indexOf(node.Status.Conditions, v1.NodeReady)]
+		}
+		began := time.Now()
+		if ready := away(20 * time.Second); !ready.LastTransitionTime.Time.Equal(began) {
+			t.Errorf("after a short absence: Ready since %v, want %v", ready.LastTransitionTime, began)
+		}
+		if got := c.took(); strings.Contains(got, "get") {
+			t.Errorf("after a short absence: %s, want no reading of the Node", got)
+		}
+		c.mu.Lock()
+		for i := range c.node.Status.Conditions {
+			c.node.Status.Conditions[i].Status = v1.ConditionUnknown
+		}
+		c.mu.Unlock()
+		ready := away(2 * time.Minute)
+		if ready.Status != v1.ConditionTrue || !ready.LastTransitionTime.Time.Equal(time.Now()) {
+			t.Errorf("after a long absence: Ready is %+v, want True since %v", ready, time.Now())
+		}
+		if diff := cmp.Diff([]string{"Unknown"}, reasons); diff != "" {
+			t.Errorf("changes of Ready, from (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestVanished: what the Node lists and this device does not have is not offered any more.
+func TestVanished(t *testing.T) {
+	list := func(all ...string) v1.ResourceList {
+		out := v1.ResourceList{}
+		for _, one := range all {
+			name, q, _ := strings.Cut(one, "=")
+			out[v1.ResourceName(name)] = resource.MustParse(q)
+		}
+		return out
+	}
+	before := list("cpu=4", "hugepages-1Gi=2Gi", "hugepages-2Mi=8Mi", "example.com/gpu=2", "example.com/tpu=1")
+	for name, c := range map[string]struct {
+		forgotten bool
+		want      v1.ResourceList
+	}{
+		"the file of devices is there": {false, list("cpu=2", "hugepages-2Mi=0", "example.com/gpu=2", "example.com/tpu=1")},
+		"it is lost":                   {true, list("cpu=2", "hugepages-2Mi=0", "example.com/gpu=0", "example.com/tpu=1")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			forgotten := c.forgotten
+			api := &cloud{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", UID: "u"}}}
+			api.node.Status.Capacity, api.node.Status.Allocatable = before.DeepCopy(), before.DeepCopy()
+			started(t, api, func(o *Options) {
+				o.Status = func() v1.NodeStatus {
+					has := list("cpu=2", "hugepages-2Mi=0", "example.com/tpu=1")
+					return v1.NodeStatus{Capacity: has, Allocatable: has.DeepCopy()}
+				}
+				o.Forgotten = func() bool { return forgotten }
+				o.Reported = func() { forgotten = false }
+			})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			node, _ := api.now()
+			for what, got := range map[string]v1.ResourceList{"capacity": node.Status.Capacity, "allocatable": node.Status.Allocatable} {
+				if !equality.Semantic.DeepEqual(c.want, got) {
+					t.Errorf("%s: %s = %v, want %v", name, what, got, c.want)
+				}
+			}
+		})
+	}
 }
 
 // TestPatch: what the patch makes of a Node is the status, with the conditions of others.
@@ -302,7 +445,7 @@ func TestPatch(t *testing.T) {
 		Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.2"}, {Type: v1.NodeInternalIP, Address: "fd00::2"}},
 		Conditions: conditions(nil, nil, before.Status.Conditions, now),
 	}
-	text, err := patch(&status)
+	text, err := patch(&status, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +484,7 @@ func TestPatchOfOldAPI(t *testing.T) {
 		Features:         &v1.NodeFeatures{SupplementalGroupsPolicy: new(true)},
 	}
 	for _, status := range []v1.NodeStatus{status, {Capacity: status.Capacity, Addresses: status.Addresses}} {
-		text, err := patch(&status)
+		text, err := patch(&status, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,10 +6,11 @@ import (
 	"maps"
 	goruntime "runtime"
 	"slices"
-	"time"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -113,9 +114,30 @@ func changed(before, now *v1.NodeStatus) bool {
 	return !equality.Semantic.DeepEqual(a, b)
 }
 
+// zeroForgotten adds the extended resources that the Node lists and the status does not, as 0: the scheduler binds no pod
+// for a device that may not be there. They stay listed, as a node's own, until their plugins register again.
+func zeroForgotten(status *v1.NodeStatus, listed v1.ResourceList) {
+	for name := range listed {
+		if _, ok := status.Capacity[name]; ok || !extended(name) {
+			continue
+		}
+		for _, list := range []v1.ResourceList{status.Capacity, status.Allocatable} {
+			if list != nil {
+				list[name] = *resource.NewQuantity(0, resource.DecimalSI)
+			}
+		}
+	}
+}
+
+// extended reports whether a resource is an extended one, as plugins and administrators name them.
+func extended(name v1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
+}
+
 // patch is the strategic merge patch that makes a status the Node's. Addresses have one key for several, so that
-// they are replaced as a whole; conditions of others stay.
-func patch(status *v1.NodeStatus) ([]byte, error) {
+// they are replaced as a whole; conditions of others stay. Of listed, the resources that the Node lists, sizes of huge
+// pages that the status does not have are removed.
+func patch(status *v1.NodeStatus, listed v1.ResourceList) ([]byte, error) {
 	text, err := json.Marshal(status)
 	if err != nil {
 		return nil, fmt.Errorf("encode node status: %w", err)
@@ -132,6 +154,16 @@ func patch(status *v1.NodeStatus) ([]byte, error) {
 			fields[name] = nil // what is left out of a patch stays
 		}
 	}
+	for name := range listed {
+		if _, ok := status.Capacity[name]; ok || !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+			continue
+		}
+		for _, field := range [...]string{"capacity", "allocatable"} {
+			if list, ok := fields[field].(map[string]any); ok {
+				list[string(name)] = nil
+			}
+		}
+	}
 	if list, ok := fields["addresses"].([]any); ok {
 		fields["addresses"] = append(list, map[string]any{"$patch": "replace"})
 	}
@@ -143,6 +175,3 @@ func patch(status *v1.NodeStatus) ([]byte, error) {
 func stillSo(status *v1.NodeStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": map[string]any{"conditions": status.Conditions}})
 }
-
-// leaseAge is how long a lease of a duration is left alone.
-func leaseAge(duration time.Duration) time.Duration { return duration / 4 }

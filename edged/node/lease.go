@@ -1,0 +1,189 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+)
+
+// leaseRetry is how soon a renewal that failed is tried again, at first.
+const leaseRetry = time.Second
+
+// lease renews the lease of a Node, by which controllers see that the node is alive.
+type lease struct {
+	cloud    Cloud
+	name     string
+	duration time.Duration
+	poked    chan struct{}
+
+	mu sync.Mutex
+	// owner is the Node of the cloud, of which the lease is a part; nil while it is not known.
+	owner *metav1.OwnerReference
+	// renewedAt is when the cloud last confirmed the lease; zero when it has not yet.
+	renewedAt time.Time
+
+	// have is the newest lease that the cloud confirmed; nil when it is to be read.
+	have *coordinationv1.Lease
+}
+
+func newLease(cloud Cloud, name string, duration time.Duration) *lease {
+	return &lease{cloud: cloud, name: name, duration: duration, poked: make(chan struct{}, 1)}
+}
+
+// poke has the lease renewed now if that is due.
+func (l *lease) poke() {
+	select {
+	case l.poked <- struct{}{}:
+	default:
+	}
+}
+
+// setOwner notes the Node; nil that there is none any more.
+func (l *lease) setOwner(node *v1.Node) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.owner = nil
+	if node != nil {
+		l.owner = &metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
+	}
+}
+
+// expired reports whether the lease was confirmed once, and so long ago that a controller may have taken the node for lost.
+func (l *lease) expired() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.renewedAt.IsZero() && time.Since(l.renewedAt) >= l.duration
+}
+
+// run renews the lease until ctx ends: when a quarter of its duration has passed, and after a failure at growing intervals.
+func (l *lease) run(ctx context.Context) {
+	age := leaseAge(l.duration)
+	retry := min(leaseRetry, age)
+	for {
+		wait := age
+		if err := l.renew(ctx); err != nil {
+			if ctx.Err() == nil {
+				klog.V(2).InfoS("Not done yet; trying again", "what", "renew node lease", "node", l.name, "err", err)
+			}
+			l.have = nil // it may have changed: read it again
+			wait, retry = retry, min(2*retry, age)
+		} else {
+			retry = min(leaseRetry, age)
+		}
+		if !l.sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// sleep waits for the next renewal. A poke ends it where the last one has failed.
+func (l *lease) sleep(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-l.poked:
+			if l.have == nil {
+				return true
+			}
+		}
+	}
+}
+
+// renew renews the lease, and makes it where there is none.
+func (l *lease) renew(ctx context.Context) error {
+	next, err := l.next(ctx)
+	if err != nil {
+		return err
+	}
+	l.have = next
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewedAt = time.Now()
+	return nil
+}
+
+func (l *lease) next(ctx context.Context) (*coordinationv1.Lease, error) {
+	have := l.have
+	if have == nil {
+		var err error
+		if have, err = l.cloud.Lease(ctx, l.name); apierrors.IsNotFound(err) {
+			return l.create(ctx)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	next := have.DeepCopy()
+	next.TypeMeta = metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}
+	next.Spec = l.spec(renewTime(time.Now(), have.Spec.RenewTime, leaseAge(l.duration)))
+	if len(next.OwnerReferences) == 0 && l.have == nil {
+		if owner, err := l.ownerOf(ctx); err == nil { // else the next reading tries it again
+			next.OwnerReferences = []metav1.OwnerReference{*owner}
+		}
+	}
+	return l.cloud.UpdateLease(ctx, next)
+}
+
+// create makes the lease. One without an owner would outlive its Node: it is made when the Node is known.
+func (l *lease) create(ctx context.Context) (*coordinationv1.Lease, error) {
+	owner, err := l.ownerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return l.cloud.CreateLease(ctx, &coordinationv1.Lease{
+		TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            l.name,
+			Namespace:       v1.NamespaceNodeLease,
+			OwnerReferences: []metav1.OwnerReference{*owner},
+		},
+		Spec: l.spec(time.Now()),
+	})
+}
+
+// ownerOf is the Node of the lease; it is asked for where this agent has not registered it.
+func (l *lease) ownerOf(ctx context.Context) (*metav1.OwnerReference, error) {
+	l.mu.Lock()
+	owner := l.owner
+	l.mu.Unlock()
+	if owner != nil {
+		return owner, nil
+	}
+	node, err := l.cloud.Node(ctx, l.name)
+	if err != nil {
+		return nil, err
+	}
+	l.setOwner(node)
+	return &metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}, nil
+}
+
+func (l *lease) spec(renewed time.Time) coordinationv1.LeaseSpec {
+	return coordinationv1.LeaseSpec{
+		HolderIdentity:       &l.name,
+		LeaseDurationSeconds: ptr.To(int32(l.duration / time.Second)),
+		RenewTime:            &metav1.MicroTime{Time: renewed},
+	}
+}
+
+// leaseAge is how long a lease of a duration is left alone.
+func leaseAge(duration time.Duration) time.Duration { return duration / 4 }
+
+// renewTime is what a renewal is dated. Whoever watches the lease believes in a renewal that is newer than the one
+// before: a device whose clock has gone back since, to 1970 say, goes on from there.
+func renewTime(now time.Time, before *metav1.MicroTime, step time.Duration) time.Time {
+	if before == nil || now.After(before.Time) {
+		return now
+	}
+	return before.Add(step)
+}
