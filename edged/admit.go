@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -65,11 +65,12 @@ func (e *Edged) judge(w want) (verdict admission.Verdict, judged bool) {
 	return admission.Admit(e.admissionNode(), w.pod, e.beside(w.pod.UID)), true
 }
 
-// beside are the pods that were admitted and have not ended, nor are made to end, but one.
+// beside returns the pods that were admitted and have not ended, except one. A pod that is being ended counts until
+// nothing of it runs.
 func (e *Edged) beside(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
 	for _, o := range e.wanted.all() {
-		if o.admitted && o.stopped == nil && o.pod.UID != uid && !status.Terminal(e.statuses.Phase(o.pod.UID)) {
+		if o.admitted && o.pod.UID != uid && !status.Terminal(e.statuses.Phase(o.pod.UID)) {
 			others = append(others, e.allocated(o.pod))
 		}
 	}
@@ -93,7 +94,7 @@ func (e *Edged) makeReady(ctx context.Context, w want, verdict admission.Verdict
 	uid := w.pod.UID
 	why := e.cloudsWord(ctx, w, verdict)
 	if why == nil {
-		e.makeRoom(ctx, w.pod, verdict.Victims)
+		e.makeRoom(ctx, w.pod, verdict)
 		if err := e.devices.Allocate(ctx, w.pod); err != nil {
 			why = &observed.Reason{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
 		}
@@ -138,22 +139,34 @@ func (e *Edged) cloudsWord(ctx context.Context, w want, verdict admission.Verdic
 	return admission.Admit(known, w.pod, e.beside(w.pod.UID)).Rejected
 }
 
-// makeRoom ends pods for one that is critical, and returns when they have ended.
-func (e *Edged) makeRoom(ctx context.Context, pod *v1.Pod, victims []*v1.Pod) {
+// makeRoom ends pods for one that is critical, and returns when they have ended or take too long to: then the critical
+// pod starts beside them.
+func (e *Edged) makeRoom(ctx context.Context, pod *v1.Pod, verdict admission.Verdict) {
 	var ended []<-chan struct{}
-	for _, v := range victims {
+	for _, v := range verdict.Victims {
 		klog.InfoS("Pod makes room for a critical one", "pod", klog.KObj(v), "critical", klog.KObj(pod))
-		ended = append(ended, e.ends.wait(v.UID))
 		e.stopPod(v, status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: admission.DisruptionMessage,
 		}})
+		ended = append(ended, e.waitEnded(v.UID))
 	}
-	for _, done := range ended {
-		select {
-		case <-done:
-		case <-ctx.Done():
+	began := time.Now()
+	for i, done := range ended {
+		v := verdict.Victims[i]
+		switch {
+		case within(ctx, done, time.Until(began.Add(killTimeout(v, nil)))):
+			e.preemptions.WithLabelValues(string(verdict.Lack)).Inc()
+		case ctx.Err() == nil:
+			klog.InfoS("Pod takes too long to end; the critical one starts beside it", "pod", klog.KObj(v), "critical", klog.KObj(pod))
 		}
 	}
+}
+
+// newPreemptions makes the metric of pods that ended for critical ones.
+func newPreemptions() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kubelet_preemptions", Help: "Pods that ended to make room for critical ones, by the resource that was short.",
+	}, []string{"preemption_signal"})
 }
 
 // stopPod ends a pod that is still wanted, within the grace of why. It interrupts a pull, a hook or a longer
@@ -164,6 +177,11 @@ func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped) {
 	}
 	e.recorder.Eventf(pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
 	e.pool.Stop(pod.UID, why.Grace)
+	e.preparing.Go(func() {
+		if !within(e.life, e.waitEnded(pod.UID), killTimeout(pod, why.Grace)) && e.life.Err() == nil {
+			e.recorder.Eventf(pod, v1.EventTypeWarning, reasonExceededGrace, messageExceededGrace)
+		}
+	})
 }
 
 // stopped says why the node ends a pod; nil where it does not. A decision of before the agent's restart is known
@@ -185,36 +203,8 @@ func (e *Edged) stopped(uid types.UID) *status.Stopped {
 
 // ended tells whoever waits that nothing of a pod runs any more.
 func (e *Edged) ended(uid types.UID) {
-	e.ends.tell(uid)
+	e.terminations.hasEnded(uid)
 	poke(e.roomMade)
-}
-
-// ends are those who wait for the end of pods.
-type ends struct {
-	mu      sync.Mutex
-	waiting map[types.UID]chan struct{}
-}
-
-// wait returns a channel that is closed when a pod has ended.
-func (s *ends) wait(uid types.UID) <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting == nil {
-		s.waiting = map[types.UID]chan struct{}{}
-	}
-	if s.waiting[uid] == nil {
-		s.waiting[uid] = make(chan struct{})
-	}
-	return s.waiting[uid]
-}
-
-func (s *ends) tell(uid types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if done := s.waiting[uid]; done != nil {
-		close(done)
-		delete(s.waiting, uid)
-	}
 }
 
 // reject records that a pod does not fit. A static pod, which nobody replaces, is judged again

@@ -38,24 +38,3 @@ func TestWantedStops(t *testing.T) {
 		t.Errorf("get(1) = %+v, want it neither admitted nor being made ready", got)
 	}
 }
-
-func TestEnds(t *testing.T) {
-	var e ends
-	e.tell("1") // nobody waits
-	first, second, other := e.wait("1"), e.wait("1"), e.wait("2")
-	e.tell("1")
-	for i, done := range []<-chan struct{}{first, second} {
-		select {
-		case <-done:
-		default:
-			t.Errorf("wait(1), waiter %d = open after tell(1), want closed", i)
-		}
-	}
-	select {
-	case <-other:
-		t.Error("wait(2) = closed after tell(1), want open")
-	case <-e.wait("1"):
-		t.Error("wait(1), called after tell(1), = closed, want open")
-	default:
-	}
-}

@@ -181,9 +181,12 @@ type Edged struct {
 	began    time.Time
 	// admitMu makes one admission after another: each counts those before it.
 	admitMu sync.Mutex
-	// preparing are the pods that wait for devices, room, or the cloud's word before they start; they end with life.
+	// preparing are the pods that wait for devices, room, or the cloud's word before they start, and those whose end is
+	// watched; they end with life.
 	preparing sync.WaitGroup
 	life      context.Context
+	// preemptions counts the pods that ended for critical ones, by the resource that was short.
+	preemptions *prometheus.CounterVec
 	// roomMade says that a pod has gone, so that a rejected one may fit.
 	roomMade chan struct{}
 	// up says that the runtime answers.
@@ -320,6 +323,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.prober = e.newProber()
 	e.stats = e.newStats()
 	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
+	e.preemptions = newPreemptions()
 	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	if o.Node != nil {
 		opts := *o.Node

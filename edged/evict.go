@@ -194,11 +194,10 @@ func containerUsage(p *statsapi.PodStats) []eviction.ContainerUsage {
 
 // evict has a pod end for want of resources.
 func (e *Edged) evict(pod *v1.Pod, message string, grace int64) <-chan struct{} {
-	ended := e.ends.wait(pod.UID)
 	e.stopPod(pod, status.Stopped{Reason: eviction.Reason, Message: message, Grace: &grace, Condition: &v1.PodCondition{
 		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message,
 	}})
-	return ended
+	return e.waitEnded(pod.UID)
 }
 
 // evicted says why a pod ends that was to end for want of resources before the agent started: its condition has it. nil: it

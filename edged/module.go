@@ -23,8 +23,8 @@ type state struct {
 	reloads reloads
 	// deadlines are those of pods that may be active for some time only.
 	deadlines deadlines
-	// ends are told when a pod has ended.
-	ends ends
+	// terminations are told when a pod has ended.
+	terminations terminationWaiters
 	// gate is shut while the device is shut down: nothing starts any more.
 	gate gate
 	// damaged: rows may have been lost, and the cloud has not sent them anew.

@@ -140,6 +140,7 @@ func (e *Edged) podChanged(uid types.UID) {
 // podForgotten is called when nothing is left of a pod that nobody wants.
 func (e *Edged) podForgotten(uid types.UID) {
 	e.wanted.forget(uid)
+	e.terminations.forget(uid)
 	e.showStatic()
 	poke(e.roomMade)
 }

@@ -101,7 +101,7 @@ func startsAgain(pod *v1.Pod, static bool) bool {
 
 // untilEnded waits until nothing of a pod runs, and its worker has done what follows from that.
 func (e *Edged) untilEnded(ctx context.Context, uid types.UID) {
-	ended := e.ends.wait(uid)
+	ended := e.waitEnded(uid)
 	for e.pleg.Get(uid).Alive() || e.pool.Busy(uid) || e.stopped(uid) != nil && !status.Terminal(e.statuses.Phase(uid)) {
 		select {
 		case <-ctx.Done():

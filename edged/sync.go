@@ -39,6 +39,7 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 	if e.gate.isShut() {
 		return podworker.Outcome{}
 	}
+	e.terminations.started(pod.UID)
 	ctx, cancel := e.gate.within(ctx)
 	defer cancel()
 	obs, err := e.observe(ctx, pod.UID)

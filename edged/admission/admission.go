@@ -42,8 +42,9 @@ type Node struct {
 type Verdict struct {
 	// Rejected says why the pod may not run; nil that it may.
 	Rejected *observed.Reason
-	// Victims have to end before the pod starts.
+	// Victims have to end before the pod starts, and Lack is the resource for which they do.
 	Victims []*v1.Pod
+	Lack    v1.ResourceName
 	// Doubt: the labels or taints that the cloud may have given the Node would decide.
 	Doubt bool
 }

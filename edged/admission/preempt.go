@@ -63,7 +63,7 @@ func preempt(pod *v1.Pod, others []*v1.Pod, failures []failure, doubt bool) Verd
 	if len(missing) > 0 {
 		return Verdict{Rejected: &observed.Reason{Reason: unexpected, Message: fmt.Sprintf(preemptionImpossible, describe(missing))}}
 	}
-	return Verdict{Victims: victims, Doubt: doubt}
+	return Verdict{Victims: victims, Lack: failures[0].resource, Doubt: doubt}
 }
 
 // Victims chooses the pods that have to end so that there is as much more of each resource as is lacking. BestEffort

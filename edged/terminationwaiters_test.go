@@ -1,0 +1,160 @@
+package edged
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/status"
+)
+
+func closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestTerminationWaiters(t *testing.T) {
+	var w terminationWaiters
+	first, second, other := w.wait("1"), w.wait("1"), w.wait("2")
+	w.hasEnded("1")
+	late := w.wait("1") // the pod ended before anybody waited
+	for name, done := range map[string]<-chan struct{}{"first": first, "second": second, "late": late} {
+		if !closed(done) {
+			t.Errorf("wait(1), %s waiter = open after hasEnded(1), want closed", name)
+		}
+	}
+	if closed(other) {
+		t.Error("wait(2) = closed after hasEnded(1), want open")
+	}
+	w.started("1")
+	again := w.wait("1")
+	if closed(again) {
+		t.Error("wait(1) = closed after started(1), want open")
+	}
+	w.forget("1")
+	if !closed(again) || len(w.waiting) != 1 || len(w.ended) != 0 {
+		t.Errorf("after forget(1): waiter closed %t, %d waited for, %d ended; want true, 1, 0", closed(again), len(w.waiting), len(w.ended))
+	}
+}
+
+func TestKillTimeout(t *testing.T) {
+	pod := &v1.Pod{}
+	if got := killTimeout(pod, nil); got != 10*time.Second {
+		t.Errorf("no grace: %v, want 10s", got)
+	}
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
+	for grace, want := range map[*int64]time.Duration{nil: 45 * time.Second, ptr.To[int64](1): 10 * time.Second, ptr.To[int64](60): 90 * time.Second} {
+		if got := killTimeout(pod, grace); got != want {
+			t.Errorf("grace %v: %v, want %v", ptr.Deref(grace, -1), got, want)
+		}
+	}
+}
+
+// stuck is a syncer of pods that cannot be killed, but for those that end by themselves.
+type stuck struct {
+	e    *Edged
+	ends map[types.UID]time.Duration
+}
+
+func (s *stuck) Sync(ctx context.Context, _ *v1.Pod) podworker.Outcome {
+	<-ctx.Done()
+	return podworker.Outcome{Err: ctx.Err()}
+}
+
+func (s *stuck) Terminate(ctx context.Context, end podworker.End) error {
+	after, ok := s.ends[end.UID]
+	if !ok {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	time.Sleep(after)
+	return nil
+}
+
+func (s *stuck) Terminated(_ context.Context, end podworker.End) error {
+	s.e.ended(end.UID)
+	return nil
+}
+
+// TestMakeRoomGivesUp: a critical pod waits for its victims, but not for one that has gone already or never ends.
+func TestMakeRoomGivesUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends      map[types.UID]time.Duration
+		gone      bool
+		want      time.Duration
+		preempted float64
+		exceeded  bool
+	}{
+		"ends":           {map[types.UID]time.Duration{"1": 7 * time.Second}, false, 7 * time.Second, 1, false},
+		"has ended":      {map[types.UID]time.Duration{"1": 0}, true, 0, 1, false},
+		"cannot be kept": {nil, false, 30 * time.Second, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				e := &Edged{state: &state{wanted: newWanted()}, life: ctx, preemptions: newPreemptions(), roomMade: make(chan struct{}, 1)}
+				e.recorder = events.New("n", nil)
+				s := &stuck{e: e, ends: c.ends}
+				e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
+				victim := testPod("victim", "1")
+				victim.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
+				e.wanted.put(victim, false)
+				e.pool.Update(victim, "")
+				synctest.Wait()
+				if c.gone {
+					e.pool.Stop("1", nil)
+					synctest.Wait()
+				}
+				began := time.Now()
+				e.makeRoom(ctx, testPod("critical", "2"), admission.Verdict{Victims: []*v1.Pod{victim}, Lack: v1.ResourceMemory})
+				if took := time.Since(began); took != c.want {
+					t.Errorf("makeRoom took %v of the simulated clock, want %v", took, c.want)
+				}
+				synctest.Wait()
+				var m dto.Metric
+				if err := e.preemptions.WithLabelValues("memory").Write(&m); err != nil {
+					t.Fatal(err)
+				}
+				if got := m.GetCounter().GetValue(); got != c.preempted {
+					t.Errorf("kubelet_preemptions of memory = %v, want %v", got, c.preempted)
+				}
+				exceeded := false
+				for _, event := range e.recorder.List() {
+					exceeded = exceeded || event.Reason == "ExceededGracePeriod" && event.Message == messageExceededGrace
+				}
+				if exceeded != c.exceeded {
+					t.Errorf("event ExceededGracePeriod: %t, want %t", exceeded, c.exceeded)
+				}
+				cancel()
+				e.pool.Wait()
+				e.preparing.Wait()
+			})
+		})
+	}
+}
+
+// TestStoppedPodsCount: what a pod has that is being ended is not free before it has ended.
+func TestStoppedPodsCount(t *testing.T) {
+	e := &Edged{state: &state{wanted: newWanted()}, statuses: status.NewManager(nil)}
+	for _, uid := range []types.UID{"1", "2"} {
+		e.wanted.put(testPod(string(uid), uid), false)
+		e.wanted.judge(uid, nil)
+	}
+	e.wanted.stop("1", &status.Stopped{Reason: "Evicted"})
+	if got := e.beside("2"); len(got) != 1 || got[0].UID != "1" {
+		t.Errorf("pods beside 2 = %v, want 1, which is being ended", got)
+	}
+}
