@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/eviction"
 	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/volume"
@@ -85,45 +86,55 @@ func (e *Edged) keepDiskLimits(ctx context.Context) error {
 // checkDiskLimits measures the pods that have limits, ends those that exceed theirs, and returns how many there are.
 func (e *Edged) checkDiskLimits(ctx context.Context) int {
 	limited := 0
+	layout, known := eviction.Layout{}, false
 	for _, w := range e.wanted.all() {
 		if !w.admitted || w.leaving || w.stopped != nil || !diskLimited(w.pod) || status.Terminal(e.statuses.Phase(w.pod.UID)) {
 			continue
 		}
 		limited++
-		use, err := e.diskUse(ctx, w.pod)
-		if err != nil {
-			if ctx.Err() == nil {
-				klog.V(2).InfoS("Disk use of a pod not measured; trying again", "pod", klog.KObj(w.pod), "err", err)
+		if !known {
+			node, err := e.stats.Node(ctx)
+			if err != nil {
+				klog.V(2).InfoS("File systems of the node not known; taken for one", "err", err)
 			}
-			continue
+			layout, known = layoutOf(node), true
 		}
-		if why := volume.Exceeds(w.pod, use); why != "" {
+		use, err := e.diskUse(ctx, w.pod)
+		if ctx.Err() != nil {
+			return limited
+		}
+		if err != nil { // what was measured counts
+			klog.V(2).InfoS("Part of a pod's disk use not measured; trying again", "pod", klog.KObj(w.pod), "err", err)
+		}
+		use.ImageFS = layout.Images
+		if limit, why := volume.Exceeds(w.pod, use); limit != "" {
 			klog.InfoS("Pod ended: it took more of the disk than it may", "pod", klog.KObj(w.pod), "message", why)
+			e.evictions.Count(string(limit))
 			e.stopPod(w.pod, status.Stopped{Reason: reasonEvicted, Message: why, Grace: ptr.To[int64](evictionGrace)})
 		}
 	}
 	return limited
 }
 
-// diskUse measures what a pod takes of the disk: all of it where its containers are limited, else its volumes only.
-func (e *Edged) diskUse(ctx context.Context, pod *v1.Pod) (use volume.DiskUse, err error) {
-	if use.Volumes, err = e.volumes.Usage(ctx, pod); err != nil || !volume.LimitedStorage(pod) {
+// diskUse measures what a pod takes of the disk: all of it where its containers are limited, else its volumes only. The
+// error says what could not be measured; the rest is what was.
+func (e *Edged) diskUse(ctx context.Context, pod *v1.Pod) (volume.DiskUse, error) {
+	volumes, err := e.volumes.Usage(ctx, pod)
+	use := volume.DiskUse{Volumes: volumes, Logs: map[string]int64{}}
+	if !volume.LimitedStorage(pod) {
 		return use, err
 	}
-	if use.Other, err = volume.DiskUsage(ctx, filepath.Join(e.podDir(pod.UID), "etc-hosts")); err != nil {
-		return use, err
-	}
-	if use.Containers, err = e.writtenLayers(ctx, pod.UID); err != nil {
-		return use, err
-	}
+	failed := []error{err}
+	use.Other, err = volume.DiskUsage(ctx, filepath.Join(e.podDir(pod.UID), "etc-hosts"))
+	failed = append(failed, err)
+	use.Containers, err = e.writtenLayers(ctx, pod.UID)
+	failed = append(failed, err)
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		logs, err := logdir.Measure(ctx, filepath.Join(e.runtime.LogDir(pod), c.Name))
-		if err != nil {
-			return use, err
-		}
-		use.Containers[c.Name] += logs.Bytes
+		failed = append(failed, err)
+		use.Logs[c.Name] = logs.Bytes
 	}
-	return use, nil
+	return use, errors.Join(failed...)
 }
 
 // writtenLayers returns what the containers of a pod wrote into their root file systems, by name, as the runtime last

@@ -84,6 +84,9 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) { m.evicted.Describe(ch) 
 // Collect implements prometheus.Collector.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) { m.evicted.Collect(ch) }
 
+// Count counts a pod that ended for another limit than those of the node.
+func (m *Manager) Count(signal string) { m.evicted.WithLabelValues(signal).Inc() }
+
 // Poke asks for a look now. It may be called from any goroutine.
 func (m *Manager) Poke() {
 	select {

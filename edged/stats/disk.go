@@ -2,6 +2,8 @@ package stats
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -9,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/volume"
@@ -66,8 +69,10 @@ func (d *disk) local() Disk {
 	return all
 }
 
-// measure measures the pods whose figures are too old, and returns the figures of all. Those that could not be measured before ctx
-// ended have what was measured last, with the error. What is urgent does not spare the disk.
+// measure measures the pods whose figures are too old, and returns the figures of all. Those that could not be measured
+// before ctx ended, or of which the runtime says nothing, have what was measured last, with the error. A folder that
+// cannot be read costs its pod the figures of that folder alone: pods are compared by what is known of them. What is
+// urgent does not spare the disk.
 func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, error) {
 	pods := slices.DeleteFunc(s.opts.Pods(), ended)
 	select {
@@ -83,7 +88,6 @@ func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, 
 	}
 	before := s.disks.all()
 	layers, silent := s.layers(ctx)
-	failed := silent
 	for _, p := range due {
 		began := time.Now()
 		d, err := s.measurePod(ctx, p)
@@ -91,8 +95,7 @@ func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, 
 			return s.disks.all(), ctx.Err()
 		}
 		if err != nil {
-			failed = err
-			continue
+			klog.V(2).InfoS("Part of a pod's disk use not measured", "pod", klog.KObj(p), "err", err)
 		}
 		for _, name := range containerNames(p) {
 			d.roots[name] = layers[layer{p.UID, name}]
@@ -103,26 +106,30 @@ func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, 
 		d.at, d.took = time.Now(), time.Since(began)
 		s.disks.put(p.UID, d)
 	}
-	return s.disks.all(), failed
+	return s.disks.all(), silent
 }
 
-// measurePod walks the folders of a pod.
+// measurePod walks the folders of a pod. The error says which could not be read; the figures are those of the others.
 func (s *Stats) measurePod(ctx context.Context, p *v1.Pod) (*disk, error) {
 	d := &disk{roots: map[string]Disk{}, logs: map[string]Disk{}}
-	var err error
-	if d.volumes, err = s.opts.Volumes(ctx, p); err != nil {
-		return nil, err
+	var failed []error
+	note := func(what string, err error) {
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", what, err))
+		}
 	}
+	var err error
+	d.volumes, err = s.opts.Volumes(ctx, p)
+	note("volumes", err)
 	for _, name := range containerNames(p) {
 		size, err := logdir.Measure(ctx, filepath.Join(s.opts.LogDir(p), name))
-		if err != nil {
-			return nil, err
-		}
+		note("logs of container "+name, err)
 		d.logs[name] = sizeOf(size)
 	}
 	size, err := volume.Measure(ctx, s.opts.HostsFile(p))
+	note("hosts file", err)
 	d.other = sizeOf(size)
-	return d, err
+	return d, errors.Join(failed...)
 }
 
 // containerNames are those of all containers of a pod.

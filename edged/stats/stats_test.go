@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -428,6 +429,27 @@ func TestSlowDisk(t *testing.T) {
 		defer cancel()
 		if got, err := s.measure(ctx, false); !errors.Is(err, context.DeadlineExceeded) || got["uid-a"].local().Bytes != 4096 {
 			t.Errorf("measure() = %+v, %v; want the deadline's error and 4096 bytes of uid-a", got, err)
+		}
+	})
+}
+
+// TestUnreadableVolume: a pod on a worn disk is measured as far as it can be, and keeps no other pod from it.
+func TestUnreadableVolume(t *testing.T) {
+	m, s := newMachine(t)
+	m.pod("a")
+	m.pod("b")
+	quick := s.opts.Volumes
+	s.opts.Volumes = func(ctx context.Context, pod *v1.Pod) ([]volume.Measured, error) {
+		list, err := quick(ctx, pod)
+		if pod.Name == "a" {
+			list[0].Size, err = volume.Size{Bytes: 512, Inodes: 1}, unix.EIO
+		}
+		return list, err
+	}
+	synctest.Test(t, func(t *testing.T) {
+		got, err := s.Pods(t.Context())
+		if err != nil || len(got) != 2 || !got[0].DiskKnown || got[0].Volumes.Bytes != 512 || !got[1].DiskKnown || got[1].Volumes.Bytes != 4096 {
+			t.Errorf("Pods() = %+v, %v; want 512 bytes of volumes of a, 4096 of b, no error", got, err)
 		}
 	})
 }

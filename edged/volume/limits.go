@@ -11,8 +11,11 @@ import (
 type DiskUse struct {
 	// Volumes by name, see Manager.Usage.
 	Volumes map[string]int64
-	// Containers by name: what they wrote into their root file system, and their logs.
-	Containers map[string]int64
+	// Containers and Logs by name: what they wrote into their root file systems, and their logs.
+	Containers, Logs map[string]int64
+	// ImageFS: root file systems of containers are not on the file system of the node, so that only logs count for
+	// the limits of single containers.
+	ImageFS bool
 	// Other is what else is the pod's alone, such as its hosts file.
 	Other int64
 }
@@ -76,33 +79,49 @@ func storageLimit(pod *v1.Pod) (limit resource.Quantity, limited bool) {
 	return limit, limited
 }
 
-// Exceeds says in the kubelet's words which limit of the disk a pod exceeds, "" for none. It is pure.
-func Exceeds(pod *v1.Pod, use DiskUse) string {
+// Limit names a kind of limit, as the kubelet's metrics do.
+type Limit string
+
+// The limits of the disk that a pod may exceed.
+const (
+	LimitVolume    Limit = "emptydirfs.limit"
+	LimitPod       Limit = "ephemeralpodfs.limit"
+	LimitContainer Limit = "ephemeralcontainerfs.limit"
+)
+
+// Exceeds returns which limit of the disk a pod exceeds, and says so in the kubelet's words; "" for none. It is pure.
+func Exceeds(pod *v1.Pod, use DiskUse) (limit Limit, message string) {
 	for i := range pod.Spec.Volumes {
 		vol := &pod.Spec.Volumes[i]
 		if limit := sizeLimit(vol); limit != nil && use.Volumes[vol.Name] > limit.Value() {
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", vol.Name, limit)
+			return LimitVolume, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", vol.Name, limit)
 		}
 	}
-	limit, limited := storageLimit(pod)
+	storage, limited := storageLimit(pod)
 	if !limited {
-		return ""
+		return "", ""
 	}
 	total := use.Other
 	for _, bytes := range use.Volumes {
 		total += bytes
 	}
-	for _, bytes := range use.Containers {
-		total += bytes
+	for _, parts := range []map[string]int64{use.Containers, use.Logs} {
+		for _, bytes := range parts {
+			total += bytes
+		}
 	}
-	if total > limit.Value() {
-		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", &limit)
+	if total > storage.Value() {
+		return LimitPod, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", &storage)
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		if own, has := c.Resources.Limits[v1.ResourceEphemeralStorage]; has && own.Sign() > 0 && use.Containers[c.Name] > own.Value() {
-			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, &own)
+		used := use.Logs[c.Name]
+		if !use.ImageFS {
+			used += use.Containers[c.Name]
+		}
+		if own, has := c.Resources.Limits[v1.ResourceEphemeralStorage]; has && own.Sign() > 0 && used > own.Value() {
+			return LimitContainer, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, &own)
 		}
 	}
-	return ""
+	return "", ""
 }

@@ -2,6 +2,8 @@ package volume
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -17,9 +19,11 @@ type Measured struct {
 }
 
 // MeasureVolumes returns those volumes of a pod that this node makes for it alone, with what they take. Claims, host paths
-// and what is on servers are not among them.
+// and what is on servers are not among them. Of a volume that cannot be read it is what was counted, and the error says
+// which.
 func (m *Manager) MeasureVolumes(ctx context.Context, pod *v1.Pod) ([]Measured, error) {
 	var out []Measured
+	var failed []error
 	for vol := range usedVolumes(pod) {
 		plugin := ownPlugin(vol)
 		if plugin == "" {
@@ -31,11 +35,11 @@ func (m *Manager) MeasureVolumes(ctx context.Context, pod *v1.Pod) ([]Measured, 
 		}
 		one := Measured{Name: vol.Name, Dir: dir, Local: vol.ConfigMap != nil || vol.EmptyDir != nil && vol.EmptyDir.Medium == v1.StorageMediumDefault}
 		if one.Size, err = Measure(ctx, dir); err != nil {
-			return nil, err
+			failed = append(failed, fmt.Errorf("measure volume %q: %w", vol.Name, err))
 		}
 		out = append(out, one)
 	}
-	return out, nil
+	return out, errors.Join(failed...)
 }
 
 // ownPlugin is the plugin of a volume that this node makes; "" for all others.

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ type Size struct{ Bytes, Inodes int64 }
 
 // Measure returns what a file or folder takes of the disk with all in it, each file once however many names it has, and
 // nothing of what is mounted in it or of links' targets. What changes meanwhile is counted as it is met; one that is not
-// there takes nothing.
+// there takes nothing. A folder that cannot be read is left out: the size is then that of the rest, with the first error.
 func Measure(ctx context.Context, path string) (Size, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -51,6 +52,15 @@ type counter struct {
 	size Size
 	dev  uint64
 	seen map[uint64]bool // inodes with more than one name
+	// unread is why the first folder that was left out could not be read.
+	unread error
+}
+
+// leaveOut notes that a folder could not be read.
+func (c *counter) leaveOut(err error) {
+	if c.unread == nil {
+		c.unread = err
+	}
 }
 
 func (c *counter) add(st *unix.Stat_t) {
@@ -70,7 +80,7 @@ func (c *counter) folders(top *os.File) error {
 	here := level{dir: top}
 	defer func() { here.close() }()
 	if err := c.files(&here); err != nil {
-		return err
+		c.leaveOut(err)
 	}
 	var above []level
 	for {
@@ -85,19 +95,19 @@ func (c *counter) folders(top *os.File) error {
 				continue // changed meanwhile
 			}
 			if err != nil {
-				return err
+				c.leaveOut(err)
+				continue
 			}
 			below := level{dir: dir}
 			if err := c.files(&below); err != nil {
-				below.close()
-				return err
+				c.leaveOut(err) // what it told of is counted, and so are the folders among that
 			}
 			here.close()
 			above, here = append(above, here), below
 			continue
 		}
 		if len(above) == 0 {
-			return nil
+			return c.unread
 		}
 		parent := above[len(above)-1]
 		above = above[:len(above)-1]
@@ -139,9 +149,11 @@ func (c *counter) files(at *level) error {
 	}
 }
 
-// Usage returns how many bytes of the disk the volumes of a pod take that are its own and on it, by name.
+// Usage returns how many bytes of the disk the volumes of a pod take that are its own and on it, by name. Of one that
+// cannot be read it is what was counted, and the error says which.
 func (m *Manager) Usage(ctx context.Context, pod *v1.Pod) (map[string]int64, error) {
 	out := map[string]int64{}
+	var failed []error
 	for vol := range usedVolumes(pod) {
 		plugin := ""
 		switch {
@@ -157,10 +169,10 @@ func (m *Manager) Usage(ctx context.Context, pod *v1.Pod) (map[string]int64, err
 			return nil, err
 		}
 		if out[vol.Name], err = DiskUsage(ctx, dir); err != nil {
-			return nil, err
+			failed = append(failed, fmt.Errorf("measure volume %q: %w", vol.Name, err))
 		}
 	}
-	return out, nil
+	return out, errors.Join(failed...)
 }
 
 // podVolume is where a volume lies.

@@ -99,3 +99,21 @@ func BenchmarkDiskUsage(b *testing.B) {
 		}
 	}
 }
+
+// TestMeasureAroundFaults: a volume that cannot be read keeps no other one from being measured.
+func TestMeasureAroundFaults(t *testing.T) {
+	m, _ := start(t)
+	pod := podWith(vol("bad", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}), emptyDir("", ""))
+	good, err := m.podVolume(pod.UID, pluginEmptyDir, "v")
+	must(t, err, os.MkdirAll(good, 0o755), os.WriteFile(filepath.Join(good, "a"), make([]byte, 64<<10), 0o600))
+	bad, err := m.podVolume(pod.UID, pluginConfigMap, "bad")
+	must(t, err, os.WriteFile(filepath.Dir(bad), nil, 0o600)) // a file where its folder should be
+	use, err := m.Usage(t.Context(), pod)
+	if !errors.Is(err, unix.ENOTDIR) || use["v"] < 64<<10 {
+		t.Errorf("Usage() = %v, %v; want 64 KiB of v and %v", use, err, unix.ENOTDIR)
+	}
+	measured, err := m.MeasureVolumes(t.Context(), pod)
+	if !errors.Is(err, unix.ENOTDIR) || len(measured) != 2 || measured[1].Name != "v" || measured[1].Bytes < 64<<10 {
+		t.Errorf("MeasureVolumes() = %+v, %v; want 64 KiB of v and %v", measured, err, unix.ENOTDIR)
+	}
+}
