@@ -219,11 +219,18 @@ func TestReporterDrops(t *testing.T) {
 }
 
 func TestExpandPath(t *testing.T) {
-	lookup := func(name string) (string, bool) { return "v", name == "A" }
+	lookup := func(name string) (string, bool) {
+		value, ok := map[string]string{"A": "v", "EMPTY": ""}[name]
+		return value, ok
+	}
 	if got, err := expandPath("x/$(A)", lookup); err != nil || got != "x/v" {
 		t.Errorf("expandPath(x/$(A)) = %q, %v; want x/v", got, err)
 	}
-	if _, err := expandPath("x/$(B)", lookup); err == nil || !strings.Contains(err.Error(), "B is not set") {
-		t.Errorf("expandPath(x/$(B)): %v, want an error that names B", err)
+	for text, want := range map[string]string{
+		"x/$(B)": "missing value for B", "$(EMPTY)": "missing value for EMPTY", "$(EMPTY)/$(B)/$(A)/$(EMPTY)": "missing value for B, EMPTY",
+	} {
+		if got, err := expandPath(text, lookup); err == nil || err.Error() != want {
+			t.Errorf("expandPath(%s): got %q, %v, want %q", text, got, err, want)
+		}
 	}
 }

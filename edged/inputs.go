@@ -190,18 +190,20 @@ func hasMount(c *v1.Container, path string) bool {
 	return false
 }
 
-// expandPath expands a subPathExpr, in which every variable has to be known.
+// expandPath expands a subPathExpr, in which every variable has to have a value: without one, a container would get a folder
+// above its own.
 func expandPath(text string, lookup func(string) (string, bool)) (string, error) {
-	missing := ""
+	var missing []string
 	out := env.Expand(text, func(name string) (string, bool) {
 		value, ok := lookup(name)
-		if !ok {
-			missing = name
+		if value == "" && !slices.Contains(missing, name) {
+			missing = append(missing, name)
 		}
 		return value, ok
 	})
-	if missing != "" {
-		return "", fmt.Errorf("subPathExpr %q: variable %s is not set", text, missing)
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		return "", fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
 	}
 	return out, nil
 }

@@ -17,26 +17,30 @@ const (
 	maxDepth = 256
 )
 
+// folderAccess is how openBeneath makes folders: with a mode, and for a group unless that is nil.
+type folderAccess struct {
+	mode  uint32
+	group *int64
+}
+
 // openBeneath opens a path within root and returns it as an O_PATH descriptor. It makes folders that are
-// missing, with the mode of root.
+// missing.
 //
 // Whoever writes the volume may change it meanwhile, so nothing is looked up by more than one name at a
 // time: each step opens one name in a folder that is held open, never following a link; a link is read and
-// its steps are taken in the same way; ".." goes back to the folder that the walk came from, and not above
-// root. The result is therefore always below root, as with openat2(RESOLVE_BENEATH), which the kernels of
-// older devices (before 5.6) do not have.
-func openBeneath(root, sub string) (int, error) {
+// its steps are taken in the same way; ".." goes back to the folder that the walk came from. The result is
+// therefore always below root, as with openat2(RESOLVE_BENEATH), which the kernels of older devices (before
+// 5.6) do not have.
+//
+// A link may leave root and come back, as an absolute one to a place in the volume does. Outside, nothing is
+// opened: the names on the way back are compared with those of root's own path, and the walk goes on in root.
+func openBeneath(root, sub string, access folderAccess) (int, error) {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open volume %s: %w", root, err)
 	}
-	w := &walk{open: []int{fd}}
+	w := &walk{root: filepath.Clean(root), open: []int{fd}, access: access}
 	defer w.close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return -1, fmt.Errorf("stat volume %s: %w", root, err)
-	}
-	w.mode = st.Mode & 0o7777
 	for part := range strings.SplitSeq(filepath.Clean(sub), "/") {
 		w.todo = append(w.todo, step{part, true})
 	}
@@ -45,8 +49,25 @@ func openBeneath(root, sub string) (int, error) {
 			return -1, fmt.Errorf("subPath %q: %w", sub, err)
 		}
 	}
+	if w.above > 0 {
+		return -1, fmt.Errorf("subPath %q: %w", sub, errLeavesVolume)
+	}
 	return w.take(), nil
 }
+
+// accessOf returns the mode of a volume: what is made in it gets the same.
+func accessOf(root string) (folderAccess, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(root, &st); err != nil {
+		return folderAccess{}, fmt.Errorf("stat volume %s: %w", root, err)
+	}
+	return folderAccess{mode: st.Mode & 0o7777}, nil
+}
+
+var errLeavesVolume = errors.New("a link leads out of the volume")
+
+// errNotMade marks a folder that could not be made.
+var errNotMade = errors.New("make folder")
 
 // step is a name still to be opened. Those of the path itself may be made, those that a link names not.
 type step struct {
@@ -56,10 +77,15 @@ type step struct {
 
 // walk is a way down from a root: the folders from the root to here, and the steps ahead.
 type walk struct {
-	open  []int
-	todo  []step
-	links int
-	mode  uint32
+	root   string
+	open   []int
+	todo   []step
+	links  int
+	access folderAccess
+	// home are the names of root's path without links, from "/" on; nil until a link leaves the volume. While above is not
+	// 0, the walk is outside, at the folder that is so many names above root; only root itself is open then.
+	home  []string
+	above int
 }
 
 func (w *walk) here() int { return w.open[len(w.open)-1] }
@@ -85,10 +111,13 @@ func (w *walk) next() error {
 		return nil
 	case "..":
 		if len(w.open) == 1 {
-			return errors.New("a link leads out of the volume")
+			return w.leave()
 		}
 		unix.Close(w.take())
 		return nil
+	}
+	if w.above > 0 {
+		return w.comeBack(s.name)
 	}
 	fd, err := unix.Openat(w.here(), s.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) && s.make {
@@ -128,7 +157,9 @@ func (w *walk) follow(fd int, name string) error {
 	}
 	target := string(buf[:n])
 	if filepath.IsAbs(target) {
-		return fmt.Errorf("link %q to %q leads out of the volume", name, target)
+		if target, err = w.restart(target); err != nil {
+			return err
+		}
 	}
 	var steps []step
 	for part := range strings.SplitSeq(target, "/") {
@@ -138,11 +169,58 @@ func (w *walk) follow(fd int, name string) error {
 	return nil
 }
 
+// leave takes a step up from root, or from a folder above it.
+func (w *walk) leave() error {
+	if err := w.findHome(); err != nil {
+		return err
+	}
+	w.above = min(w.above+1, len(w.home))
+	return nil
+}
+
+// comeBack takes a step down outside, which has to be one towards root.
+func (w *walk) comeBack(name string) error {
+	if w.home[len(w.home)-w.above] != name {
+		return errLeavesVolume
+	}
+	w.above--
+	return nil
+}
+
+// restart goes to the beginning of an absolute path, and returns what of it is still ahead.
+func (w *walk) restart(target string) (string, error) {
+	if err := w.findHome(); err != nil {
+		return "", err
+	}
+	for len(w.open) > 1 {
+		unix.Close(w.take())
+	}
+	// The path of root may go through links of the node, which a link may name as well.
+	if ahead, ok := strings.CutPrefix(target, w.root+"/"); ok {
+		w.above = 0
+		return ahead, nil
+	}
+	w.above = len(w.home)
+	return target, nil
+}
+
+func (w *walk) findHome() error {
+	if w.home != nil {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(w.root)
+	if err != nil {
+		return fmt.Errorf("find the path of the volume: %w", err)
+	}
+	w.home = slices.DeleteFunc(strings.Split(real, "/"), func(name string) bool { return name == "" })
+	return nil
+}
+
 // mkdir makes a folder where the walk is, and opens what is there then.
 func (w *walk) mkdir(name string) (int, error) {
-	err := unix.Mkdirat(w.here(), name, w.mode&0o777)
+	err := unix.Mkdirat(w.here(), name, w.access.mode&0o777)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return -1, err
+		return -1, fmt.Errorf("%w: %w", errNotMade, err)
 	}
 	made := err == nil
 	fd, err := unix.Openat(w.here(), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -153,6 +231,16 @@ func (w *walk) mkdir(name string) (int, error) {
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return fd, err // the container was faster; the caller sees what it is
 	}
-	// Whatever the umask says: a container of another user has to be able to write as it can in the volume.
-	return fd, unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), w.mode)
+	if w.access.group != nil {
+		err = unix.Fchownat(fd, "", -1, int(*w.access.group), unix.AT_EMPTY_PATH)
+	}
+	if err == nil {
+		// Whatever the umask says: a container of another user has to be able to write as it can in the volume.
+		err = unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), w.access.mode)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%w: %w", errNotMade, err)
+	}
+	return fd, nil
 }

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,19 +50,23 @@ func TestLinksOutOfTheVolume(t *testing.T) {
 		os.Symlink("/", in("root")), os.Symlink(outside, in("abs")), os.Symlink("..", in("up")), os.Symlink("../secret", in("up-file")),
 		os.Symlink("../../..", in("d/e/over")), os.Symlink("../../../dir", in("d/e/over-dir")), os.Symlink("/proc/self/root", in("magic")),
 		os.Symlink("loop", in("loop")), os.Symlink("a-link", in("two")), os.Symlink("up", in("a-link")), os.Symlink("nowhere", in("dangling")),
-		os.Symlink(volume, in("abs-inside")),
+		os.Symlink(volume, in("abs-inside")), os.Symlink(volume+"/d/../d//e", in("abs-below")), os.Symlink("../volume/d", in("out-and-in")),
+		os.Symlink(volume+"/../dir", in("abs-out")), os.Symlink(volume+"x/d", in("abs-beside")), os.Symlink(volume+"/up", in("abs-up")),
+		os.Symlink("../dir/../volume", in("through-dir")), os.Symlink(volume+"/missing", in("abs-missing")),
 		os.Symlink("../e/../e", in("d/back")), os.Symlink("../..", in("d/e/to-root")))
 	for sub, want := range map[string]string{
 		"root": "leads out of the volume", "root/etc": "leads out of the volume", "abs": "leads out of the volume", "abs/secret": "leads out of the volume",
 		"up": "a link leads out of the volume", "up-file": "a link leads out of the volume", "d/e/over": "a link leads out of the volume",
 		"d/e/over-dir": "a link leads out of the volume", "magic": "leads out of the volume", "magic/etc": "leads out of the volume",
 		"two": "a link leads out of the volume", "loop": "too many levels of symbolic links", "dangling": "no such file", "dangling/x": "no such file",
-		"abs-inside": "leads out of the volume", "d/back": "a link leads out", "d/e/to-root": "",
+		"abs-inside": "", "abs-inside/d/e": "", "abs-below": "", "out-and-in": "", "out-and-in/made": "", "up/volume/d": "",
+		"abs-out": "leads out of the volume", "abs-beside": "leads out of the volume", "abs-up": "leads out of the volume",
+		"through-dir": "leads out of the volume", "abs-missing": "no such file", "root/" + strings.Trim(volume, "/") + "/d": "", "d/back": "a link leads out", "d/e/to-root": "",
 	} {
 		if sub == "d/back" {
 			want = "no such file" // d/../e does not exist
 		}
-		fd, err := openBeneath(volume, sub)
+		fd, err := openBeneath(volume, sub, folderAccess{mode: 0o755})
 		if want == "" {
 			if err != nil {
 				t.Errorf("openBeneath(%s): %v, want no error", sub, err)
@@ -80,6 +85,29 @@ func TestLinksOutOfTheVolume(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {
 		t.Errorf("something was made outside: %v, %v; want no error, 3 of them", entries, err)
+	}
+}
+
+// The path of a volume may itself go through a link of the node; a link in the volume may name it either way.
+func TestLinksToAVolumeBehindALink(t *testing.T) {
+	volume, dev := prison(t)
+	alias := filepath.Join(t.TempDir(), "alias")
+	must(t, os.Symlink(volume, alias), os.Mkdir(filepath.Join(volume, "d"), 0o755), os.Symlink("/dir", filepath.Join(volume, "out")),
+		os.Symlink(alias+"/d", filepath.Join(volume, "as-named")), os.Symlink(volume+"/d", filepath.Join(volume, "as-is")))
+	for _, sub := range []string{"as-named", "as-is"} {
+		fd, err := openBeneath(alias, sub, folderAccess{mode: 0o755})
+		if err != nil {
+			t.Errorf("openBeneath(%s): got %v, want no error", sub, err)
+			continue
+		}
+		var st unix.Stat_t
+		must(t, unix.Fstat(fd, &st), unix.Close(fd))
+		if st.Dev != dev {
+			t.Errorf("openBeneath(%s): got device %d, want %d", sub, st.Dev, dev)
+		}
+	}
+	if _, err := openBeneath(alias, "out", folderAccess{mode: 0o755}); !errors.Is(err, errLeavesVolume) {
+		t.Errorf("openBeneath(out): got %v, want %v", err, errLeavesVolume)
 	}
 }
 
@@ -103,7 +131,7 @@ func TestSubPathRace(t *testing.T) {
 	}
 	var reached, refused int
 	try := func() {
-		fd, err := openBeneath(volume, "a/b/new")
+		fd, err := openBeneath(volume, "a/b/new", folderAccess{mode: 0o755})
 		if err != nil {
 			refused++
 			return
@@ -147,7 +175,7 @@ func TestWalkClosesWhatItOpens(t *testing.T) {
 	before := count()
 	must(t, os.Symlink("..", filepath.Join(volume, "up")))
 	for _, sub := range []string{"a/b/c", "up", "a/b/../c", strings.Repeat("d/", 300)} {
-		if fd, err := openBeneath(volume, sub); err == nil {
+		if fd, err := openBeneath(volume, sub, folderAccess{mode: 0o755}); err == nil {
 			must(t, unix.Close(fd))
 		}
 	}
@@ -166,6 +194,8 @@ func FuzzSubPath(f *testing.F) {
 	f.Add("l1/l2", "d/../d/e", "/etc/passwd")
 	f.Add("d/e/../..", ".", "l1")
 	f.Add("l1", "l1/../..", "")
+	f.Add("l1/d", volume, volume+"/../secret")
+	f.Add("d/l2/e", "../volume", "../../volume/d")
 	outside := filepath.Dir(volume)
 	f.Fuzz(func(t *testing.T, sub, link1, link2 string) {
 		if len(sub)+len(link1)+len(link2) > 400 || strings.ContainsRune(link1+link2, 0) {
@@ -181,7 +211,7 @@ func FuzzSubPath(f *testing.F) {
 		if checkSubPath(sub) != nil {
 			return
 		}
-		if fd, err := openBeneath(volume, sub); err == nil {
+		if fd, err := openBeneath(volume, sub, folderAccess{mode: 0o755}); err == nil {
 			var st unix.Stat_t
 			must(t, unix.Fstat(fd, &st), unix.Close(fd))
 			if st.Dev != dev {

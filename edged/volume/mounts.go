@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 )
 
 // Mounts makes the CRI form of a container's mounts. expand replaces $(VAR) in subPathExpr. A sub-path is
@@ -36,7 +37,7 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 	vm := &c.VolumeMounts[index]
 	place, ok := vols[vm.Name]
 	if !ok {
-		return nil, fmt.Errorf("container %s mounts volume %q, which the pod does not have", c.Name, vm.Name)
+		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", vm.Name, c.Name)
 	}
 	if place.Block {
 		return nil, fmt.Errorf("volume mount %q of container %s: the volume is a block device; name it in volumeDevices", vm.Name, c.Name)
@@ -52,15 +53,17 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 	sub := vm.SubPath
 	if vm.SubPathExpr != "" {
 		if sub, err = expand(vm.SubPathExpr); err != nil {
-			return nil, fmt.Errorf("volume mount %q of container %s: %w", vm.Name, c.Name, err)
-		}
-		if sub == "" {
-			return nil, fmt.Errorf("volume mount %q of container %s: subPathExpr %q expands to nothing", vm.Name, c.Name, vm.SubPathExpr)
+			return nil, err
 		}
 	}
 	if sub != "" {
+		if err := checkSubPath(sub); err != nil {
+			return nil, err
+		}
 		if host, err = m.bindSubPath(pod, c, index, host, sub, propagation); err != nil {
-			return nil, fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q: %w", vm.Name, c.Name, err)
+			// Whoever reads the pod is not to learn what the node has at the end of a link: the details are for the log alone.
+			klog.ErrorS(err, "SubPath not prepared", "pod", klog.KObj(pod), "container", c.Name, "volume", vm.Name)
+			return nil, fmt.Errorf("failed to %s for volumeMount %q of container %q", subPathStep(err), vm.Name, c.Name)
 		}
 	}
 	recursive, err := RecursiveReadOnly(vm, func() bool { return m.opts.RecursiveReadOnly != nil && m.opts.RecursiveReadOnly(pod) })

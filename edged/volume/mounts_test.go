@@ -56,31 +56,36 @@ func TestMountErrors(t *testing.T) {
 	pod := podWith(emptyDir("", ""))
 	vols := setup(t, m, pod)
 	dir := vols["v"].Path
-	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
+	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644), os.Symlink("../secret-place", filepath.Join(dir, "out")),
+		os.Symlink("gone", filepath.Join(dir, "nowhere")))
 	for _, tc := range []struct {
 		name  string
 		mount v1.VolumeMount
 		want  string
 	}{
-		{"no such volume", v1.VolumeMount{Name: "x"}, `container app mounts volume "x", which the pod does not have`},
+		{"no such volume", v1.VolumeMount{Name: "x"}, `cannot find volume "x" to mount into container "app"`},
 		{"bind options", v1.VolumeMount{Name: "v", BindMountOptions: []string{"noexec"}}, "bindMountOptions are not supported"},
 		{"recursive read-only", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)}, "failed to resolve recursive read-only mode: volume \"v\" requested recursive read-only mode, but it is not supported by the runtime"},
 		{"bidirectional", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationBidirectional)}, "available only to privileged containers"},
 		{"propagation", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationMode("Sideways"))}, `mountPropagation "Sideways" is unknown`},
-		{"absolute", v1.VolumeMount{Name: "v", SubPath: "/etc"}, `subPath "/etc" must be relative`},
-		{"up", v1.VolumeMount{Name: "v", SubPath: "a/../../b"}, `must not contain '..'`},
+		{"absolute", v1.VolumeMount{Name: "v", SubPath: "/etc"}, "error SubPath `/etc` must not be an absolute path"},
+		{"up", v1.VolumeMount{Name: "v", SubPath: "a/../../b"}, "unable to provision SubPath `a/../../b`: must not contain '..'"},
 		{"NUL", v1.VolumeMount{Name: "v", SubPath: "a\x00b"}, "must not contain a NUL byte"},
-		{"below a file", v1.VolumeMount{Name: "v", SubPath: "file/x"}, "not a directory"},
-		{"too deep", v1.VolumeMount{Name: "v", SubPath: strings.Repeat("d/", 400)}, "more than 256 folders deep"},
+		{"below a file", v1.VolumeMount{Name: "v", SubPath: "file/x"}, `failed to prepare subPath for volumeMount "v" of container "app"`},
+		{"link out", v1.VolumeMount{Name: "v", SubPath: "out"}, `failed to prepare subPath for volumeMount "v" of container "app"`},
+		{"link to nothing", v1.VolumeMount{Name: "v", SubPath: "nowhere"}, `failed to create subPath directory for volumeMount "v" of container "app"`},
+		{"too deep", v1.VolumeMount{Name: "v", SubPath: strings.Repeat("d/", 400)}, `failed to prepare subPath for volumeMount "v" of container "app"`},
 		{"expansion", v1.VolumeMount{Name: "v", SubPathExpr: "$(X)"}, "nothing to expand"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if _, err := m.Mounts(pod, container(tc.mount), vols, noExpand); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
+			} else if strings.Contains(err.Error(), m.opts.Root) || strings.Contains(err.Error(), "secret-place") {
+				t.Errorf("got %v, want no path of the node in it", err)
 			}
 		})
 	}
-	for expanded, want := range map[string]string{"": "expands to nothing", "../x": "must not contain '..'", "/x": "must be relative"} {
+	for expanded, want := range map[string]string{"../x": "must not contain '..'", "/x": "must not be an absolute path"} {
 		_, err := m.Mounts(pod, container(v1.VolumeMount{Name: "v", SubPathExpr: "$(X)"}), vols, func(string) (string, error) { return expanded, nil })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("expanded to %q: %v, want %q", expanded, err, want)

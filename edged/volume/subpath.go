@@ -21,14 +21,15 @@ const subPathDirs = "volume-subpaths"
 // path becomes a folder with the mode of the volume. What is bound there already stays, as long as it is
 // still what lies at the path.
 func (m *Manager) bindSubPath(pod *v1.Pod, c *v1.Container, index int, root, sub string, propagation runtimeapi.MountPropagation) (string, error) {
-	if err := checkSubPath(sub); err != nil {
-		return "", err
-	}
 	target, err := m.subPathTarget(pod, c, index)
 	if err != nil {
 		return "", err
 	}
-	fd, err := openBeneath(root, sub)
+	access, err := accessOf(root)
+	if err != nil {
+		return "", err
+	}
+	fd, err := openBeneath(root, sub, access)
 	if err != nil {
 		return "", err
 	}
@@ -101,19 +102,25 @@ func isBoundTo(target string, fd int) (bool, error) {
 	return isMountpoint(target)
 }
 
+// checkSubPath refuses a path that names a place out of its volume by itself.
 func checkSubPath(sub string) error {
-	if filepath.IsAbs(sub) {
-		return fmt.Errorf("subPath %q must be relative", sub)
-	}
-	if strings.ContainsRune(sub, 0) {
-		return fmt.Errorf("subPath %q must not contain a NUL byte", sub)
-	}
-	for part := range strings.SplitSeq(sub, "/") {
-		if part == ".." {
-			return fmt.Errorf("subPath %q must not contain '..'", sub)
-		}
+	switch {
+	case filepath.IsAbs(sub):
+		return fmt.Errorf("error SubPath `%s` must not be an absolute path", sub)
+	case hasDotDot(sub):
+		return fmt.Errorf("unable to provision SubPath `%s`: must not contain '..'", sub)
+	case strings.ContainsRune(sub, 0):
+		return fmt.Errorf("unable to provision SubPath %q: must not contain a NUL byte", sub)
 	}
 	return nil
+}
+
+// subPathStep names what failed with a sub-path, in the kubelet's words.
+func subPathStep(err error) string {
+	if errors.Is(err, errNotMade) || errors.Is(err, unix.ENOENT) {
+		return "create subPath directory"
+	}
+	return "prepare subPath"
 }
 
 // makeTarget makes the file or folder onto which fd is bound.
