@@ -97,8 +97,7 @@ func (m *Manager) hasFolder(name string, besides types.UID) (bool, error) {
 	return false, nil
 }
 
-// setupLocal puts a folder or block device of the node in place. A folder is bound, as the kubelet does it, so that what
-// the node mounts into it later does not reach the pod.
+// setupLocal puts a folder or block device of the node in place. A folder is bound, as the kubelet does it.
 func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (Place, error) {
 	path := spec.PV.Spec.Local.Path
 	if !filepath.IsAbs(path) || hasDotDot(path) {
@@ -213,13 +212,14 @@ func (m *Manager) mountTarget(pod *v1.Pod, plugin, name string) (dir string, mou
 	return dir, mounted, err
 }
 
-// bindFolder binds a folder of the node. What is mounted by then in it comes along; what comes later does not.
+// bindFolder binds a folder of the node, without what is mounted in it. The bind shares mounts with the folder where that
+// is on a shared mount, as mountPropagation needs; unmountAll makes it private before it takes it away.
 func bindFolder(path, dir string, readOnly bool) error {
-	if err := unix.Mount(path, dir, "", unix.MS_BIND, ""); err != nil {
+	err := unix.Mount(path, dir, "", unix.MS_BIND, "")
+	if err != nil {
 		return fmt.Errorf("bind %s to %s: %w", path, dir, err)
 	}
-	err := unix.Mount("", dir, "", unix.MS_PRIVATE, "")
-	if err == nil && readOnly {
+	if readOnly {
 		err = unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")
 	}
 	if err != nil {

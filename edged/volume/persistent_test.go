@@ -61,7 +61,7 @@ func TestLocalVolume(t *testing.T) {
 	if got := owners(t, host)["precious"]; got != "0660 1234" {
 		t.Errorf("a second pod changed the group: %s, want \"0660 1234\"", got)
 	}
-	// What the node mounts into the folder later does not reach the pod, nor does what the pod mounts reach the node.
+	// The folder is on a private mount: what the node mounts into it later does not reach the pod.
 	must(t, unix.Mount("tmpfs", filepath.Join(host, "sub"), "tmpfs", 0, ""))
 	t.Cleanup(func() { must(t, unmountAll(filepath.Join(host, "sub"))) })
 	if mounted, err := isMountpoint(filepath.Join(place.Path, "sub")); err != nil || mounted {
@@ -78,6 +78,37 @@ func TestLocalVolume(t *testing.T) {
 		if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Setup(%s): %v, want an error with %q", path, err, want)
 		}
+	}
+}
+
+// A container's mountPropagation needs a mount that shares with the node's, as does a sub-path. Nothing of the node's is
+// unmounted with the volume.
+func TestLocalVolumeSharesMounts(t *testing.T) {
+	for _, sub := range []string{"", "sub"} {
+		t.Run("subPath "+sub, func(t *testing.T) {
+			m, c, _ := withClaims(t)
+			host := t.TempDir()
+			must(t, unix.Mount("tmpfs", host, "tmpfs", 0, ""), unix.Mount("", host, "", unix.MS_SHARED, ""),
+				os.MkdirAll(filepath.Join(host, "sub/late"), 0o755))
+			t.Cleanup(func() { must(t, unmountAll(host)) })
+			c.bound("c", "disk", localSource(host))
+			pod := podWith(claimVolume("c", false))
+			vols := setup(t, m, pod)
+			propagation := ptr.To(v1.MountPropagationHostToContainer)
+			mount := container(v1.VolumeMount{Name: "v", MountPath: "/m", SubPath: sub, MountPropagation: propagation})
+			mounts, err := m.Mounts(pod, mount, vols, noExpand)
+			must(t, err)
+			late := filepath.Join(host, "sub/late")
+			must(t, unix.Mount("tmpfs", late, "tmpfs", 0, ""), os.WriteFile(filepath.Join(late, "precious"), []byte("x"), 0o644))
+			inPod := filepath.Join(mounts[0].HostPath, strings.TrimPrefix("sub/late", sub))
+			if data, err := os.ReadFile(filepath.Join(inPod, "precious")); err != nil || string(data) != "x" {
+				t.Errorf("a mount of the node in the pod's volume: got %q, %v, want \"x\", no error", data, err)
+			}
+			must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+			if data, err := os.ReadFile(filepath.Join(late, "precious")); err != nil || string(data) != "x" {
+				t.Errorf("the node's mount after the pod: got %q, %v, want \"x\", no error", data, err)
+			}
+		})
 	}
 }
 
