@@ -20,53 +20,82 @@ const (
 	timeLayout = "..2006_01_02_15_04_05."
 )
 
-// writeAtomically makes the files of a volume what they should be. Nothing is written when they are. A
-// call that was killed half way is finished, or undone, by the next.
-func writeAtomically(dir string, files []file) error {
-	files, err := settle(files)
-	if err != nil {
+// payload is what a volume holds that the agent fills.
+type payload struct {
+	files []file
+	// group owns the folders and links, as well as the files, unless it is nil.
+	group *int64
+	// nested are the places of other mounts, see nestedMounts.
+	nested []string
+}
+
+// writeAtomically makes what a volume holds what it should be. Nothing is written when it is. A
+// call that was killed half way is finished, or undone, by the next. Folders for nested mounts come first: where a file has
+// the same name, it is not seen.
+func writeAtomically(dir string, p payload) error {
+	var err error
+	if p.files, err = settle(p.files); err != nil {
 		return err
+	}
+	if err := makeNested(dir, p.nested, p.group); err != nil {
+		return fmt.Errorf("unable to create nested volume mountpoints: %w", err)
 	}
 	current, err := os.Readlink(filepath.Join(dir, dataLink))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if current == "" || filepath.Base(current) != current || !sameFiles(filepath.Join(dir, current), files) {
-		if current, err = replaceData(dir, files); err != nil {
+	if current == "" || filepath.Base(current) != current || !sameFiles(filepath.Join(dir, current), p.files) {
+		if current, err = replaceData(dir, p); err != nil {
 			return err
 		}
 	}
-	if err := linkNames(dir, files); err != nil {
+	if err := linkNames(dir, p); err != nil {
 		return err
 	}
-	return dropOld(dir, current, files)
+	return dropOld(dir, current, p)
 }
 
 // replaceData writes the files to a folder of their own and points "..data" to it.
-func replaceData(dir string, files []file) (string, error) {
+func replaceData(dir string, p payload) (string, error) {
 	next, err := os.MkdirTemp(dir, time.Now().UTC().Format(timeLayout))
 	if err != nil {
 		return "", err
 	}
-	if err := writeFiles(next, files); err != nil {
+	if err := writeFiles(next, p); err != nil {
 		return "", errors.Join(err, os.RemoveAll(next))
 	}
 	tmp := filepath.Join(dir, dataNext)
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	if err := os.Symlink(filepath.Base(next), tmp); err != nil {
+	if err := p.link(filepath.Base(next), tmp, 0); err != nil {
 		return "", err
 	}
 	return filepath.Base(next), os.Rename(tmp, filepath.Join(dir, dataLink))
 }
 
-func writeFiles(dir string, files []file) error {
-	if err := os.Chmod(dir, 0o755); err != nil {
+// link makes a link that belongs to a user and the group.
+func (p *payload) link(target, path string, uid int) error {
+	if err := os.Symlink(target, path); err != nil {
 		return err
 	}
-	for _, f := range files {
-		if err := makeParents(dir, f.path); err != nil {
+	return os.Lchown(path, uid, p.gid())
+}
+
+// gid is the group of what is in the volume.
+func (p *payload) gid() int {
+	if p.group == nil {
+		return 0
+	}
+	return int(*p.group)
+}
+
+func writeFiles(dir string, p payload) error {
+	if err := p.folder(dir); err != nil {
+		return err
+	}
+	for _, f := range p.files {
+		if err := p.parents(dir, f.path); err != nil {
 			return err
 		}
 		path := filepath.Join(dir, f.path)
@@ -83,17 +112,26 @@ func writeFiles(dir string, files []file) error {
 	return nil
 }
 
-// makeParents makes the folders above a file, open to all whatever the umask says.
-func makeParents(dir, name string) error {
+// parents makes the folders above a file.
+func (p *payload) parents(dir, name string) error {
 	for i, r := range name {
 		if r != '/' {
 			continue
 		}
-		if err := ensureDir(filepath.Join(dir, name[:i]), 0o755); err != nil {
+		if err := p.folder(filepath.Join(dir, name[:i])); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// folder makes a folder open to all, whatever the umask says.
+func (p *payload) folder(path string) error {
+	mode := os.FileMode(0o755)
+	if p.group != nil {
+		mode |= os.ModeSetgid
+	}
+	return ensureDir(path, mode, p.gid())
 }
 
 // sameFiles tells whether a folder holds just these files.
@@ -134,10 +172,10 @@ func sameFile(path string, d os.DirEntry, f file) bool {
 }
 
 // linkNames makes the visible names that are missing.
-func linkNames(dir string, files []file) error {
-	for _, f := range files {
+func linkNames(dir string, p payload) error {
+	for _, f := range p.files {
 		name, _, _ := strings.Cut(f.path, "/")
-		err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name))
+		err := p.link(filepath.Join(dataLink, name), filepath.Join(dir, name), f.uid)
 		if err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
@@ -146,11 +184,16 @@ func linkNames(dir string, files []file) error {
 }
 
 // dropOld removes the folders of before and the names that are no more.
-func dropOld(dir, current string, files []file) error {
+func dropOld(dir, current string, p payload) error {
 	names := map[string]bool{dataLink: true, current: true}
-	for _, f := range files {
+	for _, f := range p.files {
 		name, _, _ := strings.Cut(f.path, "/")
 		names[name] = true
+	}
+	nested := map[string]bool{}
+	for _, path := range p.nested {
+		name, _, _ := strings.Cut(path, "/")
+		nested[name] = true
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -160,7 +203,7 @@ func dropOld(dir, current string, files []file) error {
 		if names[e.Name()] {
 			continue
 		}
-		if strings.HasPrefix(e.Name(), "..") || e.Type()&os.ModeSymlink != 0 {
+		if strings.HasPrefix(e.Name(), "..") && !nested[e.Name()] || e.Type()&os.ModeSymlink != 0 {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}

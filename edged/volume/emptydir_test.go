@@ -35,6 +35,10 @@ func TestEmptyDirAccess(t *testing.T) {
 	} {
 		for _, medium := range []v1.StorageMedium{v1.StorageMediumDefault, v1.StorageMediumMemory} {
 			t.Run(tc.name+" "+string(medium), func(t *testing.T) {
+				want := tc.want
+				if medium == v1.StorageMediumMemory && tc.mode == nil {
+					want |= unix.S_ISVTX // as the kernel makes a tmpfs
+				}
 				old := unix.Umask(0o077)
 				defer unix.Umask(old)
 				m, _ := start(t)
@@ -43,8 +47,8 @@ func TestEmptyDirAccess(t *testing.T) {
 				pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: tc.group}
 				var st unix.Stat_t
 				must(t, unix.Stat(setup(t, m, pod)["v"].Path, &st))
-				if st.Mode&0o7777 != tc.want || int64(st.Gid) != ptr.Deref(tc.group, 0) {
-					t.Errorf("mode %o, group %d; want %o", st.Mode&0o7777, st.Gid, tc.want)
+				if st.Mode&0o7777 != want || int64(st.Gid) != ptr.Deref(tc.group, 0) {
+					t.Errorf("mode %o, group %d; want %o", st.Mode&0o7777, st.Gid, want)
 				}
 			})
 		}

@@ -75,10 +75,8 @@ func (m *Manager) setupHugePages(pod *v1.Pod, dir string, src *v1.EmptyDirVolume
 		return err
 	}
 	mode, gid := emptyDirAccess(src, fsGroup(pod))
+	// Its size is not set: a pod that exceeds a sizeLimit is evicted, as on the disk.
 	options := tmpfs{mode: mode, gid: gid}.options() + fmt.Sprintf(",pagesize=%d", size)
-	if limit := src.SizeLimit; limit != nil && limit.Value() > 0 {
-		options += fmt.Sprintf(",size=%d", limit.Value())
-	}
 	err = unix.Mount("nodev", dir, "hugetlbfs", 0, options)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("medium %s: this node has no huge pages of %s: %w", src.Medium, resource.NewQuantity(size, resource.BinarySI), err)

@@ -20,7 +20,7 @@ type DiskUse struct {
 	Other int64
 }
 
-// LimitedVolumes tells whether an emptyDir of a pod on the disk has a size limit. In memory, the kernel keeps them.
+// LimitedVolumes reports whether an emptyDir of a pod has a size limit that the kernel does not keep.
 func LimitedVolumes(pod *v1.Pod) bool {
 	for i := range pod.Spec.Volumes {
 		if sizeLimit(&pod.Spec.Volumes[i]) != nil {
@@ -36,9 +36,9 @@ func LimitedStorage(pod *v1.Pod) bool {
 	return limited
 }
 
-// sizeLimit is that of an emptyDir on the disk, nil where there is none.
+// sizeLimit is that of an emptyDir on the disk or in huge pages, nil where there is none. In memory, the kernel keeps it.
 func sizeLimit(vol *v1.Volume) *resource.Quantity {
-	if vol.EmptyDir == nil || vol.EmptyDir.Medium != v1.StorageMediumDefault || vol.EmptyDir.SizeLimit == nil || vol.EmptyDir.SizeLimit.Sign() <= 0 {
+	if vol.EmptyDir == nil || vol.EmptyDir.Medium == v1.StorageMediumMemory || vol.EmptyDir.SizeLimit == nil || vol.EmptyDir.SizeLimit.Sign() <= 0 {
 		return nil
 	}
 	return vol.EmptyDir.SizeLimit

@@ -19,14 +19,7 @@ type tmpfs struct {
 // options are those of mount(8). Mode and group go with the mount, so that there is no moment at which
 // they are others.
 func (t tmpfs) options() string {
-	mode := uint32(t.mode.Perm())
-	if t.mode&os.ModeSticky != 0 {
-		mode |= unix.S_ISVTX
-	}
-	if t.mode&os.ModeSetgid != 0 {
-		mode |= unix.S_ISGID
-	}
-	options := []string{fmt.Sprintf("mode=%04o", mode)}
+	options := []string{fmt.Sprintf("mode=%04o", modeBits(t.mode))}
 	if t.gid != 0 {
 		options = append(options, fmt.Sprintf("gid=%d", t.gid))
 	}
@@ -34,6 +27,18 @@ func (t tmpfs) options() string {
 		options = append(options, fmt.Sprintf("size=%d", t.size))
 	}
 	return strings.Join(options, ",")
+}
+
+// modeBits returns a mode as the kernel has it.
+func modeBits(mode os.FileMode) uint32 {
+	bits := uint32(mode.Perm())
+	if mode&os.ModeSticky != 0 {
+		bits |= unix.S_ISVTX
+	}
+	if mode&os.ModeSetgid != 0 {
+		bits |= unix.S_ISGID
+	}
+	return bits
 }
 
 // ensureTmpfs mounts a tmpfs on a folder unless one is there, and makes the folder.

@@ -157,7 +157,7 @@ func (m *Manager) Usage(ctx context.Context, pod *v1.Pod) (map[string]int64, err
 	for vol := range usedVolumes(pod) {
 		plugin := ""
 		switch {
-		case vol.EmptyDir != nil && vol.EmptyDir.Medium == v1.StorageMediumDefault:
+		case vol.EmptyDir != nil && vol.EmptyDir.Medium != v1.StorageMediumMemory:
 			plugin = pluginEmptyDir
 		case vol.ConfigMap != nil:
 			plugin = pluginConfigMap

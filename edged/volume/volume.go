@@ -4,8 +4,8 @@
 //
 // Setup may be called at any time, and again: it makes what is missing and brings the content of
 // configMaps and secrets up to date, in one step for each volume. Where nothing differs it writes nothing,
-// not even a time stamp. What containers did to an emptyDir stays. Secrets lie in memory (tmpfs, kept out
-// of swap where the kernel can), never on flash.
+// not even a time stamp. What containers did to an emptyDir stays. Secrets, and what follows a pod's labels, lie in memory
+// (tmpfs, kept out of swap where the kernel can), never on flash.
 //
 // # Claims
 //
@@ -31,6 +31,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -298,45 +299,77 @@ func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, files [
 	if err != nil {
 		return "", err
 	}
-	mode := os.FileMode(0o777)
-	if plugin == pluginSecret || plugin == pluginProjected {
-		mode |= os.ModeSticky
-		err = ensureTmpfs(dir, tmpfs{mode: mode})
-	} else {
-		err = ensureDir(dir, mode)
-	}
-	if err != nil {
+	if err := m.makeFilesDir(pod, plugin, dir); err != nil {
 		return "", err
 	}
-	if group := fsGroup(pod); group != nil {
+	p := payload{files: files, group: fsGroup(pod), nested: nestedMounts(pod, vol.Name)}
+	if group := p.group; group != nil {
 		for i := range files {
 			files[i].gid = int(*group)
 			files[i].mode |= 0o440
 		}
 	}
-	if err := writeAtomically(dir, files); err != nil {
+	if err := writeAtomically(dir, p); err != nil {
 		return "", fmt.Errorf("write %s: %w", dir, err)
 	}
 	return dir, nil
 }
 
-// ensureDir makes a folder with a mode, whatever the umask, and does not touch one that has it.
-func ensureDir(dir string, mode os.FileMode) error {
-	if err := os.Mkdir(dir, mode); err != nil && !os.IsExist(err) {
+// makeFilesDir makes the folder of a volume that the agent fills: on the disk for configMaps, which change rarely and hold no
+// secrets, else in memory, with as much of it as an emptyDir of the pod may have. Its mode is that of an emptyDir.
+func (m *Manager) makeFilesDir(pod *v1.Pod, plugin, dir string) error {
+	src := &v1.EmptyDirVolumeSource{}
+	if plugin != pluginConfigMap && !(plugin == pluginDownwardAPI && isFilledFolder(dir)) {
+		src.Medium = v1.StorageMediumMemory
+	}
+	mode, gid := emptyDirAccess(src, fsGroup(pod))
+	if src.Medium == v1.StorageMediumMemory {
+		if err := ensureTmpfs(dir, tmpfs{size: memoryLimit(pod, src, m.opts.MemoryBytes), mode: mode, gid: gid}); err != nil {
+			return err
+		}
+	}
+	return ensureDir(dir, mode, gid)
+}
+
+// isFilledFolder reports whether a folder has files of a volume, and is no mount. Older agents kept downwardAPI volumes on
+// the disk: containers that run have that folder, so it is kept up to date there for as long as the pod lives.
+func isFilledFolder(dir string) bool {
+	if _, err := os.Lstat(filepath.Join(dir, dataLink)); err != nil {
+		return false
+	}
+	mounted, err := isMountpoint(dir)
+	return err == nil && !mounted
+}
+
+// filesFolderMode returns the mode of a folder in a volume that the agent fills.
+func filesFolderMode(mode uint32, group *int64) uint32 {
+	if group == nil {
+		return mode
+	}
+	return mode | Ownership{ReadOnly: true}.bits(true)
+}
+
+// ensureDir makes a folder with a mode, whatever the umask, for a group, and does not touch one that has them.
+func ensureDir(dir string, mode os.FileMode, gid int) error {
+	if err := os.Mkdir(dir, mode.Perm()); err != nil && !os.IsExist(err) {
 		return err
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: dir, Err: err}
 	}
-	if !info.IsDir() {
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return fmt.Errorf("%s is in the way: it is no folder; remove it", dir)
 	}
-	const bits = os.ModePerm | os.ModeSticky | os.ModeSetgid | os.ModeSetuid
-	if info.Mode()&bits == mode&bits {
-		return nil
+	if int(st.Gid) != gid {
+		if err := os.Lchown(dir, -1, gid); err != nil {
+			return err
+		}
 	}
-	return os.Chmod(dir, mode)
+	if bits := modeBits(mode); st.Mode&0o7777 != bits {
+		return unix.Chmod(dir, bits)
+	}
+	return nil
 }
 
 func fsGroup(pod *v1.Pod) *int64 {

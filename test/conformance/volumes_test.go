@@ -42,7 +42,7 @@ volumes:
 `,
 			check: func(p *pod) {
 				s := p.running()
-				p.says("main", "stat -c '%a %g' /disk /memory", "2777 2345\n2777 2345")
+				p.says("main", "stat -c '%a %g' /disk /memory", "2777 2345\n3777 2345")
 				p.says("main", "grep ' /memory ' /proc/mounts | cut -d' ' -f3; df -k /memory | tail -1 | awk '{print $2}'", "tmpfs\n4096")
 				if out, err := p.tryExec("main", "dd", "if=/dev/zero", "of=/memory/f", "bs=1M", "count=6"); err == nil {
 					p.Errorf("write of 6 MiB into a volume of 4 MiB: no error, %q, want an error", out)
@@ -312,17 +312,50 @@ volumes: [{name: v, emptyDir: {}}]
 			name: "subpath-escape",
 			spec: `
 initContainers:
-- {name: prepare, image: "edgecore.local/demo:1", command: [sh, -c, "ln -s / /v/out; ln -s ../../../../.. /v/up; mkdir /v/real; ln -s real /v/in"], volumeMounts: [{name: v, mountPath: /v}]}
+- {name: prepare, image: "edgecore.local/demo:1", command: [sh, -c, "ln -s / /v/out; ln -s ../../../../.. /v/up; mkdir /v/real; ln -s real /v/in; ln -s ../v/real /v/back"], volumeMounts: [{name: v, mountPath: /v}]}
 containers:
 - {name: out, volumeMounts: [{name: v, mountPath: /x, subPath: out/etc}]}
 - {name: up, volumeMounts: [{name: v, mountPath: /x, subPath: up}]}
 - {name: in, volumeMounts: [{name: v, mountPath: /x, subPath: in}]}
+- {name: back, volumeMounts: [{name: v, mountPath: /x, subPath: back}]}
 volumes: [{name: v, emptyDir: {}}]
 `,
 			check: func(p *pod) {
 				p.waits("out", "CreateContainerConfigError", `failed to prepare subPath for volumeMount "v" of container "out"`)
-				p.waits("up", "CreateContainerConfigError", "leads out of the volume")
+				p.waits("up", "CreateContainerConfigError", `failed to prepare subPath for volumeMount "v" of container "up"`)
+				p.says("back", "ls -d /x", "/x")
 				p.says("in", "touch /x/f && echo made", "made")
+			},
+		},
+		{
+			name: "subpath-expr-empty",
+			spec: `
+containers:
+- name: main
+  env: [{name: EMPTY, value: ""}]
+  volumeMounts: [{name: v, mountPath: /x, subPathExpr: "$(EMPTY)/$(GONE)"}]
+volumes: [{name: v, emptyDir: {}}]
+`,
+			check: func(p *pod) { p.waits("main", "CreateContainerConfigError", "missing value for EMPTY, GONE") },
+		},
+		{
+			name:    "nested-mounts",
+			objects: "{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: one}}",
+			spec: `
+securityContext: {fsGroup: 3456, runAsUser: 1000}
+containers:
+- {name: main, volumeMounts: [{name: c, mountPath: /etc/app}, {name: w, mountPath: /etc/app/cache/deep}, {name: d, mountPath: /d}, {name: w, mountPath: /d/w}]}
+volumes:
+- {name: c, configMap: {name: @NAME@}}
+- {name: d, downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}
+- {name: w, emptyDir: {}}
+`,
+			check: func(p *pod) {
+				p.running()
+				p.says("main", "touch /etc/app/cache/deep/f && ls /d/w && cat /etc/app/a /d/name", "f\nonenested-mounts")
+				p.says("main", "stat -c '%a %g' /etc/app /etc/app/cache /d; stat -c %g /etc/app/..data /etc/app/a; stat -Lc '%a %g' /etc/app/..data", "2777 3456\n2755 3456\n3777 3456\n3456\n3456\n2755 3456")
+				p.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: two}}")
+				p.says("main", "cat /etc/app/a; ls /etc/app/cache/deep", "twof")
 			},
 		},
 		{
