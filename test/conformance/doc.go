@@ -3,7 +3,7 @@
 // seen inside the container and in its status. docs/pod-support.md is the table of the fields; TestTable checks
 // that it is complete and names tests that exist.
 //
-// A row is one pod (see type row): rows_test.go lists the functions that return them, one for each area, in a file
+// A row is one pod (see type row): rows.go lists the functions that return them, one for each area, in a file
 // of its own. Every row runs on containerd 1.6 and on 2.x, many at once, in a namespace for each node; so names of
 // pods and of objects must be the row's own. To run one:
 //

@@ -3,39 +3,11 @@ package conformance
 import (
 	"testing"
 
-	"k8s.io/client-go/kubernetes"
-
-	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
-	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
-
-// The runtimes, which are also the names of the nodes and of their namespaces.
-const (
-	containerd1 = "containerd1"
-	containerd2 = "containerd2"
-)
-
-// fixture is a cluster and its cloudcore.
-type fixture struct {
-	cluster *env.Cluster
-	kube    *kube.Cluster
-	api     kubernetes.Interface
-}
-
-// node is one edgecore and the runtime under it.
-type node struct {
-	*env.Node
-	*fixture
-	t *testing.T
-	// name is the node's, and that of the namespace of its pods.
-	name string
-	ctrd *containerd.Instance
-	cri  *cri.Client
-}
 
 // start starts a cluster and a cloudcore.
 func start(t *testing.T) *fixture {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,10 +35,14 @@ type Case struct {
 	Labels, Annotations map[string]string
 	// Steps are done on both nodes, in order.
 	Steps []Step
+	// Right changes the case for the right node: a difference that is planted, to show that it is found.
+	Right func(*Case)
 	// Alone: no other case runs at the same time, since a step stops an agent or a runtime.
 	Alone bool
 	// Ignore are regular expressions of paths that are not compared, since chance or the case itself makes them differ.
 	Ignore []string
+	// Common compares only the paths that both nodes have: for pods of which chance decides how far they get.
+	Common bool
 }
 
 // Step is one thing that is done, or waited for.
@@ -92,9 +97,10 @@ func fillContainer(c *v1.Container) {
 
 // Run runs the case on both nodes at the same time and returns what was seen.
 func (c Case) Run(ctx context.Context, left, right *Side) (l, r Trace, err error) {
-	ctx, cancel := daemon.Within(ctx)
-	defer cancel()
 	subjects := []*Subject{{Side: left, Case: c, Trace: Trace{}}, {Side: right, Case: c, Trace: Trace{}}}
+	if c.Right != nil {
+		c.Right(&subjects[1].Case)
+	}
 	var group errgroup.Group
 	for _, s := range subjects {
 		group.Go(func() error {
@@ -110,7 +116,13 @@ func (c Case) Run(ctx context.Context, left, right *Side) (l, r Trace, err error
 	if err := sameEvents(ctx, subjects); err != nil {
 		return nil, nil, err
 	}
-	return c.kept(subjects[0].Trace), c.kept(subjects[1].Trace), nil
+	l, r = c.kept(subjects[0].Trace), c.kept(subjects[1].Trace)
+	if c.Common {
+		both := func(path string, _ []string) bool { return len(l[path]) == 0 || len(r[path]) == 0 }
+		maps.DeleteFunc(l, both)
+		maps.DeleteFunc(r, both)
+	}
+	return l, r, nil
 }
 
 // kept returns a trace without the paths that are not compared.
@@ -139,17 +151,27 @@ func (s *Subject) run(ctx context.Context) error {
 	}
 	for i, step := range s.Case.Steps {
 		name := fmt.Sprintf("%d-%s", i+1, step.Name)
-		if err := step.Do(context.WithValue(ctx, stepKey{}, name), s); err != nil {
+		if err := s.do(ctx, name, step); err != nil {
 			s.Trace.Add("step/"+name, s.own().Replace(err.Error()))
+			break
 		}
 	}
 	return s.end(ctx)
+}
+
+// do does one step, within the limit of all waits.
+func (s *Subject) do(ctx context.Context, name string, step Step) error {
+	ctx, cancel := daemon.Within(context.WithValue(ctx, stepKey{}, name))
+	defer cancel()
+	return step.Do(ctx, s)
 }
 
 type stepKey struct{}
 
 // end looks at the pod a last time, deletes it, and adds all that is kept of it.
 func (s *Subject) end(ctx context.Context) error {
+	ctx, cancel := daemon.Within(ctx)
+	defer cancel()
 	names := s.own()
 	if err := s.addLogs(s.Trace, s.Pod, names); err != nil {
 		return err
@@ -161,11 +183,38 @@ func (s *Subject) end(ctx context.Context) error {
 	if err := s.until(ctx, func() error { return s.gone(ctx) }); err != nil {
 		s.Trace.Add("left/pod", names.Replace(err.Error()))
 	}
+	if err := s.addLeft(ctx); err != nil {
+		return err
+	}
 	if err := addStates(s.Trace, s.history.of(s.Pod.UID), names); err != nil {
 		return err
 	}
 	return addCalls(s.Trace, s.Calls.Calls(string(s.Pod.UID)), names)
 }
+
+// addLeft waits until the node has nothing of the pod, and adds what stays. Log folders are not waited for: the kubelet keeps them for
+// up to a minute more.
+func (s *Subject) addLeft(ctx context.Context) error {
+	var left []string
+	err := s.until(ctx, func() (err error) {
+		if left, err = s.leftovers(string(s.Pod.UID)); err != nil {
+			return daemon.Fatal(err)
+		}
+		if len(left) > 0 {
+			return errLeft
+		}
+		return nil
+	})
+	for _, what := range left {
+		s.Trace.Add("left/"+what, "there")
+	}
+	if errors.Is(err, errLeft) {
+		return nil
+	}
+	return err
+}
+
+var errLeft = errors.New("something of the pod is left")
 
 // gone returns an error while the pod is in the API.
 func (s *Subject) gone(ctx context.Context) error {

@@ -80,19 +80,13 @@ func (s *Side) addLogs(t Trace, pod *v1.Pod, names Names) error {
 	return err
 }
 
-// leftovers names what a node still has of a pod: folders, logs, mounts and cgroups.
+// leftovers names what a node still has of a pod: folder, mounts and cgroups.
 func (s *Side) leftovers(uid string) ([]string, error) {
 	var left []string
-	for what, dir := range map[string]string{"folder": filepath.Join(s.Root, "pods"), "logs": s.Logs} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		for _, e := range entries {
-			if strings.Contains(e.Name(), uid) {
-				left = append(left, what)
-			}
-		}
+	if _, err := os.Lstat(filepath.Join(s.Root, "pods", uid)); err == nil {
+		left = append(left, "folder")
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

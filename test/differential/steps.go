@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // Until waits until the pod in the API satisfies a check.
@@ -95,6 +98,43 @@ func containerStatus(p *v1.Pod, name string) (v1.ContainerStatus, error) {
 		}
 	}
 	return v1.ContainerStatus{}, fmt.Errorf("the pod has no status of container %s", name)
+}
+
+// settleLimit is how long Settled waits for a pod that neither becomes ready nor fails.
+const settleLimit = 20 * time.Second
+
+// Settled waits until the containers are ready, the pod has ended, or a container waits for something that needs a change. It goes
+// on after settleLimit, since some pods do none of this.
+func Settled() Step {
+	return Step{Name: "settled", Do: func(ctx context.Context, s *Subject) error {
+		within, cancel := context.WithTimeout(ctx, daemon.Scaled(settleLimit))
+		defer cancel()
+		err := s.until(within, func() error {
+			pod, err := s.API.CoreV1().Pods(s.Name).Get(ctx, s.Case.Name, metav1.GetOptions{})
+			if err == nil && !settled(pod) {
+				err = errors.New("it has not settled")
+			}
+			return err
+		})
+		if within.Err() != nil && ctx.Err() == nil {
+			return nil
+		}
+		return err
+	}}
+}
+
+func settled(pod *v1.Pod) bool {
+	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
+		return true
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" && w.Reason != "" {
+			return true
+		}
+	}
+	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.ContainersReady && c.Status == v1.ConditionTrue
+	})
 }
 
 // Event waits until the pod has an event with a reason.

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,9 @@ import (
 	"sync"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/test/conformance"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
@@ -22,6 +26,7 @@ var (
 	rightFlag = flag.String("right", "edgecore", "the agent that is compared with it, likewise")
 	attempts  = flag.Int("attempts", 3, "how often a case with differences is run")
 	seedFlag  = flag.Uint64("seed", 1, "the seed of TestRandomPods")
+	podsFlag  = flag.Int("pods", 300, "how many random pods TestRandomPods runs")
 	printAll  = flag.Bool("print", false, "print all values of all cases, also the equal ones")
 )
 
@@ -41,6 +46,8 @@ func startPair(t *testing.T) *pair {
 	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true, APIServerFlags: []string{
 		"--feature-gates=ContainerStopSignals=true",
 	}}})
+	_, err := c.Kube.AddUser(nobody)
+	env.Must(t, err)
 	return &pair{
 		cluster: c,
 		left:    StartSide(t, c, *leftFlag, "differ-l", built.Edge),
@@ -54,6 +61,78 @@ func allCases() []Case {
 	return slices.Concat(
 		basicCases(),
 	)
+}
+
+// TestAPI compares the answers of the kubelet's API, and the Nodes.
+func TestAPI(t *testing.T) {
+	p := startPair(t)
+	for _, c := range apiCases() {
+		t.Run(c.Name, func(t *testing.T) { p.compare(t, c) })
+	}
+}
+
+// TestConformance runs the pods of the conformance suite on both nodes.
+func TestConformance(t *testing.T) {
+	p := startPair(t)
+	t.Run("rows", func(t *testing.T) {
+		for _, pod := range conformance.Pods() {
+			t.Run(pod.Name, func(t *testing.T) {
+				t.Parallel()
+				p.compare(t, Case{
+					Name:        pod.Name,
+					Objects:     pod.Objects,
+					Spec:        pod.Spec,
+					Labels:      pod.Labels,
+					Annotations: pod.Annotations,
+					Steps:       []Step{Settled(), Inspect()},
+				})
+			})
+		}
+	})
+}
+
+// TestRandomPods runs pods that are made by chance. Half of them are steady, and all that is seen of them is compared; the others
+// restart, fail and end at times of their own, so only what both nodes have of them is compared.
+func TestRandomPods(t *testing.T) {
+	p := startPair(t)
+	dir := t.TempDir()
+	for _, s := range []*Side{p.left, p.right} {
+		objects := strings.NewReplacer("@NODE@", s.Name, "@DIR@", dir).Replace(conformance.RandomObjects)
+		env.Must(t, p.cluster.Kube.ApplyIn(t.Context(), s.Name, objects))
+	}
+	t.Logf("-seed %d", *seedFlag)
+	t.Run("pods", func(t *testing.T) {
+		for i := range *podsFlag {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				spec := conformance.RandomSpec(rand.New(rand.NewPCG(*seedFlag, uint64(i))), dir)
+				c := Case{Name: fmt.Sprintf("random-%d", i), Pod: &spec, Labels: map[string]string{"app": "random"}, Steps: []Step{Settled(), Inspect()}}
+				if i%2 == 0 {
+					calm(&spec)
+				} else {
+					c.Common, c.Ignore = true, []string{`pod\..*`, `events/.*`, `logs/.*`, `cri/order/.*`, `cri/Stop.*`, `step/.*`}
+				}
+				p.compare(t, c)
+			})
+		}
+	})
+}
+
+// calm changes a spec so that its containers run until they are stopped.
+func calm(spec *v1.PodSpec) {
+	spec.ActiveDeadlineSeconds = nil
+	for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			c := &list[i]
+			c.Command = []string{"sh", "-c", forever}
+			c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
+		}
+	}
+	for i := range spec.InitContainers {
+		if spec.InitContainers[i].RestartPolicy == nil {
+			spec.InitContainers[i].Command = []string{"sh", "-c", "sleep 1"}
+		}
+	}
 }
 
 // TestPods runs every case on both nodes and fails on each difference that is not listed. -run selects cases by name.

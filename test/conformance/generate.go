@@ -16,7 +16,7 @@ type generator struct {
 	*rand.Rand
 	// hostDir is a folder of the node for hostPath volumes.
 	hostDir string
-	// driver is the CSI driver of the node, and device its device plugin's resource.
+	// driver is the CSI driver of the node, and device its device plugin's resource; empty if the node has none.
 	driver string
 	device v1.ResourceName
 	// images: the runtime mounts images.
@@ -209,7 +209,7 @@ func (g *generator) resources() v1.ResourceRequirements {
 		r.Limits = amounts("200m", "64Mi")
 		r.Limits[v1.ResourceEphemeralStorage] = resource.MustParse("64Mi")
 	}
-	if g.chance(3) {
+	if g.device != "" && g.chance(3) {
 		if r.Limits == nil {
 			r.Limits = v1.ResourceList{}
 		}
@@ -293,7 +293,9 @@ func (g *generator) volumes() []v1.Volume {
 		}}},
 		{HostPath: &v1.HostPathVolumeSource{Path: g.hostDir, Type: ptr.To(v1.HostPathDirectoryOrCreate)}},
 		{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "random"}},
-		{CSI: &v1.CSIVolumeSource{Driver: g.driver, VolumeAttributes: map[string]string{"colour": "blue"}}},
+	}
+	if g.driver != "" {
+		all = append(all, v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: g.driver, VolumeAttributes: map[string]string{"colour": "blue"}}})
 	}
 	if g.images {
 		all = append(all, v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "edgecore.local/volume:1", PullPolicy: v1.PullIfNotPresent}})

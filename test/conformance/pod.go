@@ -17,13 +17,41 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
+
+// The runtimes, which are also the names of the nodes and of their namespaces.
+const (
+	containerd1 = "containerd1"
+	containerd2 = "containerd2"
+)
+
+// fixture is a cluster and its cloudcore.
+type fixture struct {
+	cluster *env.Cluster
+	kube    *kube.Cluster
+	api     kubernetes.Interface
+}
+
+// node is one edgecore and the runtime under it.
+type node struct {
+	*env.Node
+	*fixture
+	t *testing.T
+	// name is the node's, and that of the namespace of its pods.
+	name string
+	ctrd *containerd.Instance
+	cri  *cri.Client
+}
 
 // row is one pod and what is to be seen of it.
 type row struct {

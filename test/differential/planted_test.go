@@ -1,0 +1,85 @@
+package differential
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+)
+
+// planted are cases that differ in one thing, and the path where that must show.
+func planted() []struct {
+	Case
+	path string
+} {
+	const volume = "\nvolumes: [{name: v, downwardAPI: {defaultMode: 0644, items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]"
+	one := func(name, left, right, path string, steps ...Step) struct {
+		Case
+		path string
+	} {
+		return struct {
+			Case
+			path string
+		}{Case{Name: "planted-" + name, Spec: left, Right: func(c *Case) { c.Spec = right }, Steps: steps}, path}
+	}
+	list := []struct {
+		Case
+		path string
+	}{
+		one("status", "{restartPolicy: Never, containers: [{name: main, command: [sh, -c, exit 3]}]}",
+			"{restartPolicy: Never, containers: [{name: main, command: [sh, -c, exit 4]}]}",
+			"pod.status.containerStatuses[main].state.terminated.exitCode", Phase(v1.PodFailed)),
+		one("event", "containers: [{name: main}]", "containers: [{name: main, imagePullPolicy: Never, image: 'edgecore.local/none:1'}]",
+			`events/"Warning","ErrImageNeverPull"`, Settled()),
+		one("env", "containers: [{name: main, env: [{name: A, value: x}]}]", "containers: [{name: main, env: [{name: A, value: y}]}]",
+			"inside/2-inspect/main/env/A", Running(), Inspect()),
+		one("identity", "containers: [{name: main}]", "containers: [{name: main, securityContext: {runAsUser: 7}}]",
+			"inside/2-inspect/main/identity/Uid", Running(), Inspect()),
+		one("limits", "containers: [{name: main}]", "containers: [{name: main, command: [sh, -c, 'ulimit -n 512; exec sleep 3600']}]",
+			"inside/2-inspect/main/limits/Max open files", Running(), Inspect()),
+		one("mount", "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+volume,
+			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /w}]}]"+volume, "inside/2-inspect/main/mounts//v", Running(), Inspect()),
+		one("file", "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+volume,
+			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+strings.Replace(volume, "0644", "0600", 1),
+			"inside/2-inspect/main/files/v/<dated folder>/name", Running(), Inspect()),
+		one("cgroup", "containers: [{name: main, resources: {limits: {memory: 32Mi}}}]", "containers: [{name: main, resources: {limits: {memory: 64Mi}}}]",
+			"inside/2-inspect/main/cgroup/<id>/memory.limit_in_bytes", Running(), Inspect()),
+		one("log", "containers: [{name: main, command: [sh, -c, 'echo one; sleep 3600']}]", "containers: [{name: main, command: [sh, -c, 'echo two; sleep 3600']}]",
+			"logs/main/0.log", Running(), Logged("main", "o")),
+		one("cri", "containers: [{name: main, workingDir: /}]", "containers: [{name: main, workingDir: /tmp}]", "cri/CreateContainer/main.config.workingDir", Running()),
+	}
+	generation := one("generation", "containers: [{name: main}]", "containers: [{name: main}]", "pod.generation", Running())
+	generation.Right = func(c *Case) { c.Steps = append(slices.Clone(c.Steps), Patch("spec: {activeDeadlineSeconds: 3600}")) }
+	left := one("left", "containers: [{name: main}]", "containers: [{name: main}]", "left/folder", Running())
+	left.Right = func(c *Case) {
+		c.Steps = append(slices.Clone(c.Steps), Step{Name: "keep", Do: func(_ context.Context, s *Subject) error {
+			// A folder that is not empty, and which no agent may remove.
+			return os.WriteFile(filepath.Join(s.Root, "pods", string(s.Pod.UID), "volumes", "kept"), nil, 0o600)
+		}})
+	}
+	return append(list, generation, left)
+}
+
+// TestPlanted: a difference of each kind is found where it is.
+func TestPlanted(t *testing.T) {
+	p := startPair(t)
+	t.Run("cases", func(t *testing.T) {
+		for _, c := range planted() {
+			t.Run(c.Name, func(t *testing.T) {
+				t.Parallel()
+				l, r, err := c.Run(t.Context(), p.left, p.right)
+				env.Must(t, err)
+				found := Unlisted(c.Name, Compare([]Trace{l}, []Trace{r}), Known())
+				if !slices.ContainsFunc(found, func(d Difference) bool { return strings.HasPrefix(d.Path, c.path) }) {
+					t.Errorf("differences = %v, want one at %s; left %s, right %s", found, c.path, show(l[c.path]), show(r[c.path]))
+				}
+			})
+		}
+	})
+}
