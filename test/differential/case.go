@@ -75,6 +75,8 @@ func (c Case) fill(node string) (*v1.Pod, error) {
 	if pod.Spec.TerminationGracePeriodSeconds == nil {
 		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1)
 	}
+	// Otherwise cloudcore changes the tolerations of a pod that lives for a minute, and with them its generation.
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists})
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
 			fillContainer(&list[i])
