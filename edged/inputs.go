@@ -221,7 +221,7 @@ func (f *fields) Resource(pod *v1.Pod, container string, ref *v1.ResourceFieldSe
 	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			if list[i].Name == container {
-				return env.Resource(&list[i], ref, env.Limits(pod, f.e.opts.Allocatable))
+				return env.Resource(pod, &list[i], ref, f.e.opts.Allocatable)
 			}
 		}
 	}

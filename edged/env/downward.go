@@ -75,23 +75,20 @@ func mapText(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Limits returns what stands in for limits that a container does not have: those of the pod as a whole, where it has
-// them, else what the node has to give.
-func Limits(pod *v1.Pod, allocatable v1.ResourceList) v1.ResourceList {
-	if pod.Spec.Resources == nil || len(pod.Spec.Resources.Limits) == 0 {
-		return allocatable
+// limitOf returns what stands in for a limit that a container does not have: that of the pod as a whole, where it has
+// one, else what the node has to give.
+func limitOf(pod *v1.Pod, name v1.ResourceName, allocatable v1.ResourceList) resource.Quantity {
+	if pod.Spec.Resources != nil {
+		if q, ok := pod.Spec.Resources.Limits[name]; ok {
+			return q
+		}
 	}
-	out := maps.Clone(allocatable)
-	if out == nil {
-		out = v1.ResourceList{}
-	}
-	maps.Copy(out, pod.Spec.Resources.Limits)
-	return out
+	return allocatable[name]
 }
 
-// Resource returns a limit or request of a container, divided and rounded up. A limit of cpu, memory or ephemeral storage
-// that is not set is the one of limits; huge pages are not given to who does not ask for them.
-func Resource(c *v1.Container, ref *v1.ResourceFieldSelector, limits v1.ResourceList) (string, error) {
+// Resource returns a limit or request of a container of a pod, divided and rounded up. A limit of cpu, memory or ephemeral
+// storage that is not set is the pod's or the node's; huge pages are not given to a container that does not ask for them.
+func Resource(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
 	kind, name, ok := strings.Cut(ref.Resource, ".")
 	resourceName, huge := v1.ResourceName(name), strings.HasPrefix(name, v1.ResourceHugePagesPrefix)
 	var list v1.ResourceList
@@ -109,7 +106,7 @@ func Resource(c *v1.Container, ref *v1.ResourceFieldSelector, limits v1.Resource
 	}
 	q, set := list[resourceName]
 	if kind == "limits" && !huge && (!set || q.IsZero()) {
-		q = limits[resourceName]
+		q = limitOf(pod, resourceName, allocatable)
 	}
 	divisor := ref.Divisor
 	if divisor.IsZero() {

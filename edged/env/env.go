@@ -42,19 +42,24 @@ type Facts struct {
 // because they are no names of variables. Since Kubernetes 1.34 such are those with "=" or with characters
 // that are not printable ASCII. An error is in the kubelet's words.
 func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, objects Objects) (vars []*runtimeapi.KeyValue, invalid []string, err error) {
+	objects = &once{Objects: objects, configMaps: map[string]*v1.ConfigMap{}, secrets: map[string]*v1.Secret{}}
 	services := serviceVars(pod, facts.Services)
 	e := &environ{values: map[string]string{}, services: map[string]string{}}
 	for _, v := range services {
 		e.services[v.name] = v.value
 	}
 	for i := range c.EnvFrom {
-		bad, err := e.addAll(ctx, pod.Namespace, &c.EnvFrom[i], objects)
-		if err != nil {
+		if e.size > maxTotal {
+			break // check returns the error
+		}
+		if err := e.addAll(ctx, pod.Namespace, &c.EnvFrom[i], objects); err != nil {
 			return nil, nil, err
 		}
-		invalid = append(invalid, bad...)
 	}
 	for i := range c.Env {
+		if e.size > maxTotal {
+			break
+		}
 		v := &c.Env[i]
 		value, ok, err := e.value(ctx, pod, c, v, facts, objects)
 		if err != nil {
@@ -62,9 +67,6 @@ func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, object
 		}
 		if ok {
 			e.set(v.Name, value)
-		}
-		if e.size > maxTotal {
-			break // check says so
 		}
 	}
 	for _, v := range services {
@@ -78,25 +80,60 @@ func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, object
 	for _, name := range e.order {
 		vars = append(vars, &runtimeapi.KeyValue{Key: name, Value: []byte(e.values[name])})
 	}
-	return vars, invalid, nil
+	return vars, e.invalid, nil
 }
+
+// once gets each object of one namespace once, however often a container refers to it.
+type once struct {
+	Objects
+	configMaps map[string]*v1.ConfigMap
+	secrets    map[string]*v1.Secret
+}
+
+func (o *once) ConfigMap(ctx context.Context, namespace, name string) (*v1.ConfigMap, error) {
+	if cm, ok := o.configMaps[name]; ok {
+		return cm, nil
+	}
+	cm, err := o.Objects.ConfigMap(ctx, namespace, name)
+	if err == nil {
+		o.configMaps[name] = cm
+	}
+	return cm, err
+}
+
+func (o *once) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	if secret, ok := o.secrets[name]; ok {
+		return secret, nil
+	}
+	secret, err := o.Objects.Secret(ctx, namespace, name)
+	if err == nil {
+		o.secrets[name] = secret
+	}
+	return secret, err
+}
+
+// maxInvalid is about how many bytes of invalid names Make returns; an event has room for 1 KiB.
+const maxInvalid = 4 << 10
 
 // environ is an environment under construction.
 type environ struct {
 	order  []string
 	values map[string]string
-	size   int // of all names and values
+	// size is that of all names and values, including values that a later entry replaced: thousands of large values for
+	// one name cost as much as those for many names.
+	size int
+	// invalid are the first of the names that were left out, invalidSize is their size.
+	invalid     []string
+	invalidSize int
 	// services are there to refer to, and are added last.
 	services map[string]string
 }
 
 func (e *environ) set(name, value string) {
-	have, ok := e.values[name]
-	if !ok {
+	if _, ok := e.values[name]; !ok {
 		e.order = append(e.order, name)
-		e.size += len(name) + len("=\x00")
 	}
-	e.size += len(value) - len(have)
+	e.size += len(name) + len("=\x00") + len(value)
 	e.values[name] = value
 }
 
@@ -114,41 +151,55 @@ func (e *environ) check() error {
 }
 
 // addAll adds every key of a configMap or secret.
-func (e *environ) addAll(ctx context.Context, namespace string, from *v1.EnvFromSource, objects Objects) (invalid []string, err error) {
-	data := map[string]string{}
+func (e *environ) addAll(ctx context.Context, namespace string, from *v1.EnvFromSource, objects Objects) error {
+	var keys []string
+	var valueOf func(key string) string
 	var optional *bool
+	var err error
 	var kind, object string
 	switch {
 	case from.ConfigMapRef != nil:
 		optional, kind, object = from.ConfigMapRef.Optional, "configmap", from.ConfigMapRef.Name
 		var cm *v1.ConfigMap
 		if cm, err = objects.ConfigMap(ctx, namespace, from.ConfigMapRef.Name); err == nil {
-			data = cm.Data
+			keys = slices.Sorted(maps.Keys(cm.Data))
+			valueOf = func(key string) string { return cm.Data[key] }
 		}
 	case from.SecretRef != nil:
 		optional, kind, object = from.SecretRef.Optional, "secret", from.SecretRef.Name
 		var secret *v1.Secret
 		if secret, err = objects.Secret(ctx, namespace, from.SecretRef.Name); err == nil {
-			for k, v := range secret.Data {
-				data[k] = string(v)
-			}
+			keys = slices.Sorted(maps.Keys(secret.Data))
+			valueOf = func(key string) string { return string(secret.Data[key]) }
 		}
 	}
 	if err != nil {
 		if apierrors.IsNotFound(err) && optional != nil && *optional {
-			return nil, nil
+			return nil
 		}
-		return nil, notFound(err, kind, object)
+		return notFound(err, kind, object)
 	}
-	for _, key := range slices.Sorted(maps.Keys(data)) {
+	for _, key := range keys {
+		if e.size > maxTotal {
+			break
+		}
 		name := from.Prefix + key
-		if len(validation.IsRelaxedEnvVarName(name)) > 0 {
-			invalid = append(invalid, name)
+		if len(name) > maxString() || len(validation.IsRelaxedEnvVarName(name)) > 0 {
+			e.leaveOut(name)
 			continue
 		}
-		e.set(name, data[key])
+		e.set(name, valueOf(key))
 	}
-	return invalid, nil
+	return nil
+}
+
+// leaveOut notes a name that is not one of a variable.
+func (e *environ) leaveOut(name string) {
+	if e.invalidSize < maxInvalid {
+		name = name[:min(len(name), maxInvalid)]
+		e.invalid = append(e.invalid, name)
+		e.invalidSize += len(name)
+	}
 }
 
 // value works out one variable; ok is false for an optional one that is not there.
@@ -167,7 +218,7 @@ func (e *environ) value(ctx context.Context, pod *v1.Pod, c *v1.Container, v *v1
 				return "", false, fmt.Errorf("container %s not found", name)
 			}
 		}
-		value, err = Resource(target, from.ResourceFieldRef, Limits(pod, facts.Allocatable))
+		value, err = Resource(pod, target, from.ResourceFieldRef, facts.Allocatable)
 		return value, true, err
 	case from.ConfigMapKeyRef != nil:
 		return configMapKey(ctx, pod.Namespace, from.ConfigMapKeyRef, objects)

@@ -3,11 +3,13 @@ package env
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // master is the service of the API itself, which every pod is told of.
@@ -25,8 +27,11 @@ func serviceVars(pod *v1.Pod, services []v1.Service) []serviceVar {
 		s := &services[i]
 		api := s.Namespace == v1.NamespaceDefault && s.Name == master
 		own := links && s.Namespace == pod.Namespace
-		if s.Spec.ClusterIP == "" || s.Spec.ClusterIP == v1.ClusterIPNone || len(s.Spec.Ports) == 0 || !api && !own {
+		if len(s.Name) > validation.DNS1035LabelMaxLength || len(s.Spec.Ports) == 0 || !api && !own {
 			continue
+		}
+		if _, err := netip.ParseAddr(s.Spec.ClusterIP); err != nil {
+			continue // headless, external, or not from an API server
 		}
 		if byName[s.Name] == nil || own { // a service of the pod's own namespace goes before the API's
 			byName[s.Name] = s

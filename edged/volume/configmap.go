@@ -3,13 +3,14 @@ package volume
 import (
 	"context"
 	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-func configMapSource(src *v1.ConfigMapVolumeSource) source {
-	return source{src.Name, src.Items, defaults{src.DefaultMode, src.DefaultUser}, isTrue(src.Optional)}
+func configMapSource(src *v1.ConfigMapVolumeSource, left *room) source {
+	return source{src.Name, src.Items, defaults{src.DefaultMode, src.DefaultUser, left}, isTrue(src.Optional)}
 }
 
 // configMapFiles makes the files of a configMap. An optional one that is missing has none.
@@ -21,10 +22,14 @@ func (m *Manager) configMapFiles(ctx context.Context, namespace string, src sour
 		}
 		return nil, notFound(err, "configmap", src.name)
 	}
-	data := make(map[string][]byte, len(cm.Data)+len(cm.BinaryData))
-	for k, v := range cm.Data {
-		data[k] = []byte(v)
+	data := maps.Clone(cm.BinaryData)
+	if data == nil {
+		data = map[string][]byte{}
 	}
-	maps.Copy(data, cm.BinaryData)
+	for k, v := range cm.Data {
+		if len(src.items) == 0 || slices.ContainsFunc(src.items, func(i v1.KeyToPath) bool { return i.Key == k }) {
+			data[k] = []byte(v)
+		}
+	}
 	return pick(data, src, "configmap references non-existent config key")
 }

@@ -29,15 +29,34 @@ type source struct {
 	optional bool
 }
 
+// maxContent is how many bytes the agent writes into the volumes of one pod. A pod may project the same key or annotation
+// thousands of times, and most of these files lie in memory.
+const maxContent = 64 << 20
+
+// room is what is left of maxContent for a pod.
+type room struct{ left int }
+
+// take takes the size of a file.
+func (r *room) take(f *file) error {
+	if r.left -= len(f.path) + len(f.data); r.left < 0 {
+		return fmt.Errorf("the files of this pod's configMap, secret, downwardAPI and projected volumes have more than %d MiB in all; "+
+			"list fewer items, or use a volume of another type for large files", maxContent>>20)
+	}
+	return nil
+}
+
 // defaults are the mode and the owner of the files of a volume that say nothing themselves.
 type defaults struct {
 	mode *int32
 	user *int64
+	// room is shared by all volumes of a pod.
+	room *room
 }
 
 // file makes a file with its own mode and owner, where it has them.
-func (d defaults) file(path string, data []byte, mode *int32, user *int64) file {
-	return file{path: path, data: data, mode: modeOf(mode, d.mode), uid: int(*cmp.Or(user, d.user, new(int64(0))))}
+func (d defaults) file(path string, data []byte, mode *int32, user *int64) (file, error) {
+	f := file{path: path, data: data, mode: modeOf(mode, d.mode), uid: int(*cmp.Or(user, d.user, new(int64(0))))}
+	return f, d.room.take(&f)
 }
 
 const defaultMode = 0o644
@@ -57,7 +76,11 @@ func pick(data map[string][]byte, src source, missing string) ([]file, error) {
 			if err := checkPath(key); err != nil {
 				return nil, err
 			}
-			files = append(files, src.defaults.file(key, data[key], nil, nil))
+			f, err := src.defaults.file(key, data[key], nil, nil)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, f)
 		}
 		return files, nil
 	}
@@ -72,7 +95,11 @@ func pick(data map[string][]byte, src source, missing string) ([]file, error) {
 		if err := checkPath(item.Path); err != nil {
 			return nil, err
 		}
-		files = append(files, src.defaults.file(path.Clean(item.Path), content, item.Mode, item.User))
+		f, err := src.defaults.file(path.Clean(item.Path), content, item.Mode, item.User)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
 	}
 	return files, nil
 }

@@ -12,10 +12,10 @@ import (
 )
 
 // projectedFiles brings several sources into one volume.
-func (m *Manager) projectedFiles(ctx context.Context, pod *v1.Pod, src *v1.ProjectedVolumeSource) ([]file, error) {
+func (m *Manager) projectedFiles(ctx context.Context, pod *v1.Pod, src *v1.ProjectedVolumeSource, left *room) ([]file, error) {
 	var all []file
 	for i := range src.Sources {
-		files, err := m.projection(ctx, pod, &src.Sources[i], defaults{src.DefaultMode, src.DefaultUser})
+		files, err := m.projection(ctx, pod, &src.Sources[i], defaults{src.DefaultMode, src.DefaultUser, left})
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +60,11 @@ func (m *Manager) downwardFiles(pod *v1.Pod, items []v1.DownwardAPIVolumeFile, d
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, d.file(path.Clean(item.Path), []byte(value), item.Mode, item.User))
+		f, err := d.file(path.Clean(item.Path), []byte(value), item.Mode, item.User)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
 	}
 	return files, nil
 }
@@ -74,7 +78,10 @@ func (m *Manager) tokenFiles(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAc
 	if err != nil {
 		return nil, err
 	}
-	f := d.file(path.Clean(ask.Path), []byte(token), nil, ask.User)
+	f, err := d.file(path.Clean(ask.Path), []byte(token), nil, ask.User)
+	if err != nil {
+		return nil, err
+	}
 	f.private(pod, cmp.Or(ask.User, d.user))
 	return []file{f}, nil
 }

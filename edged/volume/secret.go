@@ -7,8 +7,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-func secretSource(src *v1.SecretVolumeSource) source {
-	return source{src.SecretName, src.Items, defaults{src.DefaultMode, src.DefaultUser}, isTrue(src.Optional)}
+func secretSource(src *v1.SecretVolumeSource, left *room) source {
+	return source{src.SecretName, src.Items, defaults{src.DefaultMode, src.DefaultUser, left}, isTrue(src.Optional)}
 }
 
 // secretFiles makes the files of a secret. An optional one that is missing has none.

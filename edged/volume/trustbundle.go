@@ -37,7 +37,10 @@ func (m *Manager) bundleFiles(ctx context.Context, pod *v1.Pod, ask *v1.ClusterT
 	if err != nil {
 		return nil, err
 	}
-	f := d.file(path.Clean(ask.Path), anchors(bundles), nil, ask.User)
+	f, err := d.file(path.Clean(ask.Path), anchors(bundles), nil, ask.User)
+	if err != nil {
+		return nil, err
+	}
 	f.private(pod, cmp.Or(ask.User, d.user))
 	return []file{f}, nil
 }

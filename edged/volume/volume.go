@@ -138,12 +138,12 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	if err := Unsupported(pod); err != nil {
 		return nil, err
 	}
-	vols := Volumes{}
+	vols, left := Volumes{}, &room{maxContent}
 	for vol := range usedVolumes(pod) {
 		if vol.Image != nil {
 			continue // the runtime mounts images itself
 		}
-		place, err := m.place(ctx, pod, vol)
+		place, err := m.place(ctx, pod, vol, left)
 		if err != nil {
 			m.unlearn(pod.UID, vol.Name)
 			return nil, &Error{vol.Name, err}
@@ -154,7 +154,7 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 }
 
 // place puts one volume in place.
-func (m *Manager) place(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Place, error) {
+func (m *Manager) place(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (Place, error) {
 	switch {
 	case vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil:
 		spec, err := m.spec(ctx, pod, vol)
@@ -168,27 +168,28 @@ func (m *Manager) place(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Place
 	case vol.NFS != nil:
 		return m.setupNFS(ctx, pod, nfsMount{name: vol.Name, source: vol.NFS, readOnly: vol.NFS.ReadOnly})
 	}
-	path, err := m.setup(ctx, pod, vol)
+	path, err := m.setup(ctx, pod, vol, left)
 	return Place{Path: path, ReadOnly: filledByAgent(vol)}, err
 }
 
-func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (string, error) {
+func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (string, error) {
 	switch {
 	case vol.HostPath != nil:
 		return vol.HostPath.Path, checkHostPath(vol.HostPath)
 	case vol.EmptyDir != nil:
 		return m.setupEmptyDir(pod, vol)
 	case vol.ConfigMap != nil:
-		files, err := m.configMapFiles(ctx, pod.Namespace, configMapSource(vol.ConfigMap))
+		files, err := m.configMapFiles(ctx, pod.Namespace, configMapSource(vol.ConfigMap, left))
 		return m.setupFiles(pod, vol, pluginConfigMap, files, err)
 	case vol.Secret != nil:
-		files, err := m.secretFiles(ctx, pod.Namespace, secretSource(vol.Secret))
+		files, err := m.secretFiles(ctx, pod.Namespace, secretSource(vol.Secret, left))
 		return m.setupFiles(pod, vol, pluginSecret, files, err)
 	case vol.DownwardAPI != nil:
-		files, err := m.downwardFiles(pod, vol.DownwardAPI.Items, defaults{vol.DownwardAPI.DefaultMode, vol.DownwardAPI.DefaultUser})
+		src := vol.DownwardAPI
+		files, err := m.downwardFiles(pod, src.Items, defaults{src.DefaultMode, src.DefaultUser, left})
 		return m.setupFiles(pod, vol, pluginDownwardAPI, files, err)
 	case vol.Projected != nil:
-		files, err := m.projectedFiles(ctx, pod, vol.Projected)
+		files, err := m.projectedFiles(ctx, pod, vol.Projected, left)
 		return m.setupFiles(pod, vol, pluginProjected, files, err)
 	}
 	return "", fmt.Errorf("volume type %s is not supported", Type(vol)) // Unsupported has said so before
