@@ -45,6 +45,9 @@ const (
 	cacheSize = 256
 	maxToken  = 16 << 10
 	maxGroups = 1024
+	// maxUser bounds what is kept of a user, in bytes, and maxReason what is kept of the authorizer's reason.
+	maxUser   = 128 << 10
+	maxReason = 1 << 10
 	bearer    = "bearer "
 )
 

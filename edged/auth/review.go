@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,7 +70,11 @@ func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
 		return nil, errStranger
 	}
 	is := &answer.Status.User
-	user = &User{Name: is.Username, UID: is.UID, Groups: is.Groups[:min(len(is.Groups), maxGroups)], Extra: is.Extra}
+	user = &User{Name: is.Username, UID: is.UID, Groups: slices.Clone(is.Groups[:min(len(is.Groups), maxGroups)]), Extra: is.Extra}
+	if user.size() > maxUser {
+		return nil, refuse(http.StatusUnauthorized, "Unauthorized: the name, groups and extra of this token's user have more than %d KiB; "+
+			"use a client certificate of the cluster, or a service account", maxUser>>10)
+	}
 	a.tokens.put(k, user)
 	return user, nil
 }
@@ -132,9 +137,30 @@ func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource st
 		}
 		return access{}, err
 	}
-	got = access{allowed: answer.Status.Allowed && !answer.Status.Denied, reason: answer.Status.Reason}
+	got = access{allowed: answer.Status.Allowed && !answer.Status.Denied, reason: clip(answer.Status.Reason)}
 	a.access.put(k, got)
 	return got, nil
+}
+
+// size is about what keeping a user takes, in bytes.
+func (u *User) size() int {
+	const each = 16 // of a list or a map
+	size := len(u.Name) + len(u.UID)
+	for _, group := range u.Groups {
+		size += each + len(group)
+	}
+	for name, values := range u.Extra {
+		size += 4*each + len(name)
+		for _, value := range values {
+			size += each + len(value)
+		}
+	}
+	return size
+}
+
+// clip is the beginning of a reason, in memory of its own.
+func clip(reason string) string {
+	return strings.Clone(strings.ToValidUTF8(reason[:min(len(reason), maxReason)], ""))
 }
 
 func extra(user *User) map[string]authorizationv1.ExtraValue {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -28,6 +29,8 @@ const (
 	dialTimeout = 5 * time.Second
 	// maxConfig bounds a CNI configuration.
 	maxConfig = 1 << 20
+	// maxPlugins bounds the plugins of one, each of which is looked for; a chain of ten is long.
+	maxPlugins = 100
 )
 
 // Options say what the agent is to use.
@@ -230,14 +233,7 @@ func lookAtCNI(c *CNI) {
 	if len(c.Files) == 0 {
 		return
 	}
-	info, err := os.Stat(c.Files[0])
-	if err == nil && info.Size() > maxConfig {
-		err = fmt.Errorf("it has %d bytes", info.Size())
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(c.Files[0])
-	}
+	text, err := readConfig(c.Files[0])
 	var plugins []string
 	if err == nil {
 		plugins, err = cniPlugins(text)
@@ -248,6 +244,25 @@ func lookAtCNI(c *CNI) {
 			c.Missing = append(c.Missing, name)
 		}
 	}
+}
+
+// readConfig reads a CNI configuration, which a pod may have put there: it may be a FIFO or endless.
+func readConfig(name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err == nil && len(text) > maxConfig {
+		err = fmt.Errorf("it has more than %d bytes", maxConfig)
+	}
+	return text, err
 }
 
 // cniPlugins are the programs that a configuration or a list of them names.
@@ -269,6 +284,9 @@ func cniPlugins(text []byte) ([]string, error) {
 		list.Plugins = []plugin{list.plugin}
 	}
 	var names []string
+	if len(list.Plugins) > maxPlugins {
+		return nil, fmt.Errorf("it lists %d plugins, at most %d are run", len(list.Plugins), maxPlugins)
+	}
 	for _, p := range list.Plugins {
 		for _, name := range []string{p.Type, p.IPAM.Type} {
 			if name != "" && name == filepath.Base(name) && !slices.Contains(names, name) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // well is a device on which all is well.
@@ -177,6 +179,12 @@ func TestCNIFiles(t *testing.T) {
 	if c := look(); c.Broken == nil {
 		t.Errorf("a broken configuration is %+v, want it reported", c)
 	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "00-fifo.conf"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c := look(); c.Broken == nil || !strings.Contains(c.Broken.Error(), "not a regular file") {
+		t.Errorf("a FIFO for a configuration is %+v, want it reported", c)
+	}
 }
 
 // TestRuntimeConfigs: what the containerds tell.
@@ -196,16 +204,27 @@ func TestRuntimeConfigs(t *testing.T) {
 
 func FuzzHostile(f *testing.F) {
 	f.Add(`{"plugins":[{"type":"bridge"}]}`, "  0: 0100007F:280F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1", uint16(10255))
+	for _, head := range []string{`{"plugins":`, `{"containerd":{"runtimes":`, `{"cni":{"binDirs":`} {
+		for _, text := range membound.JSON(head, strings.Repeat("}", strings.Count(head, "{")), 64<<10) {
+			f.Add(text, strings.Repeat("a ", 10_000), uint16(1))
+		}
+	}
 	f.Fuzz(func(t *testing.T, config, line string, port uint16) {
-		if names, err := cniPlugins([]byte(config)); err == nil {
+		// A plugin or a runtime takes 3 bytes there and 50 in a list or a map that grows.
+		limit := membound.Linear(len(config)+len(line), 256)
+		membound.Check(t, limit, func() {
+			names, err := cniPlugins([]byte(config))
+			if len(names) > 2*maxPlugins {
+				t.Errorf("cniPlugins() names %d programs, want at most %d", len(names), 2*maxPlugins)
+			}
 			for _, n := range names {
-				if n == "" || strings.Contains(n, "/") {
+				if err == nil && (n == "" || strings.Contains(n, "/")) {
 					t.Errorf("cniPlugins() names %q, want no empty name and no path", n)
 				}
 			}
-		}
-		parseConfig(config)
-		listens(line, port)
+		})
+		membound.Check(t, limit, func() { parseConfig(config) })
+		membound.Check(t, limit, func() { listens(line, port) })
 	})
 }
 

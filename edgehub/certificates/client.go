@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -21,7 +22,12 @@ import (
 const (
 	dialTimeout    = 30 * time.Second
 	requestTimeout = 30 * time.Second
-	maxAnswer      = 1 << 20
+	// maxAnswer and maxHead bound an answer, which may be anybody's while the cloud is not known yet.
+	maxAnswer = 1 << 20
+	maxHead   = 64 << 10
+	// maxText is how much of an answer's text, and maxNames how many names of a certificate an error repeats.
+	maxText  = 500
+	maxNames = 10
 	// maxSkew is how far the clocks may be apart: certificates begin that much before they are made.
 	maxSkew = 10 * time.Minute
 )
@@ -46,6 +52,7 @@ func (c *client) get(ctx context.Context, path string, body []byte, header http.
 	defer cancel()
 	transport := &http.Transport{
 		Proxy: c.proxy, TLSClientConfig: config, DisableKeepAlives: true,
+		DisableCompression: true, MaxResponseHeaderBytes: maxHead,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
 	}
 	defer transport.CloseIdleConnections()
@@ -134,13 +141,27 @@ func namesOf(cert *x509.Certificate) string {
 	}
 	for _, name := range cert.DNSNames {
 		if name != "" {
-			names = append(names, name)
+			names = append(names, printable(name))
 		}
 	}
-	if len(names) == 0 {
+	switch more := len(names) - maxNames; {
+	case len(names) == 0:
 		return "no address at all"
+	case more > 0:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
 	}
 	return strings.Join(names, ", ")
+}
+
+// printable is the beginning of a text in one line, without what could control a terminal.
+func printable(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text[:min(len(text), maxText)])
+	return strings.TrimSpace(text)
 }
 
 // checkDate tells when the two clocks are too far apart for certificates to be of use. The cloud's date is
@@ -180,7 +201,7 @@ func (c *client) fetchCA(ctx context.Context, token *certs.Token) (*x509.Certifi
 
 // refusal is the sentence for an answer that is not 200.
 func (c *client) refusal(a *answer, what string) error {
-	text := strings.TrimSpace(string(a.body[:min(len(a.body), 500)]))
+	text := printable(string(a.body[:min(len(a.body), maxText)]))
 	if skew := c.checkDate(a.date); skew != nil && a.status == http.StatusUnauthorized {
 		return skew
 	}

@@ -61,7 +61,7 @@ type testCloud struct {
 }
 
 // newCloud starts one; its clock is the test's. taken are the names of nodes that it has.
-func newCloud(t *testing.T, c *clock, change func(*cloud.Options), taken ...string) *testCloud {
+func newCloud(t testing.TB, c *clock, change func(*cloud.Options), taken ...string) *testCloud {
 	t.Helper()
 	opts := cloud.Options{Addresses: []string{"127.0.0.1", "cloud.example"}, Now: c.now}
 	if change != nil {
@@ -77,12 +77,12 @@ func newCloud(t *testing.T, c *clock, change func(*cloud.Options), taken ...stri
 }
 
 // serveCloud starts one beside others that share the secrets.
-func serveCloud(t *testing.T, c *clock, client kubernetes.Interface) *testCloud {
+func serveCloud(t testing.TB, c *clock, client kubernetes.Interface) *testCloud {
 	t.Helper()
 	return serveCloudWith(t, c, client, cloud.Options{Addresses: []string{"127.0.0.1", "cloud.example"}, Now: c.now})
 }
 
-func serveCloudWith(t *testing.T, c *clock, client kubernetes.Interface, opts cloud.Options) *testCloud {
+func serveCloudWith(t testing.TB, c *clock, client kubernetes.Interface, opts cloud.Options) *testCloud {
 	t.Helper()
 	a, err := cloud.New(t.Context(), client.CoreV1().Secrets(cloud.Namespace), opts)
 	if err != nil {
@@ -105,7 +105,7 @@ func serveCloudWith(t *testing.T, c *clock, client kubernetes.Interface, opts cl
 	return tc
 }
 
-func (c *testCloud) token(t *testing.T, node string) string {
+func (c *testCloud) token(t testing.TB, node string) string {
 	t.Helper()
 	token, err := c.NewToken(node, 24*time.Hour)
 	if err != nil {
@@ -114,13 +114,13 @@ func (c *testCloud) token(t *testing.T, node string) string {
 	return token.String()
 }
 
-func testFiles(t *testing.T) certs.Files {
+func testFiles(t testing.TB) certs.Files {
 	dir := t.TempDir()
 	return certs.Files{CA: dir + "/ca/rootCA.crt", Cert: dir + "/certs/server.crt", Key: dir + "/certs/server.key"}
 }
 
 // options are those of a device of this cloud.
-func (c *testCloud) options(t *testing.T, token string) certificates.Options {
+func (c *testCloud) options(t testing.TB, token string) certificates.Options {
 	return certificates.Options{
 		Server: "https://" + c.address, Node: "edge1", Files: testFiles(t), Now: c.clock.now, Sleep: c.clock.sleep,
 		Token: func() (string, error) { return token, nil },
@@ -193,7 +193,7 @@ func (o *oldCloud) all() []oldRequest {
 }
 
 // start serves on a port of its own and returns the URL.
-func (o *oldCloud) start(t *testing.T) string {
+func (o *oldCloud) start(t testing.TB) string {
 	t.Helper()
 	server := httptest.NewUnstartedServer(o)
 	server.TLS = serverTLS(t, o.ca)
@@ -206,7 +206,7 @@ func (o *oldCloud) start(t *testing.T) string {
 func quiet() *log.Logger { return log.New(io.Discard, "", 0) }
 
 // serverTLS has the certificate in the place where httptest looks for one.
-func serverTLS(t *testing.T, a *cloud.Authority) *tls.Config {
+func serverTLS(t testing.TB, a *cloud.Authority) *tls.Config {
 	t.Helper()
 	config := a.ServerTLS(tls.RequestClientCert)
 	cert, err := config.GetCertificate(nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -94,6 +95,11 @@ func TestJoinFails(t *testing.T) {
 	late := newCloud(t, clk, func(o *cloud.Options) { now := o.Now; o.Now = func() time.Time { return now().Add(30 * time.Hour) } })
 	taken := newCloud(t, clk, func(o *cloud.Options) { o.ProtectTaken = true }, "edge1")
 	busy := newCloud(t, clk, func(o *cloud.Options) { o.RequestsPerSecond, o.Burst = 0.001, 1 })
+	crowded := newCloud(t, clk, func(o *cloud.Options) {
+		for i := range 199 {
+			o.Addresses = append(o.Addresses, fmt.Sprintf("n%d.example", i))
+		}
+	})
 	forged, err := certs.NewToken(c.CA().Raw, strings.SplitN(other.token(t, ""), ".", 2)[1])
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +129,7 @@ func TestJoinFails(t *testing.T) {
 		"clock in 1970":     {c.token(t, ""), c, func(o *certificates.Options) { o.Now = func() time.Time { return time.Unix(60, 0) } }, certificates.Clock, []string{"1970-01-01T00:01:00Z", "behind", "date -s"}},
 		"clock ahead":       {c.token(t, ""), c, shifted(time.Hour), certificates.Clock, []string{"1h0m0s ahead of the cloud's"}},
 		"other host name":   {c.token(t, ""), c, server("https://localhost:" + portOf(t, c.address)), certificates.WrongHost, []string{"for 127.0.0.1, cloud.example only", "dnsNames"}},
+		"many host names":   {crowded.token(t, ""), crowded, server("https://localhost:" + portOf(t, crowded.address)), certificates.WrongHost, []string{"for 127.0.0.1, cloud.example, ", " and 191 more only"}},
 		"nobody there":      {c.token(t, ""), c, server("https://127.0.0.1:1"), certificates.Unreachable, []string{"refuses connections", "that cloudcore runs"}},
 		"no such name":      {c.token(t, ""), c, server("https://nosuch.invalid:10002"), certificates.Unreachable, []string{"nosuch.invalid cannot be looked up", "DNS"}},
 		"no address":        {c.token(t, ""), c, server("https://[:1"), certificates.Unreachable, []string{"is not one: want https://HOST:PORT"}},

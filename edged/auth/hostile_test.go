@@ -1,0 +1,72 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/metaclient"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/membound"
+)
+
+// answers is a bus on which the cloud answers one thing about tokens and another about access.
+type answers struct{ token, access string }
+
+func (a answers) SendSync(_ context.Context, _ string, m *model.Message) (*model.Message, error) {
+	content := a.access
+	if strings.Contains(m.Route.Resource, "/"+resource.TypeTokenReview+"/") {
+		content = a.token
+	}
+	return m.Respond(json.RawMessage(content)), nil
+}
+
+// FuzzReviews: whatever a stranger shows for a token, and whatever the cloud says of it, a request takes memory in
+// proportion to both, and what is kept of a user and of an answer is bounded.
+func FuzzReviews(f *testing.F) {
+	const user, allowed = `{"Object":{"status":{"authenticated":true,"user":{"username":"u"`, `{"Object":{"status":{"allowed":true}}}`
+	f.Add("Bearer t", user+`}}}}`, allowed)
+	f.Add("Bearer t", `{"Err":{"ErrStatus":{"code":403,"message":"no"}}}`, allowed)
+	f.Add("Bearer "+strings.Repeat("x", 100_000), user+`}}}}`, allowed)
+	f.Add(strings.Repeat(" ", 100_000)+"bearer\t", user+`}}}}`, allowed)
+	for _, text := range membound.JSON("", "", 64<<10) {
+		f.Add("Bearer t", user+`,"groups":`+text+`}}}}`, allowed)
+		f.Add("Bearer t", user+`,"extra":`+text+`}}}}`, allowed)
+		f.Add("Bearer t", user+`,"uid":`+text+`}}}}`, `{"Object":{"status":{"reason":`+text+`}}}`)
+		f.Add("Bearer t", `{"Object":{"metadata":{"managedFields":`+text+`}}}`, allowed)
+		f.Add("Bearer t", user+`}}}}`, `{"Err":{"ErrStatus":{"details":{"causes":`+text+`}}}}`)
+	}
+	f.Add("Bearer t", user+`,"extra":{"k":["`+strings.Repeat("x", 1<<20)+`"]}}}}}`, allowed)
+	f.Add("Bearer t", user+`}}}}`, `{"Object":{"status":{"reason":"`+strings.Repeat("x", 1<<20)+`"}}}`)
+	f.Fuzz(func(t *testing.T, header, token, may string) {
+		if !json.Valid([]byte(token)) || !json.Valid([]byte(may)) {
+			return // the codec refuses it
+		}
+		reviews := metaclient.Reviews{Client: metaclient.New(answers{token, may}), Node: "edge1"}
+		a := New(Options{Node: "edge1", Cloud: reviews, Tokens: true, TokenAge: time.Hour, AllowedAge: time.Hour, DeniedAge: time.Hour})
+		r := (&http.Request{Header: http.Header{"Authorization": {header}}}).WithContext(t.Context())
+		var err error
+		// An entry of managedFields takes 3 bytes there and 150 here, in a list that grows.
+		membound.Check(t, membound.Linear(len(header)+len(token)+len(may), 512), func() { err = a.Check(r, "get", "metrics", "proxy") })
+		var refusal *Refusal
+		if err != nil && !errors.As(err, &refusal) {
+			t.Errorf("Check = %v (%T), want nil or a *Refusal", err, err)
+		}
+		for e := a.tokens.order.Front(); e != nil; e = e.Next() {
+			if user := e.Value.(*entry[*User]).value; user.size() > maxUser || cap(user.Groups) > 2*maxGroups {
+				t.Errorf("a user of %d bytes with room for %d groups is kept, want at most %d and %d",
+					user.size(), cap(user.Groups), maxUser, 2*maxGroups)
+			}
+		}
+		for e := a.access.order.Front(); e != nil; e = e.Next() {
+			if reason := e.Value.(*entry[access]).value.reason; len(reason) > maxReason {
+				t.Errorf("a reason of %d bytes is kept, want at most %d", len(reason), maxReason)
+			}
+		}
+	})
+}
