@@ -4,52 +4,38 @@ import (
 	"log"
 	"net/http"
 	"net/netip"
-	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
+	"github.com/edgecore-io/edgecore/pkg/source"
 )
 
 const (
 	defaultRate  = 50
 	defaultBurst = 500
-	// maxAddresses bounds the memory: with more, those that were quiet for longest are forgotten, and have all
-	// that is allowed to them again.
-	maxAddresses = 10000
 )
 
-// limiter bounds the requests of each address.
+// limiter bounds the requests of each source; nil sets no bound.
 type limiter struct {
-	rate  rate.Limit
-	burst int
-	now   func() time.Time
-	max   int // addresses
-
-	mu      sync.Mutex
-	buckets map[netip.Prefix]*bucket
-}
-
-type bucket struct {
-	*rate.Limiter
-	used time.Time
+	sources *ratelimit.Limiter[netip.Prefix]
+	now     func() time.Time
 }
 
 // newLimiter takes the default for 0, and sets no bound below.
 func newLimiter(perSecond float64, burst int, now func() time.Time) *limiter {
-	l := &limiter{rate: rate.Limit(perSecond), burst: burst, now: now, max: maxAddresses,
-		buckets: map[netip.Prefix]*bucket{}}
 	switch {
 	case perSecond < 0:
-		l.rate = rate.Inf
+		return nil
 	case perSecond == 0:
-		l.rate = defaultRate
+		perSecond = defaultRate
 	}
 	if burst <= 0 {
-		l.burst = defaultBurst
+		burst = defaultBurst
 	}
-	return l
+	return &limiter{ratelimit.New[netip.Prefix](rate.Limit(perSecond), burst), now}
 }
 
 func (l *limiter) wrap(next http.Handler) http.Handler {
@@ -64,58 +50,11 @@ func (l *limiter) wrap(next http.Handler) http.Handler {
 }
 
 func (l *limiter) allow(remote string) bool {
-	if l.rate == rate.Inf {
+	if l == nil {
 		return true
 	}
 	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := network(remote)
-	b, ok := l.buckets[key]
-	if !ok {
-		if len(l.buckets) >= l.max {
-			l.forget(now)
-		}
-		b = &bucket{Limiter: rate.NewLimiter(l.rate, l.burst)}
-		l.buckets[key] = b
-	}
-	b.used = now
-	return b.AllowN(now, 1)
-}
-
-// forget drops those that are as good as new; if those are few, also the quarter that was quiet for longest,
-// so that it need not be called for every address that is new.
-func (l *limiter) forget(now time.Time) {
-	var rest []netip.Prefix
-	for key, b := range l.buckets {
-		if b.TokensAt(now) >= float64(l.burst) {
-			delete(l.buckets, key)
-		} else {
-			rest = append(rest, key)
-		}
-	}
-	if len(rest) <= l.max*3/4 {
-		return
-	}
-	slices.SortFunc(rest, func(a, b netip.Prefix) int { return l.buckets[a].used.Compare(l.buckets[b].used) })
-	for _, key := range rest[:l.max/4] {
-		delete(l.buckets, key)
-	}
-}
-
-// network is whom an address belongs to: with IPv6 one customer has a whole /64.
-func network(remote string) netip.Prefix {
-	ap, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	addr := ap.Addr().Unmap().WithZone("")
-	bits := addr.BitLen()
-	if addr.Is6() {
-		bits = 64
-	}
-	prefix, _ := addr.Prefix(bits)
-	return prefix
+	return l.sources.Of(source.Parse(remote), now).AllowN(now, 1)
 }
 
 // klogWarnings takes what net/http has to say, which is mostly of port scanners.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -40,7 +41,7 @@ func (g *testGate) Check(node string, cert *x509.Certificate) error {
 	return g.refused[node]
 }
 
-func (g *testGate) Admit(_ context.Context, node string, cert *x509.Certificate) error {
+func (g *testGate) Admit(_ context.Context, node string, cert *x509.Certificate, _ netip.Prefix) error {
 	err := g.Check(node, cert)
 	if err == nil && g.passed != nil {
 		g.passed()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -88,9 +90,9 @@ func (h *Hub) admit(header http.Header, peer []*x509.Certificate) (string, *refu
 
 // Gate decides whether a certificate, which names the node and is of the CA, may speak for the node.
 type Gate interface {
-	// Admit is asked before a connection becomes a session. It may take as long as the context lets it. Its error is told
-	// to the node; one that is ErrTryLater does not mean that the certificate is refused.
-	Admit(ctx context.Context, node string, cert *x509.Certificate) error
+	// Admit is asked before a connection from an address becomes a session. It may take as long as the context lets it. Its
+	// error is told to the node; one that is ErrTryLater does not mean that the certificate is refused.
+	Admit(ctx context.Context, node string, cert *x509.Certificate, from netip.Prefix) error
 	// Check is asked of a session, at its beginning and by Hub.Recheck. It answers from memory, and its error ends the
 	// session.
 	Check(node string, cert *x509.Certificate) error
@@ -103,13 +105,13 @@ var ErrTryLater = errors.New("try again later")
 const gatePatience = 10 * time.Second
 
 // pass asks the gate for a connection that admit let in.
-func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate) *refusal {
+func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate, from netip.Prefix) *refusal {
 	if h.opts.Gate == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, gatePatience)
 	defer cancel()
-	err := h.opts.Gate.Admit(ctx, node, cert)
+	err := h.opts.Gate.Admit(ctx, node, cert, from)
 	var why *refusal
 	switch {
 	case err == nil:
@@ -153,6 +155,14 @@ func (h *Hub) Certificate(node string) *x509.Certificate {
 		}
 	}
 	return nil
+}
+
+// Source is where the session of a node comes from; the zero Prefix if there is no session.
+func (h *Hub) Source(node string) netip.Prefix {
+	if s := h.session(node); s != nil {
+		return source.Of(s.conn.RemoteAddr())
+	}
+	return netip.Prefix{}
 }
 
 // recheck is called after the session is registered as well: what changed since Admit was told to the sessions there were.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -16,7 +17,7 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 	return wire.ListenQUIC(addr, config, h.limits(), func(c wire.Caller) (wire.AcceptOptions, error) {
 		node, why := h.admit(c.Header, c.Chain)
 		if why == nil {
-			why = h.pass(context.Background(), node, c.Chain[0])
+			why = h.pass(context.Background(), node, c.Chain[0], source.Of(c.Remote))
 		}
 		if why == nil {
 			why = h.unique(context.Background(), caller{

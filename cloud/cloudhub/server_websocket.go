@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -96,7 +97,7 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 	}
 	node, why := h.admit(r.Header, r.TLS.PeerCertificates)
 	if why == nil {
-		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0])
+		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], source.Parse(r.RemoteAddr))
 	}
 	instance := wire.ParseInstance(r.Header)
 	if why == nil {

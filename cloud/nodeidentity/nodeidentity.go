@@ -20,11 +20,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,9 +40,15 @@ import (
 const HolderLabel = certs.HolderLabel
 
 const (
-	// lookupRate and lookupBurst bound the questions to the API server about names that no device's Node has, for new
-	// connections and for requests of nodes that register, each.
+	// lookupRate and lookupBurst bound the lookups at the API server of names that no device's Node has, for new connections
+	// and for requests of nodes that register, each.
 	lookupRate, lookupBurst = 50, 500
+	// sourceRate and sourceBurst bound how many of these one source causes, so that a single one leaves most of them to
+	// others. A site of hundreds of devices may be behind one address: a join takes about ten.
+	sourceRate, sourceBurst = 10, 100
+	// nameRate and nameBurst bound how many of these are of one name, whoever asks. They are above those of a source, so that
+	// a single source cannot use up a name that is another's.
+	nameRate, nameBurst = 15, 150
 	// lookupTimeout bounds one question.
 	lookupTimeout = 5 * time.Second
 	// maxRaces bounds how often a label is written again because the Node changed meanwhile.
@@ -63,6 +69,7 @@ type Hub interface {
 	Certificate(node string) *x509.Certificate
 	RecheckNode(node string)
 	Disconnect(node, reason string)
+	Source(node string) netip.Prefix
 }
 
 // Options are what a Guard is made of.
@@ -77,7 +84,7 @@ type Options struct {
 // Guard is a gate of the hub (cloudhub.Gate), and stands before its Upstream and Downstream.
 type Guard struct {
 	opts              Options
-	dials, registrars *rate.Limiter
+	dials, registrars lookups
 	hub               Hub
 	wake              chan struct{} // holds something while unbound does
 
@@ -91,7 +98,7 @@ var _ cloudhub.Gate = (*Guard)(nil)
 func New(opts Options) *Guard {
 	return &Guard{
 		opts:  opts,
-		dials: rate.NewLimiter(lookupRate, lookupBurst), registrars: rate.NewLimiter(lookupRate, lookupBurst),
+		dials: newLookups(), registrars: newLookups(),
 		wake: make(chan struct{}, 1), unbound: map[string]bool{},
 	}
 }
@@ -150,7 +157,7 @@ func (g *Guard) bindConnected(ctx context.Context, name string) error {
 	if node == nil || cert == nil {
 		return nil
 	}
-	bind, err := judge(node, cert)
+	bind, err := authorize(node, cert)
 	if err != nil || !bind {
 		return nil // recheck ends the session
 	}
@@ -163,9 +170,9 @@ func (g *Guard) Permit(ctx context.Context, name string) error {
 	if g.opts.Edge(name) != nil {
 		return nil
 	}
-	node, err := g.lookUp(ctx, g.registrars, name)
+	node, err := g.lookUp(ctx, g.registrars, name, g.hub.Source(name))
 	if cert := g.hub.Certificate(name); err == nil && node != nil && cert != nil {
-		_, err = judge(node, cert)
+		_, err = authorize(node, cert)
 	}
 	if err != nil && !errors.Is(err, cloudhub.ErrTryLater) {
 		klog.InfoS("Connection ended", "node", name, "why", err)
@@ -190,16 +197,16 @@ func (g *Guard) NodeChanged(node *v1.Node) {
 	if cert == nil {
 		return
 	}
-	if bind, err := judge(node, cert); err != nil {
+	if bind, err := authorize(node, cert); err != nil {
 		g.hub.RecheckNode(node.Name)
 	} else if bind {
 		g.addUnbound(node.Name)
 	}
 }
 
-// judge decides whether a certificate may speak for the Node of a device, and whether the Node is to be labelled with the
+// authorize decides whether a certificate may speak for the Node of a device, and whether the Node is to be labelled with the
 // certificate's holder.
-func judge(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
+func authorize(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
 	holder, of := certs.HolderOf(cert), node.Labels[HolderLabel]
 	switch {
 	case of == "":
@@ -229,25 +236,25 @@ func (g *Guard) Check(node string, cert *x509.Certificate) error {
 		return err
 	}
 	if n := g.opts.Edge(node); n != nil {
-		_, err := judge(n, cert)
+		_, err := authorize(n, cert)
 		return err
 	}
 	return nil
 }
 
 // Admit implements cloudhub.Gate.
-func (g *Guard) Admit(ctx context.Context, name string, cert *x509.Certificate) error {
+func (g *Guard) Admit(ctx context.Context, name string, cert *x509.Certificate, from netip.Prefix) error {
 	if err := g.opts.Revoked(name, cert); err != nil {
 		return err
 	}
 	node := g.opts.Edge(name)
 	if node == nil {
 		var err error
-		if node, err = g.lookUp(ctx, g.dials, name); err != nil || node == nil {
+		if node, err = g.lookUp(ctx, g.dials, name, from); err != nil || node == nil {
 			return err
 		}
 	}
-	bind, err := judge(node, cert)
+	bind, err := authorize(node, cert)
 	if err != nil || !bind {
 		return err
 	}
@@ -261,13 +268,13 @@ func (g *Guard) Admit(ctx context.Context, name string, cert *x509.Certificate) 
 
 // lookUp asks the API server for a Node that is not known as a device's. It returns nil if there is none: it may be
 // registered then. A Node that is not a device's is an error.
-func (g *Guard) lookUp(ctx context.Context, limit *rate.Limiter, name string) (*v1.Node, error) {
+func (g *Guard) lookUp(ctx context.Context, limits lookups, name string, from netip.Prefix) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	later := func(err error) error {
 		return fmt.Errorf("it is not known whether node %s is a device's: %w: %w", name, err, cloudhub.ErrTryLater)
 	}
-	if err := limit.Wait(ctx); err != nil {
+	if err := limits.wait(ctx, name, from); err != nil {
 		return nil, later(err)
 	}
 	node, err := g.opts.Nodes.Get(ctx, name, metav1.GetOptions{})
@@ -285,7 +292,7 @@ func (g *Guard) lookUp(ctx context.Context, limit *rate.Limiter, name string) (*
 		name, edgecontroller.EdgeLabel, name, edgecontroller.EdgeLabel)
 }
 
-// bind labels a Node with the holder of a certificate that judge lets speak for it. Somebody else may be faster; then that
+// bind labels a Node with the holder of a certificate that authorize lets speak for it. Somebody else may be faster; then that
 // one has it.
 func (g *Guard) bind(ctx context.Context, node *v1.Node, cert *x509.Certificate) error {
 	name, holder := node.Name, certs.HolderOf(cert)
@@ -307,7 +314,7 @@ func (g *Guard) bind(ctx context.Context, node *v1.Node, cert *x509.Certificate)
 		if node, err = g.opts.Nodes.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return fmt.Errorf("label node %s with its device: %w: %w", name, err, cloudhub.ErrTryLater)
 		}
-		bind, err := judge(node, cert)
+		bind, err := authorize(node, cert)
 		if err != nil || !bind {
 			return err
 		}

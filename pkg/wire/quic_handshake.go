@@ -17,6 +17,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/source"
 )
 
 const (
@@ -201,13 +202,13 @@ func (l *QUICListener) run() {
 		if err != nil {
 			return
 		}
-		since, source := time.Now(), handshakeSource(conn.RemoteAddr())
-		if !l.slots.take(source) {
+		since, from := time.Now(), source.Of(conn.RemoteAddr())
+		if !l.slots.take(from) {
 			_ = conn.CloseWithError(CloseTryLater, "too many connections at once")
 			continue
 		}
 		l.wg.Go(func() {
-			defer l.slots.leave(source)
+			defer l.slots.leave(from)
 			l.receive(conn, since)
 		})
 	}

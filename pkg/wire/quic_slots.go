@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"net"
 	"net/netip"
 	"sync"
 )
@@ -18,18 +17,18 @@ const (
 type handshakeSlots struct {
 	mu      sync.Mutex
 	taken   int
-	sources map[netip.Addr]int
+	sources map[netip.Prefix]int
 }
 
 // take takes a slot for a handshake from an address. It reports whether there was one.
-func (s *handshakeSlots) take(source netip.Addr) bool {
+func (s *handshakeSlots) take(source netip.Prefix) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken >= handshakesMax || s.sources[source] >= sourceHandshakesMax {
 		return false
 	}
 	if s.sources == nil {
-		s.sources = map[netip.Addr]int{}
+		s.sources = map[netip.Prefix]int{}
 	}
 	s.taken++
 	s.sources[source]++
@@ -37,28 +36,11 @@ func (s *handshakeSlots) take(source netip.Addr) bool {
 }
 
 // leave gives a slot back.
-func (s *handshakeSlots) leave(source netip.Addr) {
+func (s *handshakeSlots) leave(source netip.Prefix) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--
 	if s.sources[source]--; s.sources[source] == 0 {
 		delete(s.sources, source)
 	}
-}
-
-// handshakeSource is what counts as one source: an IPv4 address, or the /64 that an IPv6 host may choose addresses from.
-func handshakeSource(addr net.Addr) netip.Addr {
-	udp, ok := addr.(*net.UDPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	ip, ok := netip.AddrFromSlice(udp.IP)
-	if !ok {
-		return netip.Addr{}
-	}
-	ip = ip.Unmap()
-	if ip.Is6() {
-		return netip.PrefixFrom(ip.WithZone(""), 64).Masked().Addr()
-	}
-	return ip
 }

@@ -5,19 +5,21 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/quic-go/quic-go"
 
+	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestHandshakeSlots: one source takes its share, all sources what there is, and what is given back can be taken again.
 func TestHandshakeSlots(t *testing.T) {
 	var s handshakeSlots
-	source := func(text string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(text), Port: 1} }
+	from := func(text string) netip.Prefix { return source.Of(&net.UDPAddr{IP: net.ParseIP(text), Port: 1}) }
 	takes := func(text string) (n int) {
-		for s.take(handshakeSource(source(text))) {
+		for s.take(from(text)) {
 			n++
 		}
 		return n
@@ -37,22 +39,22 @@ func TestHandshakeSlots(t *testing.T) {
 			t.Errorf("%s takes %d slots, want %d", tc.from, got, tc.want)
 		}
 	}
-	for _, from := range []string{"192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"} {
-		takes(from)
+	for _, other := range []string{"192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"} {
+		takes(other)
 	}
 	if got := takes("192.0.2.7"); s.taken != handshakesMax || got != 0 {
 		t.Errorf("%d slots are taken, and one more source takes %d; want %d and 0", s.taken, got, handshakesMax)
 	}
-	s.leave(handshakeSource(source("192.0.2.1")))
+	s.leave(from("192.0.2.1"))
 	if got := takes("192.0.2.1"); got != 1 {
 		t.Errorf("after one was given back, %d are taken, want 1", got)
 	}
 	for range sourceHandshakesMax {
-		for _, from := range []string{"1", "2", "3", "4", "5", "6"} {
-			s.leave(handshakeSource(source("192.0.2." + from)))
+		for _, last := range []string{"1", "2", "3", "4", "5", "6"} {
+			s.leave(from("192.0.2." + last))
 		}
-		s.leave(handshakeSource(source("2001:db8::7")))
-		s.leave(handshakeSource(source("2001:db8:0:1::7")))
+		s.leave(from("2001:db8::7"))
+		s.leave(from("2001:db8:0:1::7"))
 	}
 	if s.taken != 0 || len(s.sources) != 0 {
 		t.Errorf("%d slots of %v are taken at the end, want none", s.taken, s.sources)
