@@ -99,14 +99,13 @@ func TestContentIsBounded(t *testing.T) {
 	m, o := start(t)
 	o.configMaps["shop/large"] = &v1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", 1<<20)}}
 	large := v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "large"}}}
-	pod := podWith()
+	var vols []v1.Volume
 	for i := range 63 {
-		pod.Spec.Volumes = append(pod.Spec.Volumes, vol(fmt.Sprintf("v%d", i), large))
+		vols = append(vols, vol(fmt.Sprintf("v%d", i), large))
 	}
-	setup(t, m, pod)
-	pod.Spec.Volumes = append(pod.Spec.Volumes, vol("last", large))
+	setup(t, m, podWith(vols...))
 	const want = `volume "last" : the files of this pod's configMap, secret, downwardAPI and projected volumes have more than 64 MiB in all`
-	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := m.Setup(t.Context(), podWith(append(vols, vol("last", large))...)); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Setup = %v, want %s", err, want)
 	}
 }
