@@ -17,6 +17,7 @@ import (
 
 	"github.com/distribution/reference"
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -122,8 +123,18 @@ func New(client runtimeapi.ImageServiceClient, opts Options) *Puller {
 }
 
 // EnsureImage returns the reference by which to run a container's image, or why it is not there yet and
-// when to try again. It returns when the image is there, the pull failed, or ctx ended.
+// when to try again. It returns when the image is there, the pull failed, or ctx ended. Every failure is an event Failed
+// beside those that say what was tried.
 func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+	ref, why, retryAt := p.ensure(ctx, pod, c, secrets, sandbox)
+	if why != nil && ctx.Err() == nil {
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", why.Reason)
+	}
+	return ref, why, retryAt
+}
+
+// ensure is EnsureImage without its last event.
+func (p *Puller) ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
 	name, err := Normalize(c.Image)
 	if err != nil {
 		why := observed.Reason{Reason: InvalidImageName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)}
@@ -132,25 +143,25 @@ func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, 
 	}
 	spec := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: c.Image, Annotations: pod.Annotations}
 	policy := policyOf(c)
-	ref, err := p.present(ctx, spec)
+	ref := ""
+	if policy != v1.PullAlways {
+		ref, err = p.present(ctx, spec)
+	}
 	if err != nil {
-		why := observed.Reason{Reason: ImageInspectError, Message: fmt.Sprintf("Failed to inspect image %q: %v", name, err)}
+		// The kubelet names no image here: it has none yet.
+		why := observed.Reason{Reason: ImageInspectError, Message: fmt.Sprintf("Failed to inspect image %q: %v", "", err)}
 		if ctx.Err() == nil {
 			p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventInspect, "%s", why.Message)
 		}
 		return "", &why, time.Now().Add(firstBackoff)
 	}
-	may := ref != "" && policy != v1.PullAlways && p.mayUse(pod, ref, name, secrets)
+	may := ref != "" && p.mayUse(pod, ref, name, secrets)
 	switch {
 	case may:
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Container image %q already present on machine and can be accessed by the pod", c.Image)
 		return ref, nil, time.Time{}
-	case ref == "" && policy == v1.PullNever:
+	case policy == v1.PullNever: // also of one that is here, but for other credentials: that is not this pod's to know
 		why := observed.Reason{Reason: ErrImageNeverPull, Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)}
-		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventNever, "%s", why.Message)
-		return "", &why, time.Now().Add(firstBackoff)
-	case policy == v1.PullNever:
-		why := observed.Reason{Reason: ErrImageNeverPull, Message: fmt.Sprintf("Container image %q is present with pull policy of Never, but was pulled with credentials that none of this pod's imagePullSecrets has", c.Image)}
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventNever, "%s", why.Message)
 		return "", &why, time.Now().Add(firstBackoff)
 	}
@@ -263,23 +274,24 @@ func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec
 	if ctx.Err() != nil {
 		return "", &observed.Reason{Reason: ErrImagePull, Message: "pull of " + c.Image + " ended: " + ctx.Err().Error()}, time.Time{}
 	}
-	reason, message := explain(c.Image, err)
-	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", c.Image, message)
-	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", reason)
-	p.failed(key, message)
+	text := pullError(err)
+	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", c.Image, text)
+	reason, message := explain(c.Image, text)
+	p.failed(key, reason+": "+message)
 	// A look soon after turns the failure into the backoff that it begins.
 	return "", &observed.Reason{Reason: reason, Message: message}, time.Now().Add(showFailure)
 }
 
-// explain sorts the failures that a runtime names by themselves from the others.
-func explain(image string, err error) (reason, message string) {
-	message = trimRPC(err)
-	for _, named := range []string{RegistryUnavailable, SignatureInvalid} {
-		if strings.Contains(message, named) {
-			return named, fmt.Sprintf("image pull failed for %s because: %s", image, message)
+// explain sorts the failures that a runtime names by themselves from the others. It is pure.
+func explain(image, text string) (reason, message string) {
+	for named, means := range map[string]string{
+		RegistryUnavailable: "the registry is unavailable", SignatureInvalid: "the signature validation failed",
+	} {
+		if rest, ok := strings.CutPrefix(text, named); ok {
+			return named, fmt.Sprintf("image pull failed for %s because %s%s", image, means, rest)
 		}
 	}
-	return ErrImagePull, message
+	return ErrImagePull, text
 }
 
 // image is what the runtime knows of an image that was pulled; nil when it cannot be asked.
@@ -325,10 +337,25 @@ func (p *Puller) succeeded(key string) {
 	delete(p.backoff, key)
 }
 
-// trimRPC removes the words of gRPC around a message.
-func trimRPC(err error) string {
-	if s, ok := status.FromError(err); ok {
-		return s.Message()
+// pullError is what is told of a pull that failed. Only the words of gRPC for an unknown code are left out: another code
+// says something. Tries with several credentials are a list, each failure once. It is pure.
+func pullError(err error) string {
+	list := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		list = joined.Unwrap()
 	}
-	return err.Error()
+	var texts []string
+	for _, one := range list {
+		text := one.Error()
+		if s, ok := status.FromError(one); ok && s.Code() == codes.Unknown {
+			text = s.Message()
+		}
+		if !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 1 {
+		return texts[0]
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
 }

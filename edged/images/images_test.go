@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -112,6 +115,55 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// TestFailureEvents: each failure is an event Failed, after the one that says what was tried.
+func TestFailureEvents(t *testing.T) {
+	rpc := status.Error(codes.NotFound, "none")
+	for name, c := range map[string]struct {
+		image  string
+		policy v1.PullPolicy
+		err    error
+		want   []string
+	}{
+		"invalid name": {"Not An Image", v1.PullAlways, nil, []string{"InspectFailed", "Failed: Error: InvalidImageName"}},
+		"never":        {"a:1", v1.PullNever, nil, []string{"ErrImageNeverPull", "Failed: Error: ErrImageNeverPull"}},
+		"pull, then back-off": {"a:1", v1.PullAlways, rpc, []string{"Pulling", `Failed: Failed to pull image "a:1": rpc error: code = NotFound desc = none`,
+			"Failed: Error: ErrImagePull", `BackOff: Back-off pulling image "a:1"`, "Failed: Error: ImagePullBackOff"}},
+	} {
+		e := &events{}
+		p := New(&service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { return c.err }}, Options{Recorder: e})
+		for range (len(c.want) + 1) / 3 {
+			ensure(t.Context(), p, testPod(c.image, c.policy))
+		}
+		match := slices.EqualFunc(e.list, c.want, func(got, want string) bool { return strings.HasPrefix(got, want) })
+		if !match {
+			t.Errorf("%s: events %q, want %q", name, e.list, c.want)
+		}
+	}
+}
+
+func TestPullError(t *testing.T) {
+	unknown, other := status.Error(codes.Unknown, "failed to pull"), status.Error(codes.NotFound, "none")
+	for want, err := range map[string]error{
+		"failed to pull":                         unknown,
+		"rpc error: code = NotFound desc = none": other,
+		"plain":                                  errors.New("plain"),
+		"[failed to pull, rpc error: code = NotFound desc = none]": errors.Join(unknown, other, unknown),
+	} {
+		if got := pullError(err); got != want {
+			t.Errorf("pullError = %q, want %q", got, want)
+		}
+	}
+	for text, want := range map[string][2]string{
+		"RegistryUnavailable: down":       {RegistryUnavailable, "image pull failed for a because the registry is unavailable: down"},
+		"SignatureValidationFailed: bad":  {SignatureInvalid, "image pull failed for a because the signature validation failed: bad"},
+		"it says RegistryUnavailable too": {ErrImagePull, "it says RegistryUnavailable too"},
+	} {
+		if reason, message := explain("a", text); reason != want[0] || message != want[1] {
+			t.Errorf("explain(%q) = %s, %q; want %s, %q", text, reason, message, want[0], want[1])
+		}
+	}
+}
+
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { return errors.New("no route to registry") }}
@@ -121,7 +173,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("reason %q, want ErrImagePull: no route to registry", reason)
 		}
 		_, reason, retry := ensure(t.Context(), p, pod)
-		if reason != `ImagePullBackOff: Back-off pulling image "a:1": no route to registry` || time.Until(retry) != 10*time.Second {
+		if reason != `ImagePullBackOff: Back-off pulling image "a:1": ErrImagePull: no route to registry` || time.Until(retry) != 10*time.Second {
 			t.Errorf("%s, again in %v; want ImagePullBackOff, in 10s", reason, time.Until(retry))
 		}
 		var delays []time.Duration

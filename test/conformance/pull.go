@@ -59,7 +59,7 @@ containers: [{name: main}]
 				stranger.delete()
 				spec.Containers[0].ImagePullPolicy = v1.PullNever
 				never := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-never"}, Spec: spec})
-				never.event("ErrImageNeverPull", "was pulled with credentials that none of this pod's imagePullSecrets has")
+				never.event("ErrImageNeverPull", "is not present with pull policy of Never")
 				never.delete()
 				with.delete()
 			},
