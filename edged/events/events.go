@@ -18,6 +18,8 @@ import (
 
 // Reasons of events that more than one package records; those of one package are its own.
 const (
+	FailedKillPod                   = "FailedKillPod"
+	FailedSync                      = "FailedSync"
 	FailedMountVolume               = "FailedMount"
 	FailedCreatePodContainer        = "FailedCreatePodContainer"
 	FailedToRetrieveImagePullSecret = "FailedToRetrieveImagePullSecret"
@@ -27,8 +29,8 @@ const (
 // keep is how many different events are remembered: the ones of the last hours on a small node.
 const keep = 256
 
-// component is who records them.
-const component = "edgecore"
+// component is who records events, as everybody knows it: filters and dashboards select source=kubelet.
+const component = "kubelet"
 
 // Recorder records events. Its methods may be called from any goroutine.
 type Recorder struct {

@@ -26,7 +26,7 @@ func TestRecorder(t *testing.T) {
 	}
 	e := list[1]
 	if e.InvolvedObject.FieldPath != "spec.containers{c}" || list[0].InvolvedObject.FieldPath != "spec.initContainers{i}" || e.InvolvedObject.UID != "1" ||
-		e.Message != "again 1" || e.Source.Host != "node1" || !e.LastTimestamp.After(e.FirstTimestamp.Time) || e.Namespace != "n" {
+		e.Message != "again 1" || e.Source.Host != "node1" || e.Source.Component != "kubelet" || e.ReportingController != "kubelet" || !e.LastTimestamp.After(e.FirstTimestamp.Time) || e.Namespace != "n" {
 		t.Errorf("event %+v, want one of node1 about container c of pod 1 that came again", e)
 	}
 	for i := range 2 * keep {
