@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	v1 "k8s.io/api/core/v1"
@@ -313,20 +315,51 @@ func TestGRPC(t *testing.T) {
 		"unknown service": {serving, ptr.To("none"), failed + "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"},
 		"no health":       {without, nil, failed + "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health"},
 		"slow":            {slow, nil, failed + "timeout: health rpc did not complete within 1s"},
-		"nobody":          {1, nil, failed + `timeout: failed to connect service "127.0.0.1:1" within 1m0s: `},
+		"nobody":          {1, nil, failed + `timeout: failed to connect service "127.0.0.1:1" within 1s: context deadline exceeded`},
 	} {
 		action := &v1.GRPCAction{Port: int32(c.port), Service: c.service}
 		if c.port == secret {
 			action.Mode = ptr.To(v1.GRPCProbeModeTLS)
 		}
 		within := int32(60)
-		if name == "slow" {
+		if name == "slow" || name == "nobody" {
 			within = 1
 		}
 		got := tryWithin(t, within, v1.ProbeHandler{GRPC: action}, v1.Container{Name: "a"}, "127.0.0.1")
-		if got != c.want && !(name == "nobody" && strings.HasPrefix(got, c.want)) {
+		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+}
+
+// TestGRPCTriesAgain: a server that refuses the first connection has the whole timeout to come up.
+func TestGRPCTriesAgain(t *testing.T) {
+	t.Parallel()
+	port := serveGRPC(t, func(*grpc.Server) {})
+	var dials atomic.Int32
+	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			if dials.Add(1) == 1 {
+				return nil, syscall.ECONNREFUSED
+			}
+			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if got := connected(t.Context(), conn); !got || dials.Load() != 2 {
+		t.Errorf("connected = %t after %d connections, want true after 2", got, dials.Load())
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	nowhere, err := grpc.NewClient("passthrough:///127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nowhere.Close()
+	if connected(ended, nowhere) {
+		t.Error("connected to a closed port = true, want false")
 	}
 }
 

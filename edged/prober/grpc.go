@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -39,11 +40,12 @@ func (a *attempts) health(ctx context.Context, q *ask, h *v1.GRPCAction) (result
 		return unknown, "", err
 	}
 	defer func() { _ = conn.Close() }() // the answer is there
+	if !connected(ctx, conn) {
+		return failure, fmt.Sprintf("timeout: failed to connect service %q within %v: %v", address, timeout, context.DeadlineExceeded), nil
+	}
 	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: ptr.Deref(h.Service, "")})
 	switch status.Code(err) {
 	case codes.OK:
-	case codes.Unavailable:
-		return failure, fmt.Sprintf("timeout: failed to connect service %q within %v: %v", address, timeout, err), nil
 	case codes.Unimplemented:
 		return failure, fmt.Sprintf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message()), nil
 	case codes.DeadlineExceeded:
@@ -55,4 +57,20 @@ func (a *attempts) health(ctx context.Context, q *ask, h *v1.GRPCAction) (result
 		return failure, fmt.Sprintf("service unhealthy (responded with %q)", s), nil
 	}
 	return success, "service healthy", nil
+}
+
+// connected connects to a server, and tries again for as long as ctx lets it: one that is not up yet may be soon.
+func connected(ctx context.Context, conn *grpc.ClientConn) bool {
+	for {
+		state := conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return true
+		case connectivity.Idle:
+			conn.Connect()
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return false
+		}
+	}
 }
