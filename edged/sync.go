@@ -44,6 +44,7 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 	defer cancel()
 	obs, err := e.observe(ctx, pod.UID)
 	if err != nil {
+		e.sayFailed(ctx, pod, events.FailedSync, "error determining status", err)
 		return e.syncFailed(pod, fmt.Errorf("read state of pod %s: %w", klog.KObj(pod), err))
 	}
 	pod = e.allocate(pod)
@@ -120,6 +121,14 @@ func (e *Edged) syncFailed(pod *v1.Pod, err error) podworker.Outcome {
 	return podworker.Outcome{Err: err}
 }
 
+// sayFailed records that something failed which the kubelet has an event for. pod may be nil, and so may err. A runtime that is
+// down and a call that was cut short are no failures of the pod.
+func (e *Edged) sayFailed(ctx context.Context, pod *v1.Pod, reason, what string, err error) {
+	if pod != nil && err != nil && ctx.Err() == nil && !cri.IsDown(err) {
+		e.recorder.Eventf(pod, v1.EventTypeWarning, reason, "%s: %v", what, err)
+	}
+}
+
 // observe returns what the runtime has of a pod, from the cache where that is whole.
 func (e *Edged) observe(ctx context.Context, uid types.UID) (*observed.Pod, error) {
 	obs := e.pleg.Get(uid)
@@ -183,6 +192,7 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 	}
 	obs, err := e.pleg.Refresh(ctx, end.UID)
 	if err != nil {
+		e.sayFailed(ctx, end.Pod, events.FailedSync, "error determining status", err)
 		return fmt.Errorf("read state of pod %s: %w", end.UID, err)
 	}
 	e.prober.End(end.UID)
@@ -199,6 +209,7 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	e.sayFailed(ctx, end.Pod, events.FailedKillPod, "error killing pod", killErr)
 	if obs, err = e.pleg.Refresh(ctx, end.UID); err != nil {
 		return errors.Join(killErr, err)
 	}

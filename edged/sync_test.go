@@ -1,10 +1,16 @@
 package edged
 
 import (
+	"context"
+	"errors"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
@@ -41,6 +47,32 @@ func TestEndedMeanwhile(t *testing.T) {
 	} {
 		if got := endedMeanwhile(tc.before, tc.after); got != tc.want {
 			t.Errorf("%s: endedMeanwhile = %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// TestSayFailed: what is not the pod's own failure is not told of it.
+func TestSayFailed(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	pod, failure := testPod("p", "1"), errors.New("no")
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		pod  *v1.Pod
+		err  error
+		want int
+	}{
+		"failed":       {t.Context(), pod, failure, 1},
+		"well":         {t.Context(), pod, nil, 0},
+		"orphan":       {t.Context(), nil, failure, 0},
+		"cut short":    {ended, pod, failure, 0},
+		"runtime down": {t.Context(), pod, status.Error(codes.Unavailable, "down"), 0},
+	} {
+		e := &Edged{recorder: events.New("n", nil)}
+		e.sayFailed(c.ctx, c.pod, events.FailedKillPod, "error killing pod", c.err)
+		got := e.recorder.List()
+		if len(got) != c.want || len(got) > 0 && (got[0].Reason != "FailedKillPod" || got[0].Message != "error killing pod: no") {
+			t.Errorf("%s: events %+v, want %d of FailedKillPod", name, got, c.want)
 		}
 	}
 }

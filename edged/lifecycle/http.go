@@ -95,7 +95,7 @@ func send(client *http.Client, req *http.Request) error {
 		if req.Context().Err() != nil {
 			return req.Context().Err()
 		}
-		return fmt.Errorf("request: %w", err)
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }() // nothing follows from it
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDiscard))

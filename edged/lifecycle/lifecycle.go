@@ -9,9 +9,9 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -61,10 +61,22 @@ func (r *Runner) Run(ctx context.Context, t Target, h *v1.LifecycleHandler) erro
 		return r.get(ctx, t, h.HTTPGet)
 	case h.Sleep != nil:
 		return pause(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
-	case h.TCPSocket != nil:
-		return errors.New("invalid handler: tcpSocket is not supported in lifecycle hooks; use exec, httpGet or sleep")
 	}
-	return errors.New("invalid handler: one of exec, httpGet and sleep is needed")
+	return fmt.Errorf("invalid handler: %v", h)
+}
+
+// Describe says in the kubelet's words why a hook failed, without what a command printed.
+func Describe(pod *v1.Pod, container string, h *v1.LifecycleHandler, err error) string {
+	of := fmt.Sprintf("for Container %q in Pod %q failed - error: %v", container, fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), err)
+	switch {
+	case h.Exec != nil:
+		return fmt.Sprintf("Exec lifecycle hook (%v) %s, message: %q", h.Exec.Command, of, "")
+	case h.HTTPGet != nil:
+		return fmt.Sprintf("HTTP lifecycle hook (%s) %s", h.HTTPGet.Path, of)
+	case h.Sleep != nil:
+		return fmt.Sprintf("Sleep lifecycle hook (%d) %s", h.Sleep.Seconds, of)
+	}
+	return fmt.Sprintf("Cannot run handler: %v", err)
 }
 
 // command runs a command in the container, for as long as ctx lets it: the runtime kills it then.
@@ -77,10 +89,11 @@ func (r *Runner) command(ctx context.Context, t Target, h *v1.ExecAction) error 
 		return context.DeadlineExceeded
 	}
 	if err != nil {
-		return fmt.Errorf("command could not be run: %w", err)
+		return err
 	}
 	if resp.ExitCode != 0 {
-		return fmt.Errorf("command exited with %d", resp.ExitCode)
+		// The kubelet ends this with what the command printed.
+		return fmt.Errorf("command '%s' exited with %d: ", strings.Join(h.Command, " "), resp.ExitCode)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -41,14 +42,30 @@ func (c *commands) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest,
 	return &runtimeapi.ExecSyncResponse{ExitCode: c.code, Stderr: []byte("secret")}, c.err
 }
 
+// TestDescribe: what is said of a failed hook is the kubelet's, but for what the command printed.
+func TestDescribe(t *testing.T) {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "1"}}
+	err := errors.New("no")
+	for want, h := range map[string]v1.LifecycleHandler{
+		`Exec lifecycle hook ([a b]) for Container "c" in Pod "p_n(1)" failed - error: no, message: ""`: {Exec: &v1.ExecAction{Command: []string{"a", "b"}}},
+		`HTTP lifecycle hook (/x) for Container "c" in Pod "p_n(1)" failed - error: no`:                 {HTTPGet: &v1.HTTPGetAction{Path: "/x"}},
+		`Sleep lifecycle hook (3) for Container "c" in Pod "p_n(1)" failed - error: no`:                 {Sleep: &v1.SleepAction{Seconds: 3}},
+		`Cannot run handler: no`: {},
+	} {
+		if got := Describe(pod, "c", &h, err); got != want {
+			t.Errorf("Describe = %q, want %q", got, want)
+		}
+	}
+}
+
 func TestExec(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  commands
 		want string
 	}{
 		"well":   {commands{}, ""},
-		"failed": {commands{code: 7}, "command exited with 7"},
-		"no way": {commands{err: errors.New("no such container")}, "command could not be run: no such container"},
+		"failed": {commands{code: 7}, "command 'a b' exited with 7: "},
+		"no way": {commands{err: errors.New("no such container")}, "no such container"},
 	} {
 		err := New(&c.run, "").Run(t.Context(), Target{ID: "c1"}, &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"a", "b"}}})
 		if got := text(err); got != c.want {

@@ -32,6 +32,7 @@ const (
 	eventKilling        = "Killing"
 	eventSandboxChanged = "SandboxChanged"
 	eventSandboxFailed  = "FailedCreatePodSandBox"
+	eventSandboxStatus  = "FailedPodSandBoxStatus"
 	eventUnsupported    = "UnsupportedField"
 	eventSandboxLeft    = "FailedKillPod"
 )

@@ -113,11 +113,12 @@ func (r *Runtime) postStart(ctx context.Context, p place, c *v1.Container, id st
 		return nil
 	}
 	failed := failStart(reasonPostStart, fmt.Errorf("postStart hook of container %s: %w", c.Name, err))
+	failed.Message = lifecycle.Describe(p.pod, c.Name, c.Lifecycle.PostStart, err)
 	if ctx.Err() != nil {
 		return failed // the pod is to end, or the agent does
 	}
 	klog.InfoS("PostStart hook failed", "pod", klog.KObj(p.pod), "containerName", c.Name, "err", err)
-	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventPostStartFailed, "PostStartHook failed: %s", criMessage(err))
+	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventPostStartFailed, "PostStartHook failed")
 	k := kill{pod: p.pod, spec: c, container: o, ips: p.ips, hostNetwork: p.pod.Spec.HostNetwork, message: eventPostStartFailed, grace: graceOf(p.pod, nil)}
 	if err := r.killContainer(ctx, k); err != nil {
 		failed.err = errors.Join(failed.err, err)
@@ -144,11 +145,13 @@ func (r *Runtime) preStop(ctx context.Context, k kill) (ran bool) {
 	case err == nil, ctx.Err() != nil, errors.Is(err, errProcessEnded):
 		return true
 	case within.Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		err = errors.New("not completed within the grace period")
+		klog.InfoS("PreStop hook not completed in grace period", "podUID", k.uid, "containerName", k.container.Name, "gracePeriod", k.grace)
+		return true
 	}
 	klog.InfoS("PreStop hook failed", "podUID", k.uid, "containerName", k.container.Name, "err", err)
 	if k.pod != nil {
-		r.opts.Recorder.ContainerEventf(k.pod, c, v1.EventTypeWarning, eventPreStopFailed, "PreStopHook failed: %s", criMessage(err))
+		// The error could hold a secret of the server's.
+		r.opts.Recorder.ContainerEventf(k.pod, c, v1.EventTypeWarning, eventPreStopFailed, "PreStopHook failed")
 	}
 	return true
 }

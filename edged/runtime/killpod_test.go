@@ -232,7 +232,7 @@ func TestShortestGrace(t *testing.T) {
 	}
 }
 
-// TestPreStopTooLong: when the grace period is over the hook is ended, told, and the container has 2 s.
+// TestPreStopTooLong: when the grace period is over the hook is ended, and the container has 2 s. It has not failed.
 func TestPreStopTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newDirectRig(t)
@@ -249,8 +249,8 @@ func TestPreStopTooLong(t *testing.T) {
 		if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{2}) {
 			t.Errorf("it had %v s, want 2", seconds)
 		}
-		if !slices.Contains(g.events.list, "FailedPreStopHook PreStopHook failed: not completed within the grace period") {
-			t.Errorf("events %q, want FailedPreStopHook", g.events.list)
+		if g.events.has(eventPreStopFailed) {
+			t.Errorf("events %q, want no FailedPreStopHook", g.events.list)
 		}
 	})
 }
@@ -288,13 +288,13 @@ func TestPostStart(t *testing.T) {
 	})
 	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	obs := g.observe(pod)
-	if got := res.Reasons["c0"]; got.Reason != "PostStartHookError" || !strings.Contains(got.Message, "command exited with 9") || res.Err == nil {
-		t.Errorf("reason %+v, error %v; want PostStartHookError with \"command exited with 9\" and an error", got, res.Err)
+	if got := res.Reasons["c0"]; got.Reason != "PostStartHookError" || !strings.HasPrefix(got.Message, "Exec lifecycle hook ([postStart c0]) for Container \"c0\"") || res.Err == nil {
+		t.Errorf("reason %+v, error %v; want PostStartHookError with \"Exec lifecycle hook\" and an error", got, res.Err)
 	}
 	if obs.Container("c0").Running() || !obs.Container("c1").Running() {
 		t.Errorf("containers %+v, want c0 stopped and c1 running", obs.Containers)
 	}
-	if !g.events.has(eventPostStartFailed) || !slices.Contains(g.events.list, "Killing FailedPostStartHook") || g.events.has(eventFailed) {
+	if !slices.Contains(g.events.list, "FailedPostStartHook PostStartHook failed") || !slices.Contains(g.events.list, "Killing FailedPostStartHook") || g.events.has(eventFailed) {
 		t.Errorf("events %q, want FailedPostStartHook and Killing, and no Failed", g.events.list)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -451,6 +451,41 @@ func TestSignals(t *testing.T) {
 		if text := signalName(s); criSignal(v1.Signal(text)) != s || (text == "") != (number == 0) {
 			t.Errorf("signalName(%s) = %q, and back = %s, want %s, and \"\" for 0 alone",
 				name, text, criSignal(v1.Signal(text)), s)
+		}
+	}
+}
+
+// TestSandboxStatusFails: a sandbox that was made, and of which the runtime does not say what it is like, has an event of
+// its own.
+func TestSandboxStatusFails(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	g.fake.Fail("PodSandboxStatus", 1, status.Error(codes.Internal, "no answer"))
+	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
+	want := "FailedPodSandBoxStatus Unable to get pod sandbox status: rpc error: code = Internal desc = no answer"
+	if res.Err == nil || !slices.Contains(g.events.list, want) || g.events.has(eventSandboxFailed) {
+		t.Errorf("error %v, events %q; want an error and %q alone", res.Err, g.events.list, want)
+	}
+	g = newRig(t)
+	g.fake.Fail("RunPodSandbox", 2, status.Error(codes.Unknown, "no network"))
+	res = g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
+	want = "FailedCreatePodSandBox Failed to create pod sandbox: rpc error: code = Unknown desc = no network"
+	if res.Err == nil || !slices.Contains(g.events.list, want) {
+		t.Errorf("error %v, events %q; want an error and %q", res.Err, g.events.list, want)
+	}
+}
+
+func TestMessageOfSidecar(t *testing.T) {
+	side := &v1.Container{Name: "a", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}
+	for message, want := range map[string]string{
+		"Container a failed liveness probe, will be restarted": "Init container a failed liveness probe",
+		"Container a definition changed, will be restarted":    "Init container a definition changed",
+	} {
+		if got := ofSidecar(side, message); got != want {
+			t.Errorf("of a sidecar: %q, want %q", got, want)
+		}
+		if got := ofSidecar(&v1.Container{Name: "a"}, message); got != message {
+			t.Errorf("of a container: %q, want %q", got, message)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -41,11 +42,11 @@ func containerAction(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, s S
 	failed := probes.Of(last).Failed
 	switch {
 	case last.Hash != Hash(c):
-		a.kill(last, fmt.Sprintf("Container %s definition changed, will be restarted", c.Name), nil)
+		a.kill(last, ofSidecar(c, fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)), nil)
 	case last.SandboxID != a.SandboxID:
 		a.kill(last, fmt.Sprintf("Container %s is in a sandbox that is no longer used, will be restarted", c.Name), nil)
 	case failed != nil:
-		a.kill(last, failed.Message, failed.Grace)
+		a.kill(last, ofSidecar(c, failed.Message), failed.Grace)
 		if restart.Policy(pod, c) == v1.ContainerRestartPolicyNever {
 			return // its end is judged by its rules then
 		}
@@ -54,6 +55,15 @@ func containerAction(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, s S
 	}
 	s.Last = last
 	a.Start = append(a.Start, s)
+}
+
+// ofSidecar turns what is said of a container that is restarted into the kubelet's words for a sidecar.
+func ofSidecar(c *v1.Container, message string) string {
+	if !restart.IsSidecar(c) {
+		return message
+	}
+	message, _ = strings.CutSuffix(message, ", will be restarted")
+	return "Init c" + strings.TrimPrefix(message, "C")
 }
 
 // begin starts a container, and first stops what is left of it in a state that nobody knows.

@@ -165,7 +165,7 @@ func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Action
 		}
 		res.SandboxErr = &observed.Reason{Reason: eventSandboxFailed, Message: criMessage(err)}
 		if ctx.Err() == nil && !cri.IsDown(err) {
-			r.opts.Recorder.Eventf(p.pod, v1.EventTypeWarning, eventSandboxFailed, "Failed to create pod sandbox: %s", criMessage(err))
+			r.sandboxEvent(p.pod, err)
 		}
 		return false
 	}
@@ -208,10 +208,25 @@ func (r *Runtime) createSandbox(ctx context.Context, p *place) error {
 	}
 	st, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: p.sandboxID})
 	if err != nil {
-		return fmt.Errorf("status of new sandbox: %w", err)
+		return &sandboxStatusError{err}
 	}
 	p.ips = sandboxIPs(st.GetStatus(), false)
 	return nil
+}
+
+// sandboxStatusError is why a sandbox that was made cannot be used: the runtime does not say what it is like.
+type sandboxStatusError struct{ error }
+
+// Unwrap returns what the runtime said.
+func (e *sandboxStatusError) Unwrap() error { return e.error }
+
+// sandboxEvent says why a pod has no sandbox, with the code of the runtime's error.
+func (r *Runtime) sandboxEvent(pod *v1.Pod, err error) {
+	if _, ok := errors.AsType[*sandboxStatusError](err); ok {
+		r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxStatus, "Unable to get pod sandbox status: %v", err)
+		return
+	}
+	r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxFailed, "Failed to create pod sandbox: %v", err)
 }
 
 // clearAttempts removes the attempts at a container but the newest that ended, whose state and log

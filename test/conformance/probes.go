@@ -321,7 +321,7 @@ containers: [{name: main}]
 				p.exec("side", "touch /tmp/ready")
 				p.running()
 				p.exec("side", "touch /tmp/dead")
-				p.event("Killing", "Container side failed liveness probe, will be restarted")
+				p.event("Killing", "Init container side failed liveness probe")
 			},
 		},
 		{
