@@ -39,25 +39,34 @@ func (r *Runtime) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32
 	return config, nil
 }
 
-// portMappings returns the ports that the node forwards to the pod. On the host network a container
-// binds them itself.
+// portMappings returns the ports of the pod's containers, as a kubelet does: also those that the node does not forward, which have
+// no host port. Those of sidecars are among them; a kubelet forgets them.
 func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
-	if pod.Spec.HostNetwork {
-		return nil
-	}
 	var out []*runtimeapi.PortMapping
-	containers := slices.Concat(sidecars(pod), pod.Spec.Containers)
-	for i := range containers {
-		for _, p := range containers[i].Ports {
-			if p.HostPort <= 0 {
+	for _, c := range slices.Concat(sidecars(pod), pod.Spec.Containers) {
+		var seen []v1.ContainerPort
+		for _, p := range c.Ports {
+			if slices.ContainsFunc(seen, func(other v1.ContainerPort) bool { return samePort(p, other) }) {
 				continue
 			}
+			seen = append(seen, p)
 			out = append(out, &runtimeapi.PortMapping{
-				Protocol: criProtocol(p.Protocol), ContainerPort: p.ContainerPort, HostPort: p.HostPort, HostIp: p.HostIP,
+				Protocol:      criProtocol(p.Protocol),
+				ContainerPort: p.ContainerPort,
+				HostPort:      p.HostPort,
+				HostIp:        p.HostIP,
 			})
 		}
 	}
 	return out
+}
+
+// samePort reports whether two ports of a container are one: by their names, or by all that they say where they have none.
+func samePort(a, b v1.ContainerPort) bool {
+	if a.Name != "" || b.Name != "" {
+		return a.Name == b.Name
+	}
+	return a == b
 }
 
 func criProtocol(p v1.Protocol) runtimeapi.Protocol {

@@ -1,15 +1,16 @@
 package differential
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
@@ -47,7 +48,7 @@ func planted() []struct {
 			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /w}]}]"+volume, "inside/2-inspect/main/mounts//v", Running(), Inspect()),
 		one("file", "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+volume,
 			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+strings.Replace(volume, "0644", "0600", 1),
-			"inside/2-inspect/main/files/v/<dated folder>/name", Running(), Inspect()),
+			"inside/2-inspect/main/files/v/..<dated folder>/name", Running(), Inspect()),
 		one("cgroup", "containers: [{name: main, resources: {limits: {memory: 32Mi}}}]", "containers: [{name: main, resources: {limits: {memory: 64Mi}}}]",
 			"inside/2-inspect/main/cgroup/<id>/memory.limit_in_bytes", Running(), Inspect()),
 		one("log", "containers: [{name: main, command: [sh, -c, 'echo one; sleep 3600']}]", "containers: [{name: main, command: [sh, -c, 'echo two; sleep 3600']}]",
@@ -56,14 +57,31 @@ func planted() []struct {
 	}
 	generation := one("generation", "containers: [{name: main}]", "containers: [{name: main}]", "pod.generation", Running())
 	generation.Right = func(c *Case) { c.Steps = append(slices.Clone(c.Steps), Patch("spec: {activeDeadlineSeconds: 3600}")) }
-	left := one("left", "containers: [{name: main}]", "containers: [{name: main}]", "left/folder", Running())
-	left.Right = func(c *Case) {
-		c.Steps = append(slices.Clone(c.Steps), Step{Name: "keep", Do: func(_ context.Context, s *Subject) error {
-			// A folder that is not empty, and which no agent may remove.
-			return os.WriteFile(filepath.Join(s.Root, "pods", string(s.Pod.UID), "volumes", "kept"), nil, 0o600)
-		}})
+	return append(list, generation)
+}
+
+// TestLeftovers: a folder and a mount of a pod that is gone are found.
+func TestLeftovers(t *testing.T) {
+	const uid = "0c1a1b5e-0000-4000-8000-000000000000"
+	s := &Side{Root: t.TempDir(), Containerd: &containerd.Instance{}}
+	want := []string{}
+	for _, step := range []string{"", "folder", "mount"} {
+		volume := filepath.Join(s.Root, "pods", uid, "volumes")
+		switch step {
+		case "folder":
+			env.Must(t, os.MkdirAll(volume, 0o755))
+		case "mount":
+			env.Must(t, unix.Mount("none", volume, "tmpfs", 0, ""))
+			t.Cleanup(func() { env.Must(t, unix.Unmount(volume, 0)) })
+		}
+		if step != "" {
+			want = append(want, step)
+		}
+		got, err := s.leftovers(uid)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("leftovers after %q = %v, %v; want %v", step, got, err, want)
+		}
 	}
-	return append(list, generation, left)
 }
 
 // TestPlanted: a difference of each kind is found where it is.
