@@ -114,7 +114,7 @@ func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 	if err != nil {
 		return runtime.SandboxInputs{}, err
 	}
-	config, warnings, err := in.dns().Resolve(pod)
+	config, warnings, err := in.dns().Resolve(pod, in.facts().HostIPs)
 	if err != nil {
 		return runtime.SandboxInputs{}, err
 	}

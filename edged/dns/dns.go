@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -21,6 +22,7 @@ const (
 	maxNameservers = 3
 	maxSearches    = 32
 	maxSearchChars = 2048
+	maxSearch      = validation.DNS1123SubdomainMaxLength
 )
 
 // Config are the node's settings.
@@ -57,9 +59,9 @@ const (
 	ReasonForming = "DNSConfigForming"
 )
 
-// Resolve returns the resolver settings of a pod. It fails where settings that the pod needs cannot be
+// Resolve returns the resolver settings of a pod on a node with these addresses. It fails where settings that the pod needs cannot be
 // read, or are none; it is to be tried again then.
-func (c *Configurer) Resolve(pod *v1.Pod) (*runtimeapi.DNSConfig, []Warning, error) {
+func (c *Configurer) Resolve(pod *v1.Pod, nodeIPs []string) (*runtimeapi.DNSConfig, []Warning, error) {
 	var config *runtimeapi.DNSConfig
 	var warnings []Warning
 	policy := effectivePolicy(pod)
@@ -90,7 +92,7 @@ func (c *Configurer) Resolve(pod *v1.Pod) (*runtimeapi.DNSConfig, []Warning, err
 		config = host
 		switch {
 		case c.cfg.ResolvConf == "":
-			config.Servers, config.Searches = []string{"127.0.0.1"}, []string{"."}
+			config.Servers, config.Searches = local(nodeIPs), []string{"."}
 		case absent != "":
 			// Without a line of its own the runtime would look for that very file.
 			config.Searches = []string{"."}
@@ -99,6 +101,22 @@ func (c *Configurer) Resolve(pod *v1.Pod) (*runtimeapi.DNSConfig, []Warning, err
 	}
 	merge(config, pod.Spec.DNSConfig)
 	return config, append(warnings, limit(config)...), nil
+}
+
+// local are the servers of a pod whose node has no resolver file: the pod itself, at one address for each of the node's.
+func local(nodeIPs []string) []string {
+	var servers []string
+	for _, ip := range nodeIPs {
+		if strings.Contains(ip, ":") {
+			servers = append(servers, "::1")
+		} else {
+			servers = append(servers, "127.0.0.1")
+		}
+	}
+	if len(servers) == 0 {
+		return []string{"127.0.0.1"}
+	}
+	return servers
 }
 
 // effectivePolicy settles what the policy of a pod comes to on its network.
@@ -171,7 +189,10 @@ func limit(config *runtimeapi.DNSConfig) (warnings []Warning) {
 		warnings = append(warnings, Warning{ReasonForming, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " +
 			strings.Join(config.Servers, " ")})
 	}
-	kept := config.Searches[:min(len(config.Searches), maxSearches)]
+	// Some versions of glibc abort a program when they meet a longer search path.
+	kept := slices.DeleteFunc(slices.Clone(config.Searches[:min(len(config.Searches), maxSearches)]), func(s string) bool {
+		return len(s) > maxSearch
+	})
 	for len(strings.Join(kept, " ")) > maxSearchChars {
 		kept = kept[:len(kept)-1]
 	}

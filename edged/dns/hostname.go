@@ -35,14 +35,11 @@ func (c *Configurer) Hostname(pod *v1.Pod) (hostname, domain string, err error) 
 // names returns a pod's name in DNS, and the domain in which it lies.
 func (c *Configurer) names(pod *v1.Pod) (hostname, domain string, err error) {
 	if override := pod.Spec.HostnameOverride; override != nil && *override != "" {
-		faults := validation.IsDNS1123Subdomain(*override)
-		if len(*override) > maxFQDN {
-			faults = append(faults, validation.MaxLenError(maxFQDN))
-		}
-		if len(faults) > 0 {
+		if faults := validation.IsDNS1123Subdomain(*override); len(faults) > 0 {
 			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *override, strings.Join(faults, ";"))
 		}
-		return *override, "", nil
+		hostname, err = cut(pod, *override)
+		return hostname, "", err
 	}
 	hostname = pod.Name
 	if h := pod.Spec.Hostname; h != "" {
@@ -51,11 +48,8 @@ func (c *Configurer) names(pod *v1.Pod) (hostname, domain string, err error) {
 		}
 		hostname = h
 	}
-	if len(hostname) > maxHostname {
-		hostname = strings.TrimRight(hostname[:maxHostname], "-.")
-		if hostname == "" {
-			return "", "", fmt.Errorf("hostname of pod %q: nothing is left of its first %d characters", pod.Name, maxHostname)
-		}
+	if hostname, err = cut(pod, hostname); err != nil {
+		return "", "", err
 	}
 	if s := pod.Spec.Subdomain; s != "" {
 		if faults := validation.IsDNS1123Label(s); len(faults) > 0 {
@@ -64,4 +58,15 @@ func (c *Configurer) names(pod *v1.Pod) (hostname, domain string, err error) {
 		domain = strings.TrimSuffix(s+"."+pod.Namespace+".svc."+c.cfg.ClusterDomain, ".")
 	}
 	return hostname, domain, nil
+}
+
+// cut shortens a hostname to what the kernel takes.
+func cut(pod *v1.Pod, hostname string) (string, error) {
+	if len(hostname) <= maxHostname {
+		return hostname, nil
+	}
+	if hostname = strings.TrimRight(hostname[:maxHostname], "-."); hostname == "" {
+		return "", fmt.Errorf("hostname of pod %q: nothing is left of its first %d characters", pod.Name, maxHostname)
+	}
+	return hostname, nil
 }

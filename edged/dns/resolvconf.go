@@ -56,7 +56,7 @@ func readLimited(path string) ([]byte, error) {
 	return data, err
 }
 
-// ParseResolvConf reads resolv.conf(5): of search and domain lines the last counts, options add up. Single
+// ParseResolvConf reads resolv.conf(5) as the kubelet does: of search lines the last counts, domain lines do not, options add up. Single
 // lines that make no sense are passed over, as resolvers do. A file of which nothing makes sense, or that
 // names servers of which none is an IP address, is an error.
 func ParseResolvConf(data []byte) (*runtimeapi.DNSConfig, error) {
@@ -106,28 +106,25 @@ func apply(config *runtimeapi.DNSConfig, fields []string) (known bool, err error
 		config.Servers = append(config.Servers, values[0])
 	case "search":
 		config.Searches = domains(values)
-	case "domain":
-		config.Searches = domains(values[:min(len(values), 1)])
 	case "options":
 		for _, o := range values {
 			if printable(o) {
 				config.Options = setOption(config.Options, o)
 			}
 		}
-	case "sortlist", "lookup", "family":
+	case "domain", "sortlist", "lookup", "family":
 	default:
 		return false, fmt.Errorf("%q is no setting of a resolver", clip(name))
 	}
 	return true, nil
 }
 
-// domains cleans a search list: the same domain with and without its last dot is one.
+// domains cleans a search list: the same domain with and without its last dot is one, and the dot alone is none. musl
+// takes a "search ." to mean that nothing is to be looked up.
 func domains(list []string) []string {
 	var out []string
 	for _, s := range list {
-		if s != "." {
-			s = strings.TrimSuffix(s, ".")
-		}
+		s = strings.TrimSuffix(s, ".")
 		if s != "" && printable(s) {
 			out = append(out, s)
 		}
