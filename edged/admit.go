@@ -217,7 +217,8 @@ func (e *Edged) reject(w want, why observed.Reason) {
 	e.recorder.Eventf(w.pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
 	in := e.statusInputs(w.pod, nil)
 	in.Rejected = &why
-	e.statuses.Set(w.pod, status.Generate(in))
+	made, _ := status.Generate(in)
+	e.statuses.Set(w.pod, made)
 }
 
 // retryRejected judges the rejected static pods again.

@@ -131,15 +131,41 @@ func (e *Edged) facts() env.Facts {
 
 func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
 	name, _ := e.runtimeName.Load().(string)
-	before, _ := e.statuses.Get(pod.UID)
+	before, restored := e.previousStatus(pod)
 	pod = e.allocated(pod)
 	running, resizing := e.sizeOf(pod, obs)
 	return status.Inputs{
 		Running: running, Resize: resizing,
 		RecursiveReadOnly: asksRecursiveReadOnly(pod) && e.runtime.RecursiveReadOnly(e.life, pod),
-		Pod:               pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, HostIPs: e.hostIPs(), Now: time.Now(),
+		Pod:               pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, Restored: restored,
+		HostIPs: e.hostIPs(), IPv6First: e.ipv6First(), Now: time.Now(), Static: isStatic(pod),
 		Stopped: e.stopped(pod.UID), Devices: e.devices.Health(pod.UID),
 	}
+}
+
+// previousStatus is a pod's newest status, and whether this run of the agent has not made it. A pod without one, whose
+// row the store has lost say, goes on from what the API server has of it. A phase that is final there is final.
+func (e *Edged) previousStatus(pod *v1.Pod) (before v1.PodStatus, restored bool) {
+	before, known := e.statuses.Get(pod.UID)
+	if !known {
+		return pod.Status, true
+	}
+	if api := &pod.Status; status.Terminal(api.Phase) && !status.Terminal(before.Phase) {
+		before.Phase, before.Reason, before.Message = api.Phase, api.Reason, api.Message
+	}
+	return before, e.statuses.Restored(pod.UID)
+}
+
+// ipv6First reports whether the node's own address, as configured, is one of IPv6.
+func (e *Edged) ipv6First() bool {
+	return e.opts.NodeIP != "" && strings.Contains(first(e.hostIPs()), ":")
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
 }
 
 // asksRecursiveReadOnly tells whether a pod has a mount that depends on what its runtime can do.

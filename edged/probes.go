@@ -51,7 +51,7 @@ func (e *Edged) probeChanged(uid types.UID, ending bool) {
 	defer e.statusMu.Unlock()
 	if w, ok := e.wanted.get(uid); ok {
 		if obs := e.pleg.Get(uid); obs.ContainersAlive() {
-			e.makeStatus(w.pod, obs, nil)
+			e.makeStatus(w.pod, obs, nil, false)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 		return e.syncFailed(pod, fmt.Errorf("read state of pod %s: %w", klog.KObj(pod), err))
 	}
 	pod = e.allocate(pod)
-	if status.Terminal(e.setStatus(pod, obs, nil)) {
+	if e.setStatus(pod, obs, nil) {
 		return podworker.Outcome{Finished: true}
 	}
 	deadline, over := e.deadline(pod)
@@ -84,7 +84,7 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 		}
 	}
 	result.Err = errors.Join(result.Err, sizeErr, e.resized(ctx, pod, obs, sizeErr))
-	phase := e.setStatus(pod, obs, &result)
+	finished := e.setStatus(pod, obs, &result)
 	if result.Err != nil {
 		out := e.syncFailed(pod, result.Err)
 		if out.RetryAt.IsZero() {
@@ -95,7 +95,7 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 	if result.More {
 		result.RetryAt = time.Now()
 	}
-	return podworker.Outcome{Finished: status.Terminal(phase), RetryAt: result.RetryAt}
+	return podworker.Outcome{Finished: finished, RetryAt: result.RetryAt}
 }
 
 // endedMeanwhile tells whether something of a pod has ended during a sync, as the look after it shows: nobody tells of that again.
@@ -227,9 +227,7 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 	gone := end.Removed || end.Deleted
 	e.prober.Forget(end.UID)
 	if end.Pod != nil {
-		if obs := e.pleg.Get(end.UID); obs != nil || e.stopped(end.UID) != nil {
-			e.finalStatus(end.Pod, obs)
-		}
+		e.finalStatus(end.Pod, e.pleg.Get(end.UID))
 	}
 	if err := e.volumes.Teardown(ctx, end.UID); err != nil {
 		return fmt.Errorf("volumes of pod %s: %w", end.UID, err)
@@ -257,6 +255,9 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 	}
 	e.devices.Free(end.UID)
 	e.imagesUsed(end.Pod)
+	if end.Pod != nil {
+		e.concludeStatus(end.Pod)
+	}
 	e.ended(end.UID)
 	if gone {
 		if err := e.volumes.RemovePodDir(end.UID); err != nil {
@@ -295,32 +296,43 @@ func (e *Edged) podDir(uid types.UID) string {
 	return filepath.Join(e.opts.RootDir, "pods", string(uid))
 }
 
-// setStatus makes the pod's status from what is seen now, and returns its phase. result is that of
-// the newest sync; nil keeps what the one before said.
-func (e *Edged) setStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) v1.PodPhase {
+// setStatus makes the pod's status from what is seen now, and reports whether its containers have ended for good.
+// result is that of the newest sync; nil keeps what the one before said.
+func (e *Edged) setStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) (finished bool) {
 	e.statusMu.Lock()
 	defer e.statusMu.Unlock()
-	return e.makeStatus(pod, obs, result)
-}
-
-// makeStatus is setStatus under its lock.
-func (e *Edged) makeStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) v1.PodPhase {
-	if result != nil {
-		e.results.keep(pod.UID, *result)
-	}
-	last := e.results.get(pod.UID)
-	in := e.statusInputs(pod, obs)
-	e.logs.Changed()
-	in.Reasons, in.SandboxReason, in.Probes = last.Reasons, last.SandboxErr, e.probe(pod, obs)
-	return e.statuses.Set(pod, status.Generate(in))
+	return e.makeStatus(pod, obs, result, false)
 }
 
 // finalStatus makes the status of a pod of which nothing runs any more.
 func (e *Edged) finalStatus(pod *v1.Pod, obs *observed.Pod) {
 	e.statusMu.Lock()
 	defer e.statusMu.Unlock()
-	in := e.statusInputs(pod, obs)
-	in.Terminated = true
-	e.statuses.Set(pod, status.Generate(in))
+	e.makeStatus(pod, obs, nil, true)
+}
+
+// concludeStatus completes the status of a pod of which nothing is left to clean up.
+func (e *Edged) concludeStatus(pod *v1.Pod) {
+	e.statusMu.Lock()
+	defer e.statusMu.Unlock()
+	if before, ok := e.statuses.Get(pod.UID); ok {
+		e.statuses.Set(pod, status.Conclude(pod, before, isStatic(pod)))
+	}
 	e.results.drop(pod.UID)
+}
+
+// makeStatus makes a status under the lock of statuses. terminated: nothing of the pod runs any more.
+func (e *Edged) makeStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult, terminated bool) (finished bool) {
+	if result != nil {
+		e.results.keep(pod.UID, *result)
+	}
+	in := e.statusInputs(pod, obs)
+	in.Reasons, in.Terminated = e.results.get(pod.UID).Reasons, terminated
+	if !terminated {
+		e.logs.Changed()
+		in.Probes = e.probe(pod, obs)
+	}
+	made, finished := status.Generate(in)
+	e.statuses.Set(pod, made)
+	return finished
 }

@@ -102,6 +102,21 @@ func (p *Pod) Sandbox() *Sandbox {
 	return p.Sandboxes[0]
 }
 
+// SandboxReady reports whether one of the sandboxes is ready.
+func (p *Pod) SandboxReady() bool {
+	return p != nil && slices.ContainsFunc(p.Sandboxes, func(s *Sandbox) bool { return s.Ready })
+}
+
+// SandboxUsable reports whether containers can be started in the newest sandbox: it is the only one that is ready, and
+// is on the network that the pod asks for.
+func (p *Pod) SandboxUsable(hostNetwork bool) bool {
+	box := p.Sandbox()
+	if box == nil || !box.Ready || box.HostNetwork != hostNetwork || !hostNetwork && len(box.IPs) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(p.Sandboxes[1:], func(s *Sandbox) bool { return s.Ready })
+}
+
 // Container returns the newest container of a name, or nil.
 func (p *Pod) Container(name string) *Container {
 	if p == nil {
@@ -133,7 +148,7 @@ func (p *Pod) Alive() bool {
 	if p == nil {
 		return false
 	}
-	return slices.ContainsFunc(p.Sandboxes, func(s *Sandbox) bool { return s.Ready }) || p.ContainersAlive()
+	return p.SandboxReady() || p.ContainersAlive()
 }
 
 // ContainersAlive tells whether a container runs or is in an unknown state.

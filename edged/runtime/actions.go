@@ -1,6 +1,8 @@
 package runtime
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -68,6 +70,7 @@ func Decide(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Actions {
 //   - A container that runs with the hash of its spec is left alone, whoever started it (Options.Hash), unless its
 //     startup or liveness probe has failed for good.
 //   - A container that was created and never started, or is in an unknown state, is replaced.
+//   - When all containers have ended for good, the pod is stopped with its sidecars.
 //   - Ephemeral containers are started once, as soon as there is a sandbox.
 func computeActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Actions {
 	if startsOver(pod, obs) {
@@ -84,10 +87,24 @@ func computeActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Acti
 	} else if initActions(pod, obs, probes, &a) != initDone {
 		return a
 	}
+	if containersEnded(pod, obs) && sidecarsRun(pod, obs) {
+		return Actions{KillPod: true, SandboxID: a.SandboxID}
+	}
 	for i := range pod.Spec.Containers {
 		containerAction(pod, obs, probes, Start{Container: &pod.Spec.Containers[i]}, &a)
 	}
 	return a
+}
+
+// containersEnded reports whether all containers have ended for good. What is left of the pod, its sidecars, has nobody
+// to serve then.
+func containersEnded(pod *v1.Pod, obs *observed.Pod) bool {
+	return !slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool { return restarts(pod, &c, obs.Container(c.Name)) })
+}
+
+// sidecarsRun reports whether a sidecar runs. Without one the pod's status is final by then, and its worker stops it.
+func sidecarsRun(pod *v1.Pod, obs *observed.Pod) bool {
+	return slices.ContainsFunc(sidecars(pod), func(c v1.Container) bool { return obs.Container(c.Name).Running() })
 }
 
 // ephemeralActions starts the ephemeral containers that were never started. They hold up nobody.

@@ -128,8 +128,7 @@ func (r *Runtime) postStart(ctx context.Context, p place, c *v1.Container, id st
 
 // refreshContainer reads what is needed to watch a container's process.
 func (r *Runtime) refreshContainer(ctx context.Context, o *observed.Container) error {
-	_, err := r.detailContainer(ctx, o)
-	return err
+	return r.detailContainer(ctx, o)
 }
 
 // preStop runs the hook of a container that is to be stopped, within its grace period, and tells whether there was one.

@@ -21,8 +21,8 @@ func TestHostileLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"linked/0.log", "c/0.log", "c/1.log"} {
-		if got := logTail(filepath.Join(pod, path)); got != "" {
-			t.Errorf("logTail(%s) = %q, want \"\"", path, got)
+		if got, err := logTail(filepath.Join(pod, path)); got != "" || err == nil {
+			t.Errorf("logTail(%s) = %q, %v; want \"\" and an error", path, got, err)
 		}
 	}
 	removeLogs(filepath.Join(pod, "linked", "0.log"))

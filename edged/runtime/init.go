@@ -91,7 +91,7 @@ func wentOn(pod *v1.Pod, obs *observed.Pod, i int, sandbox string) bool {
 
 // sidecarActions keeps the sidecars of an initialized pod running, as long as they have somebody to serve.
 func sidecarActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, a *Actions) {
-	if !slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool { return restarts(pod, &c, obs.Container(c.Name)) }) {
+	if containersEnded(pod, obs) {
 		return
 	}
 	for i := range pod.Spec.InitContainers {

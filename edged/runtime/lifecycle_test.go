@@ -270,6 +270,8 @@ func TestSidecars(t *testing.T) {
 	pod.Spec.InitContainers[0].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
 	for name, c := range map[string]struct{ obs, want string }{
 		"done":                           {"i0 exited 0,i1 exited 0,c0 exited 0", ""},
+		"done, the sidecar runs":         {"i0 running,i1 exited 0,c0 exited 0", "kill pod"},
+		"failed, the sidecar runs":       {"i0 running,i1 exited 0,c0 exited 1", "kill pod"},
 		"failed":                         {"i0 exited 1,i1 exited 0,c0 exited 1", ""},
 		"dies while an init runs":        {"i0 exited 1,i1 running", "start i0"},
 		"dies between two init":          {"i0 exited 1,i1 created", "start i0, start i1"},

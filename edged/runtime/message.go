@@ -2,8 +2,10 @@ package runtime
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,14 +19,17 @@ import (
 	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
-// Limits of termination messages, in bytes: per container, per pod (shared evenly by its containers), and of
-// log lines that stand in for one (documented with TerminationMessagePath).
+// Limits of termination messages, in bytes: of the file, of log lines that stand in for it (documented with
+// TerminationMessagePath), and of both with what the runtime says. A status has 12 KiB for all containers of a pod.
 const (
-	maxMessage       = 4096
-	maxMessagesTotal = 12 << 10
-	maxMessageLines  = 80
-	maxMessageLog    = 2048
+	maxMessage      = 4096
+	maxMessageLines = 80
+	maxMessageLog   = 2048
+	maxMessageAll   = 12 << 10
 )
+
+// reasonCannotRun is why a container has ended that could not be started: it has no logs.
+const reasonCannotRun = "ContainerCannotRun"
 
 // messageFile makes the file on the node into which an attempt at a container writes its termination message,
 // and returns its path; "" when the container has none. Files of attempts before the last are removed.
@@ -58,63 +63,70 @@ func (r *Runtime) messageFile(pod *v1.Pod, c *v1.Container, attempt uint32) (str
 	return path, f.Chmod(0o666)
 }
 
-// terminationMessage returns what a container left behind when it ended.
+// terminationMessage returns what the runtime says of a container that has ended, and what it left behind.
 func terminationMessage(st *runtimeapi.ContainerStatus) string {
 	n := parseNotes(st.Annotations)
-	text := ""
+	text, failed := "", false
 	for _, m := range slices.Backward(st.Mounts) { // the message's own mount is the last
-		if n.messagePath != "" && m.ContainerPath == n.messagePath {
-			text = readMessage(m.HostPath)
-			break
+		if n.messagePath == "" || m.ContainerPath != n.messagePath {
+			continue
+		}
+		var err error
+		if text, err = readMessage(m.HostPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			text, failed = fmt.Sprintf("Error on reading termination log %s: %v", m.HostPath, err), true
+		}
+		break
+	}
+	if text == "" && !failed && n.messageFromLogs && st.ExitCode != 0 && st.Reason != reasonCannotRun {
+		var err error
+		if text, err = logTail(st.LogPath); err != nil {
+			text = fmt.Sprintf("Error on reading termination message from logs: %v", err)
 		}
 	}
-	if text == "" && n.messageFromLogs && st.ExitCode != 0 {
-		text = logTail(st.LogPath)
+	if st.Message != "" && text != "" {
+		text = ": " + text
 	}
-	if text == "" {
-		return ""
-	}
-	if st.Message != "" {
-		return st.Message + ": " + text
-	}
-	return text
+	return truncate(st.Message+text, maxMessageAll)
 }
 
 // readMessage reads the end of the file that a container wrote. The container may have replaced nothing but
 // the content (the file is bound), yet it may have made it huge.
-func readMessage(path string) string {
+func readMessage(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return ""
+		return "", err
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return ""
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", errors.New("not a regular file")
 	}
 	data, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxMessage), maxMessage))
 	if err != nil {
-		return ""
+		return "", err
 	}
-	return strings.ToValidUTF8(string(data), "?")
+	return strings.ToValidUTF8(string(data), "?"), nil
 }
 
 // logTail returns the last lines of a CRI log, at most 80 lines or 2 KiB.
-func logTail(path string) string {
+func logTail(path string) (string, error) {
 	f, err := logdir.OpenLog(path)
 	if err != nil {
-		return ""
+		return "", err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return ""
+		return "", err
 	}
 	// A CRI line adds about 50 bytes to what was written.
 	window := int64(maxMessageLog + maxMessageLines*64)
 	data, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-window), window))
 	if err != nil {
-		return ""
+		return "", err
 	}
 	var lines []string
 	for line := range bytes.Lines(data) {
@@ -131,7 +143,7 @@ func logTail(path string) string {
 	if len(text) > maxMessageLog {
 		text = text[len(text)-maxMessageLog:]
 	}
-	return strings.ToValidUTF8(text, "?")
+	return strings.ToValidUTF8(text, "?"), nil
 }
 
 func truncate(text string, limit int) string {

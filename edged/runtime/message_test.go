@@ -16,31 +16,46 @@ func TestMessageKeepsItsEnd(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", 2*maxMessage)+"the cause"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := readMessage(path); len(got) != maxMessage || !strings.HasSuffix(got, "the cause") {
-		t.Errorf("%d bytes, ending in %q; want %v, a text that ends with \"the cause\"",
-			len(got), got[max(0, len(got)-20):], maxMessage)
+	if got, err := readMessage(path); err != nil || len(got) != maxMessage || !strings.HasSuffix(got, "the cause") {
+		t.Errorf("%d bytes, ending in %q, %v; want %v, a text that ends with \"the cause\"",
+			len(got), got[max(0, len(got)-20):], err, maxMessage)
 	}
 }
 
-// TestMessagesShareEvenly: 12 KiB a pod, divided by its containers, whatever the order.
-func TestMessagesShareEvenly(t *testing.T) {
-	g := newRig(t)
-	pod := testPod(v1.RestartPolicyNever, 0, 6)
-	for i := range pod.Spec.Containers {
-		pod.Spec.Containers[i].TerminationMessagePath = "/dev/termination-log"
+// TestMessageOf: what a container left behind follows what the runtime says, and what cannot be read is
+// reported as such.
+func TestMessageOf(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "message")
+	if err := os.WriteFile(file, []byte("bye"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range g.settle(pod).Containers {
-		path := filepath.Join(g.opts.RootDir, "pods", "1", "containers", c.Name, "0")
-		if err := os.WriteFile(path, []byte(strings.Repeat("m", maxMessage)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.fake.Exit(c.ID, 1); err != nil {
-			t.Fatal(err)
-		}
+	log := filepath.Join(dir, "0.log")
+	if err := os.WriteFile(log, []byte("2026-01-01T00:00:00Z stderr F logged\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range g.observe(pod).Containers {
-		if len(c.Message) != 2048 {
-			t.Errorf("%s has %d bytes, want 2048", c.Name, len(c.Message))
+	gone := filepath.Join(dir, "gone")
+	for name, c := range map[string]struct {
+		mount, log, reason, message string
+		want                        string // begins with
+	}{
+		"file":                       {mount: file, log: log, want: "bye"},
+		"file and the runtime":       {mount: file, message: "OOM", want: "OOM: bye"},
+		"no file":                    {mount: gone, message: "OOM", log: log, want: "OOM: logged\n"},
+		"no mount":                   {log: log, want: "logged\n"},
+		"no mount, it could not run": {log: log, reason: reasonCannotRun, message: "no such file", want: "no such file"},
+		"file cannot be read":        {mount: dir, log: log, want: "Error on reading termination log " + dir + ": "},
+		"log cannot be read":         {log: gone, want: "Error on reading termination message from logs: "},
+	} {
+		st := &runtimeapi.ContainerStatus{ExitCode: 1, Reason: c.reason, Message: c.message, LogPath: c.log, Annotations: map[string]string{
+			annotationTerminationMessagePath: "/m", annotationTerminationMessagePolicy: string(v1.TerminationMessageFallbackToLogsOnError),
+		}}
+		if c.mount != "" {
+			st.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", HostPath: c.mount}}
+		}
+		got := terminationMessage(st)
+		if exact := !strings.HasSuffix(c.want, ": "); exact && got != c.want || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: terminationMessage() = %q, want %q", name, got, c.want)
 		}
 	}
 }
@@ -52,8 +67,8 @@ func TestLogTailJoinsParts(t *testing.T) {
 	if err := os.WriteFile(path, []byte(at+"P pan\n"+at+"F ic\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := logTail(path); got != "panic\n" {
-		t.Errorf("logTail() = %q, want \"panic\\n\"", got)
+	if got, err := logTail(path); err != nil || got != "panic\n" {
+		t.Errorf("logTail() = %q, %v; want \"panic\\n\"", got, err)
 	}
 }
 

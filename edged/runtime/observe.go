@@ -134,25 +134,15 @@ func (r *Runtime) detail(ctx context.Context, pod *observed.Pod) error {
 			return ignoreNotFound(err)
 		})
 	}
-	messages := make([]string, len(pod.Containers))
 	for i, c := range pod.Containers {
-		g.Go(func() (err error) {
-			messages[i], err = r.detailContainer(ctx, c)
+		g.Go(func() error {
+			err := r.detailContainer(ctx, c)
 			goneContainer[i] = cri.IsNotFound(err)
 			return ignoreNotFound(err)
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
-	}
-	names := map[string]bool{}
-	for _, c := range pod.Containers {
-		names[c.Name] = true
-	}
-	for i, c := range pod.Containers {
-		if messages[i] != "" {
-			c.Message = truncate(messages[i], min(maxMessagesTotal/len(names), maxMessage))
-		}
 	}
 	pod.Sandboxes = without(pod.Sandboxes, goneSandbox)
 	pod.Containers = without(pod.Containers, goneContainer)
@@ -201,17 +191,15 @@ func sandboxIPs(st *runtimeapi.PodSandboxStatus, hostNetwork bool) []string {
 	return ips
 }
 
-// detailContainer fills in a container, and returns the message that it left when it ended.
-func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) (string, error) {
+// detailContainer fills in a container.
+func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) error {
 	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: c.Running()})
 	if err != nil {
-		return "", fmt.Errorf("status of container %s: %w", c.ID, err)
+		return fmt.Errorf("status of container %s: %w", c.ID, err)
 	}
 	st := resp.GetStatus()
 	c.State = st.GetState()
-	if name := st.GetImage().GetUserSpecifiedImage(); name != "" {
-		c.Image = name
-	} else if name := st.GetImage().GetImage(); name != "" {
+	if name := st.GetImage().GetImage(); name != "" {
 		c.Image = name
 	}
 	if st.GetImageRef() != "" {
@@ -225,10 +213,10 @@ func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) (s
 	c.Resources, c.PID = st.GetResources().GetLinux(), pidOf(resp.GetInfo())
 	c.User, c.Images = st.GetUser().GetLinux(), mountedImages(st.GetMounts())
 	c.StopSignal = signalName(st.GetStopSignal())
-	if !c.Exited() {
-		return "", nil
+	if c.Exited() {
+		c.Message = terminationMessage(st)
 	}
-	return terminationMessage(st), nil
+	return nil
 }
 
 func unixNano(ns int64) time.Time {

@@ -66,9 +66,11 @@ func (r *Runtime) examineEnd(ctx context.Context, p place, s Start, imageRef str
 	}
 	suspect := r.suspect(p, s, imageRef)
 	suspect.Since = last.StartedAt
-	suspect.Failure = repair.Failure{
-		Stage: repair.Exit, ExitCode: last.ExitCode, Message: strings.TrimSpace(last.Message + " " + logTail(r.LogPath(p.obs, last))),
+	logged, err := logTail(r.LogPath(p.obs, last))
+	if err != nil {
+		klog.V(2).InfoS("Log of a container that ended not read", "pod", klog.KObj(p.pod), "containerName", last.Name, "err", err)
 	}
+	suspect.Failure = repair.Failure{Stage: repair.Exit, ExitCode: last.ExitCode, Message: strings.TrimSpace(last.Message + " " + logged)}
 	if !last.StartedAt.IsZero() {
 		suspect.Lived = last.FinishedAt.Sub(last.StartedAt)
 	}

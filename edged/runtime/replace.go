@@ -18,16 +18,7 @@ func sandboxChange(pod *v1.Pod, obs *observed.Pod) (bool, uint32) {
 	if newest == nil {
 		return true, 0
 	}
-	ready := 0
-	for _, s := range obs.Sandboxes {
-		if s.Ready {
-			ready++
-		}
-	}
-	switch {
-	case ready != 1 || !newest.Ready,
-		newest.HostNetwork != pod.Spec.HostNetwork,
-		!pod.Spec.HostNetwork && len(newest.IPs) == 0:
+	if !obs.SandboxUsable(pod.Spec.HostNetwork) {
 		return true, newest.Attempt + 1
 	}
 	return false, 0

@@ -383,8 +383,11 @@ func TestTerminationMessage(t *testing.T) {
 	if err := os.Symlink(secret, path); err != nil {
 		t.Fatal(err)
 	}
-	if got := terminationMessage(st); got != "" {
-		t.Errorf("a link was followed: %q, want \"\"", got)
+	if got := terminationMessage(st); !strings.HasPrefix(got, "Error on reading termination log "+path+": ") {
+		t.Errorf("a link was followed: %q, want an error", got)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "0.log")
 	if err := os.WriteFile(log, []byte("2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stderr F two\n"), 0o644); err != nil {

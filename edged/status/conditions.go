@@ -4,8 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
 // Reasons of conditions.
@@ -17,22 +21,97 @@ const (
 	readinessGatesNotReady   = "ReadinessGatesNotReady"
 )
 
-func initializedCondition(pod *v1.Pod, out *v1.PodStatus) v1.PodCondition {
+// conditions makes those of the pod's conditions that are this agent's. phase is that of the containers, which may be
+// final before the reported one is.
+func conditions(in Inputs, out *v1.PodStatus, phase v1.PodPhase) []v1.PodCondition {
+	var list []v1.PodCondition
+	if c := disruption(in, out.Phase); c != nil {
+		list = append(list, *c)
+	}
+	sandboxReady := v1.ConditionFalse
+	if in.Observed.SandboxUsable(in.Pod.Spec.HostNetwork) {
+		sandboxReady = v1.ConditionTrue
+	}
+	list = append(list,
+		v1.PodCondition{Type: v1.PodReadyToStartContainers, Status: sandboxReady},
+		initializedCondition(in, out, phase),
+		readyCondition(v1.PodReady, in.Pod, out, phase),
+		readyCondition(v1.ContainersReady, in.Pod, out, phase),
+		v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue},
+	)
+	for i := range list {
+		if list[i].ObservedGeneration == 0 {
+			list[i].ObservedGeneration = in.Pod.Generation
+		}
+	}
+	if c := restartingCondition(in, phase); c != nil {
+		list = append(list, *c)
+	}
+	for i := range list {
+		c := &list[i]
+		if before := previous(in, c.Type); before != nil && before.Status == c.Status {
+			if c.LastTransitionTime.IsZero() {
+				c.LastTransitionTime = before.LastTransitionTime
+			}
+			if Terminal(in.Previous.Phase) { // what has ended stays as it ended
+				c.Reason, c.Message = before.Reason, before.Message
+			}
+		}
+		if c.LastTransitionTime.IsZero() {
+			c.LastTransitionTime = metav1.Time{Time: in.Now.Truncate(time.Second)}
+		}
+	}
+	if !Terminal(out.Phase) {
+		list = append(slices.Clone(in.Resize), list...) // which have a generation and times of their own
+	}
+	return list
+}
+
+// previous is a condition of the previous status, or nil.
+func previous(in Inputs, kind v1.PodConditionType) *v1.PodCondition {
+	if i := slices.IndexFunc(in.Previous.Conditions, func(c v1.PodCondition) bool { return c.Type == kind }); i >= 0 {
+		return &in.Previous.Conditions[i]
+	}
+	return nil
+}
+
+// disruption is the condition which says that this agent ended the pod; nil where it did not. It comes with the
+// final phase, and stays. Those of others are not reported: what this agent knows of them may be older than what they
+// have said since.
+func disruption(in Inputs, phase v1.PodPhase) *v1.PodCondition {
+	if c := previous(in, v1.DisruptionTarget); c != nil && c.Reason == v1.PodReasonTerminationByKubelet {
+		return c
+	}
+	if in.Stopped == nil || in.Stopped.Condition == nil || !Terminal(phase) || Terminal(in.Previous.Phase) {
+		return nil
+	}
+	c := *in.Stopped.Condition
+	c.LastTransitionTime = metav1.Time{} // when it is reported
+	return &c
+}
+
+// initializedCondition says whether the init containers have done their work. What was initialized once remains so,
+// also while the init containers run again in a new sandbox.
+func initializedCondition(in Inputs, out *v1.PodStatus, phase v1.PodPhase) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
-	if out.Phase == v1.PodSucceeded {
+	if phase == v1.PodSucceeded {
 		c.Reason = podCompleted
 		return c
 	}
-	// Once a container was started, the init containers have done their work for good.
-	for _, s := range out.ContainerStatuses {
-		if s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil {
-			return c
-		}
+	begun := slices.ContainsFunc(out.ContainerStatuses, func(s v1.ContainerStatus) bool {
+		return s.State.Running != nil || s.State.Terminated != nil
+	})
+	switch before := previous(in, v1.PodInitialized); {
+	case before != nil && Terminal(in.Previous.Phase):
+		c.Status = before.Status
+		return c
+	case begun, before != nil && before.Status == v1.ConditionTrue:
+		return c
 	}
 	var open []string
 	for i, s := range out.InitContainerStatuses {
 		done := s.Ready
-		if sidecar(&pod.Spec.InitContainers[i]) {
+		if restart.IsSidecar(&in.Pod.Spec.InitContainers[i]) {
 			done = s.Started != nil && *s.Started
 		}
 		if !done {
@@ -47,9 +126,9 @@ func initializedCondition(pod *v1.Pod, out *v1.PodStatus) v1.PodCondition {
 }
 
 // readyCondition is Ready or ContainersReady, which differ by readiness gates alone.
-func readyCondition(kind v1.PodConditionType, pod *v1.Pod, out *v1.PodStatus) v1.PodCondition {
+func readyCondition(kind v1.PodConditionType, pod *v1.Pod, out *v1.PodStatus, phase v1.PodPhase) v1.PodCondition {
 	c := v1.PodCondition{Type: kind, Status: v1.ConditionTrue}
-	switch out.Phase {
+	switch phase {
 	case v1.PodSucceeded:
 		c.Status, c.Reason = v1.ConditionFalse, podCompleted
 		return c
@@ -59,13 +138,13 @@ func readyCondition(kind v1.PodConditionType, pod *v1.Pod, out *v1.PodStatus) v1
 	}
 	var open []string
 	for i, s := range out.InitContainerStatuses {
-		if sidecar(&pod.Spec.InitContainers[i]) && !s.Ready {
+		if restart.IsSidecar(&pod.Spec.InitContainers[i]) && !s.Ready {
 			open = append(open, s.Name)
 		}
 	}
-	for _, s := range out.ContainerStatuses {
-		if !s.Ready {
-			open = append(open, s.Name)
+	for _, spec := range pod.Spec.Containers {
+		if !find(out.ContainerStatuses, spec.Name).Ready {
+			open = append(open, spec.Name)
 		}
 	}
 	if len(open) > 0 {

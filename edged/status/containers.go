@@ -2,6 +2,7 @@ package status
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,16 +13,25 @@ import (
 	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
-// Reasons of container states.
+// Reasons of container states, and the messages that go with them.
 const (
 	containerCreating = "ContainerCreating"
 	podInitializing   = "PodInitializing"
-	crashLoopBackOff  = "CrashLoopBackOff"
-	// postStartHookError: the container was stopped, for its postStart hook failed.
-	postStartHookError = "PostStartHookError"
-	statusUnknown      = "ContainerStatusUnknown"
+
+	completed        = "Completed"
+	completedMessage = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"
+
+	restartingAll        = "RestartingAllContainers"
+	restartingAllMessage = "The container is removed because RestartAllContainers in place"
+
+	statusUnknown    = "ContainerStatusUnknown"
+	lostMessage      = "The container could not be located when the pod was deleted.  The container used to be Running"
+	lostAtEndMessage = "The container could not be located when the pod was terminated"
 	// exitUnknown is the exit code of a container that was lost.
 	exitUnknown = 137
+
+	// maxMessages is how many bytes of termination messages a status has, shared evenly by the containers of the spec.
+	maxMessages = 12 << 10
 )
 
 // containerStatuses makes the statuses of a list of containers, in its order.
@@ -29,115 +39,151 @@ func containerStatuses(in Inputs, containers []v1.Container, before []v1.Contain
 	var out []v1.ContainerStatus
 	for i := range containers {
 		c := &containers[i]
-		var prev v1.ContainerStatus
-		if at := slices.IndexFunc(before, func(s v1.ContainerStatus) bool { return s.Name == c.Name }); at >= 0 {
-			prev = before[at]
-		}
-		s := containerStatus(in, c, prev, init)
-		s.VolumeMounts = withImages(volumeMounts(in, c, prev), in.Observed.Container(c.Name))
-		s.User = userOf(in.Observed.Container(c.Name))
+		s := containerStatus(in, c, find(before, c.Name), init)
+		in.shorten(&s.State)
+		in.shorten(&s.LastTerminationState)
 		out = append(out, s)
 	}
 	return out
 }
 
-func containerStatus(in Inputs, c *v1.Container, prev v1.ContainerStatus, init bool) v1.ContainerStatus {
-	attempts := in.Observed.Attempts(c.Name)
-	if len(attempts) == 0 {
-		return unseen(in, c, prev, init)
+// containerStatus makes the status of a container. prev is the previous one, or nil.
+func containerStatus(in Inputs, c *v1.Container, prev *v1.ContainerStatus, init bool) v1.ContainerStatus {
+	if prev != nil && prev.State.Terminated != nil && Terminal(in.Previous.Phase) {
+		return *prev // what has ended stays as it ended
 	}
-	newest := attempts[0]
-	s := v1.ContainerStatus{
-		Name: c.Name, Image: newest.Image, ImageID: newest.ImageRef, ContainerID: in.Runtime + "://" + newest.ID,
-		RestartCount: max(newest.RestartCount, prev.RestartCount), State: state(in, newest),
-		AllocatedResources: allocated(c), AllocatedResourcesStatus: in.Devices[c.Name], Resources: in.resources(c),
+	var s v1.ContainerStatus
+	newest := in.Observed.Container(c.Name)
+	if newest == nil {
+		s = missing(in, c, prev)
+	} else {
+		s = seen(in, c, prev)
 	}
-	s.StopSignal = stopSignal(c, newest)
-	switch {
-	case len(attempts) > 1 && attempts[1].Exited():
-		s.LastTerminationState.Terminated = terminated(in.Runtime, attempts[1])
-	case prev.ContainerID == s.ContainerID, prev.ContainerID == "":
-		s.LastTerminationState = prev.LastTerminationState
-	case prev.State.Terminated != nil:
-		s.LastTerminationState.Terminated = prev.State.Terminated // the runtime has forgotten it
-	case prev.State.Running != nil:
-		s.LastTerminationState.Terminated = lost(in, prev)
-	default:
-		s.LastTerminationState = prev.LastTerminationState
+	if init && !restart.IsSidecar(c) {
+		switch {
+		case newest.Exited() && newest.ExitCode == 0:
+			return s // it has done its work
+		case newest == nil && s.State.Waiting != nil && !in.restarting() && anyContainerCreated(in):
+			s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: completed, Message: completedMessage}}
+			return s
+		}
 	}
-	why, waits := in.Reasons[c.Name]
-	if newest.Exited() && waits && !in.Terminated && restart.After(in.Pod, c, newest.ExitCode) != restart.Stay {
+	if why, ok := in.Reasons[c.Name]; ok && startsNext(in, c, newest) {
 		// Between two attempts the state is the wait, and the end of the last attempt the last state.
-		s.LastTerminationState.Terminated = s.State.Terminated
+		if s.State.Terminated != nil {
+			s.LastTerminationState = s.State
+		}
 		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: why.Reason, Message: why.Message}}
 	}
 	return s
 }
 
-// unseen is the status of a container that the runtime does not have: not yet, or no more.
-func unseen(in Inputs, c *v1.Container, prev v1.ContainerStatus, init bool) v1.ContainerStatus {
-	s := v1.ContainerStatus{
-		Name: c.Name, Image: c.Image, RestartCount: prev.RestartCount, LastTerminationState: prev.LastTerminationState,
-		AllocatedResources: allocated(c), AllocatedResourcesStatus: in.Devices[c.Name], Resources: in.resources(c),
-	}
-	ended := prev.State.Terminated
+// startsNext reports whether a container is to be started, or would be if nothing stood in the way.
+func startsNext(in Inputs, c *v1.Container, newest *observed.Container) bool {
 	switch {
-	case ended != nil && (in.Terminated || Terminal(in.Previous.Phase) || (init && ended.ExitCode == 0 && mainStarted(in))):
-		s.State, s.Image, s.ImageID, s.ContainerID = prev.State, prev.Image, prev.ImageID, prev.ContainerID
-		return s
-	case ended != nil:
-		s.LastTerminationState.Terminated = ended
-	case prev.State.Running != nil:
-		s.LastTerminationState.Terminated = lost(in, prev)
+	case in.Pod.DeletionTimestamp != nil, newest.Running():
+		return false
+	case newest.Exited():
+		return restart.After(in.Pod, c, newest.ExitCode) != restart.Stay
 	}
-	if in.Terminated && prev.Name != "" && prev.State.Waiting == nil {
-		s.State.Terminated = lost(in, prev)
-		return s
-	}
-	if in.Terminated {
-		s.State.Terminated = &v1.ContainerStateTerminated{Reason: statusUnknown, Message: "The container could not be located when the pod was terminated", ExitCode: exitUnknown}
-		return s
-	}
+	return true
+}
+
+// missing is the status of a container that the runtime does not have: not yet, or no more. One that has ended
+// remains as it ended until it is started again. One that ran counts as a failed attempt.
+func missing(in Inputs, c *v1.Container, prev *v1.ContainerStatus) v1.ContainerStatus {
 	waiting := &v1.ContainerStateWaiting{Reason: containerCreating}
-	if !init && len(in.Pod.Spec.InitContainers) > 0 {
+	if len(in.Pod.Spec.InitContainers) > 0 {
 		waiting.Reason = podInitializing
 	}
-	if init && in.Observed.Sandbox() != nil {
-		waiting.Reason = podInitializing
+	s := v1.ContainerStatus{
+		Name: c.Name, Image: c.Image, State: v1.ContainerState{Waiting: waiting},
+		VolumeMounts: volumeMounts(in, c, nil), AllocatedResourcesStatus: in.Devices[c.Name],
 	}
-	if why, ok := in.Reasons[c.Name]; ok {
-		waiting.Reason, waiting.Message = why.Reason, why.Message
+	switch {
+	case prev == nil:
+	case prev.State.Terminated != nil:
+		s = *prev
+	default:
+		s.RestartCount, s.LastTerminationState = prev.RestartCount, prev.LastTerminationState
 	}
-	s.State.Waiting = waiting
+	switch {
+	case prev == nil:
+	case in.restarting() && prev.State.Waiting == nil:
+		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: restartingAll, Message: restartingAllMessage}}
+		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{Reason: restartingAll, Message: restartingAllMessage, ExitCode: exitUnknown}
+		s.RestartCount = prev.RestartCount + 1
+	case prev.State.Waiting != nil && prev.State.Waiting.Reason == restartingAll && in.removed():
+		s.State = prev.State // until the first of them is created
+	case prev.State.Running != nil && prev.LastTerminationState.Terminated == nil:
+		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{Reason: statusUnknown, Message: lostMessage, ExitCode: exitUnknown}
+		if in.Pod.DeletionTimestamp == nil {
+			s.RestartCount++
+		}
+	}
 	return s
 }
 
-// mainStarted tells whether a container that is no init container was created already.
-func mainStarted(in Inputs) bool {
-	return slices.ContainsFunc(in.Pod.Spec.Containers, func(c v1.Container) bool { return in.Observed.Container(c.Name) != nil })
-}
-
-// lost is the end of a container that nobody saw.
-func lost(in Inputs, prev v1.ContainerStatus) *v1.ContainerStateTerminated {
-	t := &v1.ContainerStateTerminated{Reason: statusUnknown, Message: "The container could not be located when the pod was deleted.  The container used to be Running", ExitCode: exitUnknown, ContainerID: prev.ContainerID}
-	if prev.State.Running != nil {
-		t.StartedAt = prev.State.Running.StartedAt
+// seen is the status of a container that the runtime has.
+func seen(in Inputs, c *v1.Container, prev *v1.ContainerStatus) v1.ContainerStatus {
+	attempts := in.Observed.Attempts(c.Name)
+	newest := attempts[0]
+	s := v1.ContainerStatus{
+		Name: c.Name, Image: newest.Image, ImageID: newest.ImageRef, ContainerID: in.Runtime + "://" + newest.ID,
+		RestartCount: newest.RestartCount, VolumeMounts: withImages(volumeMounts(in, c, prev), newest),
+		Resources: in.resources(c), AllocatedResources: c.Resources.Requests.DeepCopy(), AllocatedResourcesStatus: in.Devices[c.Name],
+		User: userOf(newest), StopSignal: stopSignal(c, newest),
 	}
-	return t
-}
-
-func state(in Inputs, o *observed.Container) v1.ContainerState {
-	switch o.State {
+	if prev != nil {
+		s.RestartCount = max(s.RestartCount, prev.RestartCount)
+		s.LastTerminationState.Terminated = prev.LastTerminationState.Terminated
+		if prev.ContainerID != s.ContainerID && prev.State.Terminated != nil {
+			s.LastTerminationState.Terminated = prev.State.Terminated
+		}
+	}
+	if len(attempts) > 1 && attempts[1].Exited() {
+		s.LastTerminationState.Terminated = terminated(in.Runtime, attempts[1])
+	}
+	switch newest.State {
 	case runtimeapi.ContainerState_CONTAINER_RUNNING:
-		return v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: at(o.StartedAt)}}
+		s.State.Running = &v1.ContainerStateRunning{StartedAt: at(newest.StartedAt)}
+		if prev != nil && prev.State.Terminated != nil && prev.RestartCount >= newest.RestartCount {
+			s.RestartCount = prev.RestartCount + 1
+		}
 	case runtimeapi.ContainerState_CONTAINER_EXITED:
-		return v1.ContainerState{Terminated: terminated(in.Runtime, o)}
+		s.State.Terminated = terminated(in.Runtime, newest)
+	default:
+		setUnknown(in, newest, prev, &s)
 	}
-	waiting := &v1.ContainerStateWaiting{Reason: containerCreating}
-	if why, ok := in.Reasons[o.Name]; ok {
-		waiting.Reason, waiting.Message = why.Reason, why.Message
+	return s
+}
+
+// setUnknown sets the state of a container that was created and not started, or whose state the runtime does not know:
+// it waits. One that ran before has ended, nobody knows how.
+func setUnknown(in Inputs, newest *observed.Container, prev, s *v1.ContainerStatus) {
+	s.State.Waiting = &v1.ContainerStateWaiting{}
+	if newest.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN || prev == nil {
+		return
 	}
-	return v1.ContainerState{Waiting: waiting}
+	switch {
+	case prev.State.Running != nil:
+		reason := statusUnknown
+		if in.restarting() {
+			reason = restartingAll
+		}
+		s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reason, Message: lostAtEndMessage, ExitCode: exitUnknown}}
+		s.RestartCount = prev.RestartCount + 1
+	case prev.State.Terminated != nil && prev.ContainerID == s.ContainerID:
+		s.State = prev.State
+	}
+}
+
+// anyContainerCreated reports whether a container that is not an init container was created, in whichever sandbox.
+func anyContainerCreated(in Inputs) bool {
+	return slices.ContainsFunc(in.Pod.Spec.Containers, func(c v1.Container) bool {
+		o := in.Observed.Container(c.Name)
+		return o != nil && o.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN
+	})
 }
 
 func terminated(runtime string, o *observed.Container) *v1.ContainerStateTerminated {
@@ -147,16 +193,23 @@ func terminated(runtime string, o *observed.Container) *v1.ContainerStateTermina
 	}
 }
 
+// shorten cuts the message of a container that has ended to its share of what a status has.
+func (in *Inputs) shorten(s *v1.ContainerState) {
+	spec := &in.Pod.Spec
+	limit := maxMessages / max(1, len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers))
+	if t := s.Terminated; t != nil && len(t.Message) > limit {
+		short := *t // the previous status is not changed
+		short.Message = strings.ToValidUTF8(t.Message[:limit], "")
+		s.Terminated = &short
+	}
+}
+
 // at is a time to the second, as it travels: a status restored from the store equals the one stored.
 func at(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}
 	}
 	return metav1.Time{Time: t.Truncate(time.Second)}
-}
-
-func allocated(c *v1.Container) v1.ResourceList {
-	return c.Resources.Requests.DeepCopy()
 }
 
 // resources are the amounts with which a container runs, and those that it was allocated where it does not.

@@ -1,18 +1,30 @@
-// Package status makes a pod's v1.PodStatus from its spec, what the runtime has, and what was said
-// before, in the kubelet's words; and keeps the newest of each pod. Generate is pure: asked again with its
-// own answer as what was said before, it gives the same answer.
+// Package status makes a pod's v1.PodStatus from its spec, what the runtime has, and what was reported
+// before, by the kubelet's rules; and keeps the newest of each pod. Generate and Conclude are pure: asked again
+// with their own answer as the previous status, they give the same answer.
 //
-// Promises: a phase that is final (Succeeded, Failed) stays; restart counts never go down; a condition's
+// # The two phases
+//
+// The phase of the containers follows from their states (phase.go). It decides what the agent does: once it is
+// final, nothing of the pod is started again, and what still runs is stopped. The phase that is reported is the
+// same, but a final one is held back until nothing of the pod runs any more: a Job whose sidecar still writes is not
+// complete, and whoever waits for the pod's volumes or devices must not go on. The conditions follow the phase of the
+// containers, so that a pod whose containers have ended is not ready.
+//
+// Promises: a reported phase that is final (Succeeded, Failed) stays; restart counts never go down; a condition's
 // transition time changes only when its value does.
 package status
 
 import (
+	"cmp"
+	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/edged/admission"
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/restart"
@@ -29,17 +41,19 @@ type Inputs struct {
 	Probes observed.Probes
 	// Reasons says, by container name, why a container waits.
 	Reasons map[string]observed.Reason
-	// SandboxReason says why there is no sandbox.
-	SandboxReason *observed.Reason
-	// Previous is the status of before: from this agent, or restored from the store.
+	// Previous is the status reported before: by this agent, restored from the store, or read from the API server.
 	Previous v1.PodStatus
+	// Restored: Previous was reported by an earlier run of the agent, perhaps before a reboot.
+	Restored bool
 	// Running is the cpu and memory with which containers run, by container name, where they were allocated other amounts;
 	// under "" that of the pod's cgroup, where the pod has pod-level resources.
 	Running map[string]v1.ResourceRequirements
 	// Resize are the conditions of a resize.
 	Resize []v1.PodCondition
-	// HostIPs are the node's addresses.
+	// HostIPs are the node's addresses; none while it has no network.
 	HostIPs []string
+	// IPv6First: of a pod's addresses the IPv6 one is the primary one.
+	IPv6First bool
 	// Rejected says why the node does not take the pod.
 	Rejected *observed.Reason
 	// Stopped says why the node ends the pod; nil where it does not.
@@ -48,6 +62,8 @@ type Inputs struct {
 	Devices map[string][]v1.ResourceStatus
 	// RecursiveReadOnly: the pod's runtime can make mounts read-only with all that is below them.
 	RecursiveReadOnly bool
+	// Static: the pod comes from a manifest on this node. One that is stopped is not failed: it has no final phase.
+	Static bool
 	// Terminated: nothing of the pod runs any more, or will.
 	Terminated bool
 	Now        time.Time
@@ -56,7 +72,7 @@ type Inputs struct {
 // Stopped is why a node ends a pod that is still wanted: the pod fails with this reason when nothing of it runs.
 type Stopped struct {
 	Reason, Message string
-	// Condition is shown from the decision on; nil shows none.
+	// Condition is reported with the final phase; nil reports none.
 	Condition *v1.PodCondition
 	// Grace, in seconds, is how long its containers may take at the longest; nil leaves it to the pod.
 	Grace *int64
@@ -64,57 +80,82 @@ type Stopped struct {
 	Unready bool
 }
 
-// Terminal tells whether a phase is final.
+// Terminal reports whether a phase is final.
 func Terminal(phase v1.PodPhase) bool { return phase == v1.PodSucceeded || phase == v1.PodFailed }
 
-// Generate makes the status of a pod.
-func Generate(in Inputs) v1.PodStatus {
+// Generate makes the status of a pod. finished reports whether its containers have ended for good, so that what still
+// runs of the pod is to be stopped; the reported phase becomes final when Terminated says that it was.
+func Generate(in Inputs) (status v1.PodStatus, finished bool) {
 	if in.Rejected != nil {
-		return rejected(in)
+		return rejected(in), true
 	}
+	hostIPs := in.hostIPs()
 	out := v1.PodStatus{
 		StartTime:          startTime(in),
 		QOSClass:           cgroups.QOS(in.Pod),
-		HostIP:             first(in.HostIPs),
-		HostIPs:            hostIPs(in.HostIPs),
-		ObservedGeneration: in.Pod.Generation,
+		HostIPs:            hostIPs,
+		ObservedGeneration: max(in.Pod.Generation, in.Previous.ObservedGeneration),
 		NominatedNodeName:  in.Previous.NominatedNodeName,
 	}
+	if len(hostIPs) > 0 {
+		out.HostIP = hostIPs[0].IP
+	}
 	setPodIPs(&out, in)
-	if r := in.Pod.Spec.Resources; r != nil {
-		has := *r
-		if running, ok := in.Running[""]; ok {
-			has = running
-		}
-		out.Resources = &v1.ResourceRequirements{Limits: has.Limits.DeepCopy(), Requests: has.Requests.DeepCopy()}
-		out.AllocatedResources = r.Requests.DeepCopy()
-	}
-	out.InitContainerStatuses = containerStatuses(in, in.Pod.Spec.InitContainers, in.Previous.InitContainerStatuses, true)
-	out.ContainerStatuses = containerStatuses(in, in.Pod.Spec.Containers, in.Previous.ContainerStatuses, false)
-	out.EphemeralContainerStatuses = ephemeralStatuses(in)
+	setContainers(in, &out)
 	setReadiness(in, &out)
-	out.Phase = phase(in, &out)
-	if in.Stopped != nil && (in.Terminated || Terminal(out.Phase)) {
-		out.Phase, out.Reason, out.Message = v1.PodFailed, in.Stopped.Reason, in.Stopped.Message
-	}
+	phase := phaseOf(in, &out)
 	if Terminal(in.Previous.Phase) {
-		// What has ended stays as it ended.
-		out.Phase, out.Reason, out.Message = in.Previous.Phase, in.Previous.Reason, in.Previous.Message
+		phase = in.Previous.Phase // what has ended stays as it ended
+	}
+	setPhase(in, &out, phase)
+	if in.Stopped != nil && in.Stopped.Unready {
+		phase = v1.PodFailed
 	}
 	if Terminal(out.Phase) {
-		unready(&out)
+		phase = out.Phase
 	}
-	out.Conditions = conditions(in, &out)
-	return out
+	setResources(in, &out)
+	out.Conditions = conditions(in, &out, phase)
+	return out, Terminal(phase)
 }
 
 // rejected is the status of a pod that the node does not take.
 func rejected(in Inputs) v1.PodStatus {
 	return v1.PodStatus{
 		Phase: v1.PodFailed, Reason: in.Rejected.Reason, Message: "Pod was rejected: " + in.Rejected.Message,
-		StartTime: startTime(in), QOSClass: cgroups.QOS(in.Pod), HostIP: first(in.HostIPs), HostIPs: hostIPs(in.HostIPs),
-		ObservedGeneration: in.Pod.Generation,
+		StartTime: startTime(in), QOSClass: cgroups.QOS(in.Pod), ObservedGeneration: in.Pod.Generation,
 	}
+}
+
+// setPhase sets the phase to report, its reason and its message, from the phase of the containers.
+func setPhase(in Inputs, out *v1.PodStatus, phase v1.PodPhase) {
+	before := &in.Previous
+	switch {
+	case Terminal(before.Phase):
+		out.Phase, out.Reason, out.Message = before.Phase, before.Reason, before.Message
+	case in.Stopped != nil && in.Terminated:
+		out.Phase, out.Reason, out.Message = v1.PodFailed, in.Stopped.Reason, in.Stopped.Message
+	case Terminal(phase) && !in.Terminated:
+		out.Phase, out.Reason, out.Message = cmp.Or(before.Phase, v1.PodPending), before.Reason, before.Message
+	case phase == before.Phase:
+		out.Phase, out.Reason, out.Message = phase, before.Reason, before.Message
+	default:
+		out.Phase = phase
+	}
+}
+
+// setResources sets the resources of the pod as a whole.
+func setResources(in Inputs, out *v1.PodStatus) {
+	if Terminal(in.Previous.Phase) {
+		out.Resources, out.AllocatedResources = in.Previous.Resources, in.Previous.AllocatedResources
+		return
+	}
+	of := cgroups.StatusResources(in.Pod, out.Phase == v1.PodRunning)
+	if running, ok := in.Running[""]; ok {
+		maps.Copy(of.Requests, running.Requests)
+		maps.Copy(of.Limits, running.Limits)
+	}
+	out.Resources, out.AllocatedResources = &of, admission.Requests(in.Pod)
 }
 
 func startTime(in Inputs) *metav1.Time {
@@ -125,131 +166,88 @@ func startTime(in Inputs) *metav1.Time {
 	return &metav1.Time{Time: in.Now.Truncate(time.Second)}
 }
 
-func first(list []string) string {
-	if len(list) == 0 {
-		return ""
+// hostIPs are the node's addresses, at most two; the previous ones while it has none.
+func (in *Inputs) hostIPs() []v1.HostIP {
+	if len(in.HostIPs) == 0 {
+		return in.Previous.HostIPs
 	}
-	return list[0]
-}
-
-func hostIPs(ips []string) []v1.HostIP {
 	var out []v1.HostIP
-	for _, ip := range ips {
+	for _, ip := range in.HostIPs[:min(2, len(in.HostIPs))] {
 		out = append(out, v1.HostIP{IP: ip})
 	}
 	return out
 }
 
-// setPodIPs sets the pod's addresses: the node's on the host network, else those of the sandbox. A pod that
-// has ended keeps the ones that it had.
+// setPodIPs sets the pod's addresses: the node's on the host network, else those of the sandbox. While no sandbox is
+// ready the pod keeps the ones that it had; after a restart of the agent only if it has ended, since another pod may
+// have them by now.
 func setPodIPs(out *v1.PodStatus, in Inputs) {
-	var ips []string
-	box := in.Observed.Sandbox()
-	switch {
+	switch box := in.Observed.Sandbox(); {
 	case in.Pod.Spec.HostNetwork:
-		if box != nil || in.Previous.PodIP != "" {
-			ips = in.HostIPs
+		for _, ip := range out.HostIPs {
+			out.PodIPs = append(out.PodIPs, v1.PodIP{IP: ip.IP})
 		}
-	case box != nil && box.Ready:
-		ips = box.IPs
-	case Terminal(in.Previous.Phase) || in.Terminated:
-		out.PodIP, out.PodIPs = in.Previous.PodIP, in.Previous.PodIPs
-		return
-	}
-	out.PodIP = first(ips)
-	for _, ip := range ips {
-		out.PodIPs = append(out.PodIPs, v1.PodIP{IP: ip})
-	}
-}
-
-// phase sums the containers up.
-func phase(in Inputs, out *v1.PodStatus) v1.PodPhase {
-	spec := &in.Pod.Spec
-	failedInit, pendingInit := false, 0
-	for i, c := range spec.InitContainers {
-		s := out.InitContainerStatuses[i]
-		switch t := s.State.Terminated; {
-		case sidecar(&c):
-			if s.Started == nil || !*s.Started {
-				pendingInit++
+	case in.Observed.SandboxReady():
+		if box.Ready {
+			for _, ip := range SortIPs(box.IPs, in.IPv6First) {
+				out.PodIPs = append(out.PodIPs, v1.PodIP{IP: ip})
 			}
-		case t == nil && !lastSucceeded(s):
-			pendingInit++
-		case t != nil && t.ExitCode != 0:
-			pendingInit++
-			failedInit = failedInit || restart.After(in.Pod, &c, t.ExitCode) == restart.Stay
-		case t != nil && !in.Terminated && restart.After(in.Pod, &c, t.ExitCode) != restart.Stay:
-			pendingInit++ // a rule has it run again
 		}
+	case in.Terminated, Terminal(in.Previous.Phase), box != nil && !in.Restored:
+		out.PodIPs = in.Previous.PodIPs
 	}
-	var running, waiting, succeeded, failed int
-	for i, s := range out.ContainerStatuses {
-		t := s.State.Terminated
+	if len(out.PodIPs) > 0 {
+		out.PodIP = out.PodIPs[0].IP
+	}
+}
+
+// SortIPs returns a pod's addresses as they are reported: the first one of each family, that of the node's own family
+// first. What is not an address is left out.
+func SortIPs(ips []string, ipv6First bool) []string {
+	var four, six []string
+	for _, text := range ips {
+		ip, err := netip.ParseAddr(text)
 		switch {
-		case s.State.Running != nil:
-			running++
-		case t != nil && !in.Terminated && restart.After(in.Pod, &spec.Containers[i], t.ExitCode) != restart.Stay:
-			running++ // between two attempts
-		case t != nil && t.ExitCode == 0:
-			succeeded++
-		case t != nil:
-			failed++
-		case s.LastTerminationState.Terminated != nil && s.State.Waiting != nil && betweenAttempts(s.State.Waiting.Reason):
-			failed++
-			running++
+		case err != nil:
+		case ip.Is4() || ip.Is4In6():
+			four = append(four, ip.Unmap().String())
 		default:
-			waiting++
+			six = append(six, ip.String())
 		}
 	}
-	switch {
-	case failedInit:
-		return v1.PodFailed
-	case pendingInit > 0 && running+succeeded+failed == 0:
-		if in.Terminated {
-			return ended(failed + 1)
-		}
-		return v1.PodPending
-	case waiting > 0 && !in.Terminated && running+succeeded+failed == 0:
-		return v1.PodPending
-	case waiting > 0 && !in.Terminated:
-		if in.Previous.Phase == v1.PodRunning || running > 0 {
-			return v1.PodRunning
-		}
-		return v1.PodPending
-	case running > 0 && !in.Terminated:
-		return v1.PodRunning
-	case in.Terminated:
-		return ended(failed + waiting + running)
+	four, six = four[:min(1, len(four))], six[:min(1, len(six))]
+	if ipv6First {
+		return slices.Concat(six, four)
 	}
-	return ended(failed) // every container has ended for good
+	return slices.Concat(four, six)
 }
 
-func ended(failed int) v1.PodPhase {
-	if failed > 0 {
-		return v1.PodFailed
+// setContainers makes the statuses of all containers: those of init containers in the spec's order, the others by
+// name.
+func setContainers(in Inputs, out *v1.PodStatus) {
+	var ephemeral []v1.Container
+	for _, e := range in.Pod.Spec.EphemeralContainers {
+		ephemeral = append(ephemeral, v1.Container(e.EphemeralContainerCommon))
 	}
-	return v1.PodSucceeded
+	before := &in.Previous
+	out.InitContainerStatuses = containerStatuses(in, in.Pod.Spec.InitContainers, before.InitContainerStatuses, true)
+	out.ContainerStatuses = containerStatuses(in, in.Pod.Spec.Containers, before.ContainerStatuses, false)
+	out.EphemeralContainerStatuses = containerStatuses(in, ephemeral, before.EphemeralContainerStatuses, false)
+	for _, list := range [][]v1.ContainerStatus{out.ContainerStatuses, out.EphemeralContainerStatuses} {
+		slices.SortStableFunc(list, func(a, b v1.ContainerStatus) int { return cmp.Compare(a.Name, b.Name) })
+	}
 }
 
-func sidecar(c *v1.Container) bool { return restart.IsSidecar(c) }
-
-// betweenAttempts tells whether a container that waits for this reason has run already.
-func betweenAttempts(reason string) bool {
-	return reason == crashLoopBackOff || reason == postStartHookError
-}
-
-// lastSucceeded: an init container that ended well and is not run again.
-func lastSucceeded(s v1.ContainerStatus) bool {
-	return s.Ready && s.State.Waiting != nil
-}
-
-// setReadiness sets Ready and Started, which follow from the state and from what the probes say.
+// setReadiness sets Ready and Started, which follow from the state and from what the probes say. Ephemeral containers
+// have neither.
 func setReadiness(in Inputs, out *v1.PodStatus) {
 	set := func(s *v1.ContainerStatus) {
 		says := in.Probes.Of(in.Observed.Container(s.Name))
-		running := s.State.Running != nil
-		started := running && says.Started
-		s.Ready, s.Started = started && says.Ready, &started
+		started := s.State.Running != nil && says.Started
+		s.Started = &started
+		if started {
+			s.Ready = says.Ready
+		}
 	}
 	for i := range out.ContainerStatuses {
 		set(&out.ContainerStatuses[i])
@@ -257,67 +255,8 @@ func setReadiness(in Inputs, out *v1.PodStatus) {
 	for i := range out.InitContainerStatuses {
 		s := &out.InitContainerStatuses[i]
 		set(s)
-		if !sidecar(&in.Pod.Spec.InitContainers[i]) {
-			s.Ready = s.State.Terminated != nil && s.State.Terminated.ExitCode == 0
+		if t := s.State.Terminated; !restart.IsSidecar(&in.Pod.Spec.InitContainers[i]) {
+			s.Ready = s.State.Running == nil && s.Ready || t != nil && t.ExitCode == 0
 		}
 	}
-}
-
-func unready(out *v1.PodStatus) {
-	for i := range out.ContainerStatuses {
-		out.ContainerStatuses[i].Ready = false
-	}
-}
-
-// oursForGood tells whether a condition was set by this agent and stays. Those of others are not told: what this agent
-// knows of them may be older than what they said since.
-func oursForGood(c v1.PodCondition) bool {
-	return c.Type == v1.DisruptionTarget && c.Reason == v1.PodReasonTerminationByKubelet
-}
-
-// conditions makes those of the pod's conditions that are this agent's.
-func conditions(in Inputs, out *v1.PodStatus) []v1.PodCondition {
-	sandboxReady := v1.ConditionFalse
-	if box := in.Observed.Sandbox(); box != nil && box.Ready && (in.Pod.Spec.HostNetwork || len(box.IPs) > 0) && !Terminal(out.Phase) {
-		sandboxReady = v1.ConditionTrue
-	}
-	list := []v1.PodCondition{
-		{Type: v1.PodReadyToStartContainers, Status: sandboxReady},
-		initializedCondition(in.Pod, out),
-		readyCondition(v1.PodReady, in.Pod, out),
-		readyCondition(v1.ContainersReady, in.Pod, out),
-		{Type: v1.PodScheduled, Status: v1.ConditionTrue},
-	}
-	if in.Stopped != nil && in.Stopped.Unready {
-		for i := range list {
-			if c := &list[i]; c.Type == v1.PodReady || c.Type == v1.ContainersReady {
-				c.Status, c.Reason, c.Message = v1.ConditionFalse, podFailed, ""
-			}
-		}
-	}
-	if c := restartingCondition(in, out.Phase); c != nil {
-		list = append(list, *c)
-	}
-	if in.Stopped != nil && in.Stopped.Condition != nil {
-		list = append(list, *in.Stopped.Condition)
-	}
-	for i := range list {
-		c := &list[i]
-		c.ObservedGeneration = in.Pod.Generation
-		at := slices.IndexFunc(in.Previous.Conditions, func(p v1.PodCondition) bool { return p.Type == c.Type })
-		if at >= 0 && in.Previous.Conditions[at].Status == c.Status {
-			c.LastTransitionTime = in.Previous.Conditions[at].LastTransitionTime
-		} else {
-			c.LastTransitionTime = metav1.Time{Time: in.Now.Truncate(time.Second)}
-		}
-	}
-	if !Terminal(out.Phase) {
-		list = append(list, in.Resize...) // which have a generation and times of their own
-	}
-	for _, p := range in.Previous.Conditions {
-		if oursForGood(p) && !slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == p.Type }) {
-			list = append(list, p)
-		}
-	}
-	return list
 }

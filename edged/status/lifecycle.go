@@ -1,6 +1,8 @@
 package status
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
@@ -12,16 +14,6 @@ const (
 	restartStarted        = "RestartAllContainersStarted"
 	restartStartedMessage = "container exited with restart policy rule"
 )
-
-// ephemeralStatuses makes the statuses of the ephemeral containers, which are neither ready nor unready, and have no
-// say in the pod's phase.
-func ephemeralStatuses(in Inputs) []v1.ContainerStatus {
-	var list []v1.Container
-	for _, e := range in.Pod.Spec.EphemeralContainers {
-		list = append(list, v1.Container(e.EphemeralContainerCommon))
-	}
-	return containerStatuses(in, list, in.Previous.EphemeralContainerStatuses, false)
-}
 
 // stopSignal is the signal by which a container is stopped: the runtime's word, or what the agent sends in its stead.
 func stopSignal(c *v1.Container, o *observed.Container) *v1.Signal {
@@ -36,19 +28,40 @@ func stopSignal(c *v1.Container, o *observed.Container) *v1.Signal {
 	return nil
 }
 
-// restartingCondition says whether all containers are being restarted; nil for a pod that has no rule for it.
+// containers are the init containers and the containers of a pod.
+func containers(pod *v1.Pod) []v1.Container {
+	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+}
+
+// triggered reports whether a container has ended whose rules have all containers restarted.
+func (in *Inputs) triggered() bool {
+	return slices.ContainsFunc(containers(in.Pod), func(c v1.Container) bool {
+		last := in.Observed.Container(c.Name)
+		return last.Exited() && restart.After(in.Pod, &c, last.ExitCode) == restart.All
+	})
+}
+
+// restarting reports whether all containers are being restarted: those that the runtime no longer has were removed
+// for it.
+func (in *Inputs) restarting() bool {
+	return in.triggered() || slices.ContainsFunc(in.Previous.Conditions, func(c v1.PodCondition) bool {
+		return c.Type == v1.AllContainersRestarting && c.Status == v1.ConditionTrue
+	})
+}
+
+// removed reports whether the runtime has none of the pod's containers.
+func (in *Inputs) removed() bool {
+	return !slices.ContainsFunc(containers(in.Pod), func(c v1.Container) bool { return in.Observed.Container(c.Name) != nil })
+}
+
+// restartingCondition says whether all containers are being restarted; nil for a pod that has no rule for it. It has
+// no generation, as under the kubelet.
 func restartingCondition(in Inputs, phase v1.PodPhase) *v1.PodCondition {
-	ruled, restarting := false, false
-	for _, list := range [][]v1.Container{in.Pod.Spec.InitContainers, in.Pod.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			for _, r := range c.RestartPolicyRules {
-				ruled = ruled || r.Action == v1.ContainerRestartRuleActionRestartAllContainers
-			}
-			last := in.Observed.Container(c.Name)
-			restarting = restarting || last.Exited() && restart.After(in.Pod, c, last.ExitCode) == restart.All
-		}
-	}
+	ruled := slices.ContainsFunc(containers(in.Pod), func(c v1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
+			return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+		})
+	})
 	if !ruled {
 		return nil
 	}
@@ -58,7 +71,7 @@ func restartingCondition(in Inputs, phase v1.PodPhase) *v1.PodCondition {
 		out.Reason = podCompleted
 	case phase == v1.PodFailed:
 		out.Reason = podFailed
-	case restarting && !in.Terminated:
+	case in.triggered():
 		out.Status, out.Reason, out.Message = v1.ConditionTrue, restartStarted, restartStartedMessage
 	}
 	return out

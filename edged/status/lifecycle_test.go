@@ -1,6 +1,9 @@
 package status
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -35,7 +38,7 @@ func TestPhasesOfRestartRules(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod  *v1.Pod
 		obs  *observed.Pod
-		want v1.PodPhase
+		want v1.PodPhase // of the containers
 	}{
 		"own Never in Always":              {main(always, "Never"), box(exitedC("c0", 1)), v1.PodFailed},
 		"own Never in Always, well":        {main(always, "Never"), box(exitedC("c0", 0)), v1.PodSucceeded},
@@ -46,15 +49,64 @@ func TestPhasesOfRestartRules(t *testing.T) {
 		"init, own Never in Always":        {init(always, "Never"), box(exitedC("i0", 1)), v1.PodFailed},
 		"init, own OnFailure in Never":     {init(never, "OnFailure"), box(exitedC("i0", 1)), v1.PodPending},
 		"init ended well, and runs again":  {init(never, "Never", v1.ContainerRestartRule{Action: again.Action, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: "In", Values: []int32{0}}}), box(exitedC("i0", 0)), v1.PodPending},
-		"sidecar runs, main ended well":    {init(never, "Always"), box(runningC("i0"), exitedC("c0", 0)), v1.PodSucceeded},
+		"sidecar runs, main ended well":    {init(never, "Always"), box(runningC("i0"), exitedC("c0", 0)), v1.PodRunning},
 		"sidecar failed, main ended well":  {init(never, "Always"), box(exitedC("i0", 1), exitedC("c0", 0)), v1.PodSucceeded},
 		"sidecar ended well, main failed":  {init(never, "Always"), box(exitedC("i0", 0), exitedC("c0", 1)), v1.PodFailed},
 		"sidecar failed, main runs":        {init(never, "Always"), box(exitedC("i0", 1), runningC("c0")), v1.PodRunning},
 		"sidecar runs, main not there yet": {init(never, "Always"), box(runningC("i0")), v1.PodPending},
 	} {
-		got := generate(c.pod, c.obs)
-		if got.Phase != c.want {
-			t.Errorf("%s: %s, want %s", name, got.Phase, c.want)
+		if got := containersPhase(c.pod, c.obs); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func containersPhase(p *v1.Pod, obs *observed.Pod) v1.PodPhase {
+	in, out := Inputs{Pod: p, Observed: obs}, v1.PodStatus{}
+	setContainers(in, &out)
+	setReadiness(in, &out)
+	return phaseOf(in, &out)
+}
+
+// TestRestartAllContainers follows the statuses of a pod whose containers are all restarted.
+func TestRestartAllContainers(t *testing.T) {
+	p := pod(v1.RestartPolicyNever, 1, 2)
+	withPolicy(p, &p.Spec.Containers[0], "Never", startsOver)
+	var last v1.PodStatus
+	first, second := runningC("i0"), runningC("c0")
+	first.ID, second.ID = "i0-2", "c0-2"
+	const gone = "waiting RestartingAllContainers, terminated RestartingAllContainers 137, 1"
+	for _, step := range []struct {
+		name  string
+		obs   *observed.Pod
+		want  string
+		phase v1.PodPhase
+		cond  v1.ConditionStatus
+	}{
+		{"runs", box(exitedC("i0", 0), runningC("c0"), runningC("c1")),
+			"terminated Completed 0, -, 0; running, -, 0; running, -, 0", v1.PodRunning, v1.ConditionFalse},
+		{"is to restart", box(exitedC("i0", 0), exitedC("c0", 88), runningC("c1")),
+			"terminated Completed 0, -, 0; terminated Error 88, -, 0; running, -, 0", v1.PodRunning, v1.ConditionTrue},
+		{"some are removed", box(exitedC("c0", 88)), gone + "; terminated Error 88, -, 0; " + gone, v1.PodRunning, v1.ConditionTrue},
+		{"all are removed", box(), gone + "; " + gone + "; " + gone, v1.PodRunning, v1.ConditionFalse},
+		{"nothing has happened since", box(), gone + "; " + gone + "; " + gone, v1.PodRunning, v1.ConditionFalse},
+		{"init runs", box(first), "running, terminated RestartingAllContainers 137, 1; " +
+			"waiting PodInitializing, terminated RestartingAllContainers 137, 1; waiting PodInitializing, terminated RestartingAllContainers 137, 1",
+			v1.PodPending, v1.ConditionFalse},
+		{"c0 runs", box(first, second), "running, terminated RestartingAllContainers 137, 1; running, terminated RestartingAllContainers 137, 1; " +
+			"waiting PodInitializing, terminated RestartingAllContainers 137, 1", v1.PodPending, v1.ConditionFalse},
+	} {
+		last = generate(p, step.obs, func(in *Inputs) { in.Previous = last })
+		var got []string
+		for _, s := range slices.Concat(last.InitContainerStatuses, last.ContainerStatuses) {
+			got = append(got, fmt.Sprintf("%s, %s, %d", stateText(s.State), stateText(s.LastTerminationState), s.RestartCount))
+		}
+		cond := condition(last, v1.AllContainersRestarting)
+		if text := strings.Join(got, "; "); text != step.want || last.Phase != step.phase || cond.Status != step.cond || cond.ObservedGeneration != 0 {
+			t.Errorf("%s: %s, %s\n%+v; want %s, %s\n%s and no generation", step.name, last.Phase, text, cond, step.phase, step.want, step.cond)
+		}
+		if c := condition(last, v1.PodInitialized); c.Status != v1.ConditionTrue {
+			t.Errorf("%s: Initialized is %+v, want True", step.name, c)
 		}
 	}
 }
@@ -94,7 +146,7 @@ func TestEphemeral(t *testing.T) {
 	}{
 		"not there yet":          {box(runningC("c0")), v1.PodRunning, func(s v1.ContainerState) bool { return s.Waiting != nil }},
 		"runs":                   {box(runningC("c0"), runningC("debug")), v1.PodRunning, func(s v1.ContainerState) bool { return s.Running != nil }},
-		"runs on after the main": {box(exitedC("c0", 0), runningC("debug")), v1.PodSucceeded, func(s v1.ContainerState) bool { return s.Running != nil }},
+		"runs on after the main": {box(exitedC("c0", 0), runningC("debug")), v1.PodPending, func(s v1.ContainerState) bool { return s.Running != nil }},
 		"failed":                 {box(runningC("c0"), exitedC("debug", 1)), v1.PodRunning, func(s v1.ContainerState) bool { return s.Terminated != nil }},
 	} {
 		got := generate(p, c.obs)
@@ -128,9 +180,9 @@ func TestStopSignal(t *testing.T) {
 func TestPostStartFailed(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, 0, 1)
 	got := generate(p, box(exitedC("c0", 143)), func(in *Inputs) {
-		in.Reasons = map[string]observed.Reason{"c0": {Reason: postStartHookError, Message: "m"}}
+		in.Reasons = map[string]observed.Reason{"c0": {Reason: "PostStartHookError", Message: "m"}}
 	})
-	if s := got.ContainerStatuses[0]; got.Phase != v1.PodRunning || s.State.Waiting == nil || s.State.Waiting.Reason != postStartHookError || s.LastTerminationState.Terminated == nil || s.Ready {
+	if s := got.ContainerStatuses[0]; got.Phase != v1.PodRunning || s.State.Waiting == nil || s.State.Waiting.Reason != "PostStartHookError" || s.LastTerminationState.Terminated == nil || s.Ready {
 		t.Errorf("%s: %+v, want Running, waiting with PostStartHookError, not ready", got.Phase, s)
 	}
 }

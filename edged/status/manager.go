@@ -19,11 +19,13 @@ type Manager struct {
 
 	mu       sync.Mutex
 	statuses map[types.UID]v1.PodStatus
+	// restored are the pods whose status is still that of an earlier run of the agent.
+	restored map[types.UID]bool
 }
 
 // NewManager makes a Manager that tells reporter of each change.
 func NewManager(reporter Reporter) *Manager {
-	return &Manager{reporter: reporter, statuses: map[types.UID]v1.PodStatus{}}
+	return &Manager{reporter: reporter, statuses: map[types.UID]v1.PodStatus{}, restored: map[types.UID]bool{}}
 }
 
 // Restore takes over statuses of before, without telling anybody; newer ones that are known stay.
@@ -32,22 +34,22 @@ func (m *Manager) Restore(statuses map[types.UID]v1.PodStatus) {
 	defer m.mu.Unlock()
 	for uid, s := range statuses {
 		if _, known := m.statuses[uid]; !known {
-			m.statuses[uid] = s
+			m.statuses[uid], m.restored[uid] = s, true
 		}
 	}
 }
 
-// Set keeps a status and tells of it if it differs from the one before. It returns its phase.
-func (m *Manager) Set(pod *v1.Pod, status v1.PodStatus) v1.PodPhase {
+// Set keeps a status and tells of it if it differs from the one before.
+func (m *Manager) Set(pod *v1.Pod, status v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before, known := m.statuses[pod.UID]
+	delete(m.restored, pod.UID)
 	if known && equality.Semantic.DeepEqual(before, status) {
-		return status.Phase
+		return
 	}
 	m.statuses[pod.UID] = status
 	m.reporter.PodStatus(pod, status)
-	return status.Phase
 }
 
 // Get returns a pod's status; ok is false when none is known.
@@ -56,6 +58,13 @@ func (m *Manager) Get(uid types.UID) (status v1.PodStatus, ok bool) {
 	defer m.mu.Unlock()
 	status, ok = m.statuses[uid]
 	return status, ok
+}
+
+// Restored reports whether a pod's status is still that of an earlier run of the agent.
+func (m *Manager) Restored(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.restored[uid]
 }
 
 // Phase returns a pod's phase, "" when none is known.
@@ -69,4 +78,5 @@ func (m *Manager) Delete(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.statuses, uid)
+	delete(m.restored, uid)
 }

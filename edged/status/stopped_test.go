@@ -10,8 +10,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// TestStopped: a pod that the node ends shows the condition from the decision on, and fails with the reason when nothing
-// of it runs, however its containers ended.
+// TestStopped: a pod that the node ends fails with the reason, and with the condition, when nothing of it runs, however
+// its containers ended.
 func TestStopped(t *testing.T) {
 	why := &Stopped{Reason: "Preempting", Message: "Preempted in order to admit critical pod", Condition: &v1.PodCondition{
 		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: "why",
@@ -19,25 +19,33 @@ func TestStopped(t *testing.T) {
 	p := pod(v1.RestartPolicyNever, 0, 1)
 	runs := generate(p, box(runningC("c0")))
 	ends := generate(p, box(runningC("c0")), func(in *Inputs) { in.Stopped, in.Previous = why, runs })
-	if c := condition(ends, v1.DisruptionTarget); ends.Phase != v1.PodRunning || ends.Reason != "" || c.Message != "why" || c.ObservedGeneration != 3 || c.LastTransitionTime.IsZero() {
-		t.Errorf("while it ends: %s %s, %+v; want Running with the condition DisruptionTarget \"why\"",
-			ends.Phase, ends.Reason, c)
+	if c := condition(ends, v1.DisruptionTarget); ends.Phase != v1.PodRunning || ends.Reason != "" || c.Type != "" || condition(ends, v1.PodReady).Status != v1.ConditionTrue {
+		t.Errorf("while it ends: %s %s, %+v; want Running and ready, without the condition DisruptionTarget", ends.Phase, ends.Reason, ends.Conditions)
 	}
-	later := func(in *Inputs) { in.Stopped, in.Previous, in.Now = why, ends, t0.Add(time.Hour) }
+	hour := t0.Add(time.Hour)
+	later := func(in *Inputs) { in.Stopped, in.Previous, in.Now, in.Terminated = why, ends, hour, true }
 	for name, got := range map[string]v1.PodStatus{
 		"it ended well":      generate(p, box(exitedC("c0", 0)), later),
-		"it ended badly":     generate(p, box(exitedC("c0", 9)), later, func(in *Inputs) { in.Terminated = true }),
-		"nothing is left":    generate(p, &observed.Pod{UID: "1", Detailed: true}, later, func(in *Inputs) { in.Terminated = true }),
-		"nothing ever lived": generate(p, nil, func(in *Inputs) { in.Stopped, in.Terminated = why, true }),
+		"it ended badly":     generate(p, box(exitedC("c0", 9)), later),
+		"nothing is left":    generate(p, &observed.Pod{UID: "1", Detailed: true}, later),
+		"nothing ever lived": generate(p, nil, func(in *Inputs) { in.Stopped, in.Now, in.Terminated = why, hour, true }),
 	} {
-		if got.Phase != v1.PodFailed || got.Reason != why.Reason || got.Message != why.Message || condition(got, v1.DisruptionTarget).Status != v1.ConditionTrue {
-			t.Errorf("%s: %s %s %s, %+v; want Failed, %s, %s and DisruptionTarget",
-				name, got.Phase, got.Reason, got.Message, got.Conditions, why.Reason, why.Message)
+		c := condition(got, v1.DisruptionTarget)
+		if got.Phase != v1.PodFailed || got.Reason != why.Reason || got.Message != why.Message || c.Status != v1.ConditionTrue ||
+			c.ObservedGeneration != 3 || !c.LastTransitionTime.Time.Equal(hour) {
+			t.Errorf("%s: %s %s %s, %+v; want Failed, %s, %s and DisruptionTarget since %v",
+				name, got.Phase, got.Reason, got.Message, got.Conditions, why.Reason, why.Message, hour)
 		}
 		again := generate(p, nil, func(in *Inputs) { in.Previous, in.Terminated = got, true })
-		if again.Reason != why.Reason || condition(again, v1.DisruptionTarget) != condition(got, v1.DisruptionTarget) {
+		if again.Reason != why.Reason || condition(again, v1.DisruptionTarget) != c {
 			t.Errorf("%s: later status = %+v, want reason %s and the same DisruptionTarget", name, again, why.Reason)
 		}
+	}
+	// A status of an earlier version has the condition from the decision on.
+	early := *ends.DeepCopy()
+	early.Conditions = append(early.Conditions, *why.Condition)
+	if c := condition(generate(p, box(runningC("c0")), func(in *Inputs) { in.Previous = early }), v1.DisruptionTarget); c.Message != "why" {
+		t.Errorf("condition of an earlier version = %+v, want it kept", c)
 	}
 }
 

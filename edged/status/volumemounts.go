@@ -6,9 +6,10 @@ import (
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
-// volumeMounts says how the volumes of a container are mounted. That is settled once the container was made.
-func volumeMounts(in Inputs, c *v1.Container, prev v1.ContainerStatus) []v1.VolumeMountStatus {
-	if prev.ContainerID != "" && len(prev.VolumeMounts) > 0 {
+// volumeMounts says how the volumes of a container are mounted. That is settled once the container was made. prev is
+// the container's previous status, or nil.
+func volumeMounts(in Inputs, c *v1.Container, prev *v1.ContainerStatus) []v1.VolumeMountStatus {
+	if prev != nil && prev.ContainerID != "" && len(prev.VolumeMounts) > 0 {
 		return prev.VolumeMounts
 	}
 	return volume.MountStatuses(c.VolumeMounts, func() bool { return in.RecursiveReadOnly })

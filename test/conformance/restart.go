@@ -186,8 +186,8 @@ containers:
 				if c := condition(&s, v1.AllContainersRestarting); c == nil || c.Status != v1.ConditionFalse {
 					p.Errorf("condition = %+v, want False", c)
 				}
-				if c := containerStatus(&s, "watcher").LastTerminationState.Terminated; c == nil || c.ExitCode != 88 {
-					p.Errorf("last state of the watcher = %+v, want exit code 88", c)
+				if c := containerStatus(&s, "watcher").LastTerminationState.Terminated; c == nil || c.Reason != "RestartingAllContainers" || c.ExitCode != 137 {
+					p.Errorf("last state of the watcher = %+v, want RestartingAllContainers, 137", c)
 				}
 				p.deleteWithin(1)
 			},

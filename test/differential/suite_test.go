@@ -60,6 +60,7 @@ func startPair(t *testing.T) *pair {
 func allCases() []Case {
 	return slices.Concat(
 		basicCases(),
+		statusCases(),
 	)
 }
 

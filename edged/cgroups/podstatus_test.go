@@ -1,0 +1,59 @@
+package cgroups
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+)
+
+func TestStatusResources(t *testing.T) {
+	list := func(cpu, memory string) v1.ResourceList {
+		out := v1.ResourceList{}
+		if cpu != "" {
+			out[v1.ResourceCPU] = resource.MustParse(cpu)
+		}
+		if memory != "" {
+			out[v1.ResourceMemory] = resource.MustParse(memory)
+		}
+		return out
+	}
+	of := func(requests, limits v1.ResourceList) v1.Container {
+		return v1.Container{Resources: v1.ResourceRequirements{Requests: requests, Limits: limits}}
+	}
+	limited, bare := of(list("100m", "32Mi"), list("200m", "64Mi")), v1.Container{}
+	sidecar := of(list("10m", "1Mi"), list("20m", "2Mi"))
+	sidecar.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
+	for name, c := range map[string]struct {
+		spec          v1.PodSpec
+		asks, asksMax v1.ResourceList
+		runs, runsMax v1.ResourceList
+	}{
+		"nothing": {v1.PodSpec{Containers: []v1.Container{bare}}, list("", ""), list("", ""), list("", ""), list("", "")},
+		"all limited": {v1.PodSpec{Containers: []v1.Container{limited, limited}},
+			list("200m", "64Mi"), list("400m", "128Mi"), list("200m", "64Mi"), list("400m", "128Mi")},
+		"one limited": {v1.PodSpec{Containers: []v1.Container{limited, bare}},
+			list("100m", "32Mi"), list("200m", "64Mi"), list("100m", "32Mi"), list("", "")},
+		"with a sidecar": {v1.PodSpec{InitContainers: []v1.Container{sidecar}, Containers: []v1.Container{limited}},
+			list("110m", "33Mi"), list("220m", "66Mi"), list("110m", "33Mi"), list("220m", "66Mi")},
+		"pod level": {v1.PodSpec{Resources: &v1.ResourceRequirements{Requests: list("50m", ""), Limits: list("300m", "128Mi")}, Containers: []v1.Container{bare}},
+			list("50m", ""), list("300m", "128Mi"), list("50m", ""), list("300m", "128Mi")},
+		"overhead": {v1.PodSpec{Overhead: list("5m", "4Mi"), Containers: []v1.Container{of(list("10m", ""), list("", "16Mi"))}},
+			list("15m", "4Mi"), list("", "20Mi"), list("15m", "4Mi"), list("", "20Mi")},
+		"the least cpu": {v1.PodSpec{Containers: []v1.Container{of(list("2m", ""), list("10m", ""))}},
+			list("2m", ""), list("10m", ""), list("", ""), list("", "")},
+	} {
+		pod := &v1.Pod{Spec: c.spec}
+		for _, when := range []struct {
+			runs             bool
+			requests, limits v1.ResourceList
+		}{{false, c.asks, c.asksMax}, {true, c.runs, c.runsMax}} {
+			want := v1.ResourceRequirements{Requests: when.requests, Limits: when.limits}
+			if diff := cmp.Diff(want, StatusResources(pod, when.runs)); diff != "" {
+				t.Errorf("%s, runs %t: mismatch (-want +got):\n%s", name, when.runs, diff)
+			}
+		}
+	}
+}
