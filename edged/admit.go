@@ -147,7 +147,7 @@ func (e *Edged) makeRoom(ctx context.Context, pod *v1.Pod, verdict admission.Ver
 		klog.InfoS("Pod makes room for a critical one", "pod", klog.KObj(v), "critical", klog.KObj(pod))
 		e.stopPod(v, status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: admission.DisruptionMessage,
-		}})
+		}}, nil)
 		ended = append(ended, e.waitEnded(v.UID))
 	}
 	began := time.Now()
@@ -171,11 +171,12 @@ func newPreemptions() *prometheus.CounterVec {
 
 // stopPod ends a pod that is still wanted, within the grace of why. It interrupts a pull, a hook or a longer
 // termination under way, and fails the pod when nothing of it runs.
-func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped) {
+// annotations are those of the event.
+func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped, annotations map[string]string) {
 	if !e.wanted.stop(pod.UID, &why) {
 		return
 	}
-	e.recorder.Eventf(pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
+	e.recorder.AnnotatedEventf(pod, annotations, v1.EventTypeWarning, why.Reason, "%s", why.Message)
 	e.pool.Stop(pod.UID, why.Grace)
 	e.preparing.Go(func() {
 		if !within(e.life, e.waitEnded(pod.UID), killTimeout(pod, why.Grace)) && e.life.Err() == nil {

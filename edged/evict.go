@@ -193,10 +193,10 @@ func containerUsage(p *statsapi.PodStats) []eviction.ContainerUsage {
 }
 
 // evict has a pod end for want of resources.
-func (e *Edged) evict(pod *v1.Pod, message string, grace int64) <-chan struct{} {
+func (e *Edged) evict(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{} {
 	e.stopPod(pod, status.Stopped{Reason: eviction.Reason, Message: message, Grace: &grace, Condition: &v1.PodCondition{
 		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message,
-	}})
+	}}, annotations)
 	return e.waitEnded(pod.UID)
 }
 

@@ -110,7 +110,7 @@ func (e *Edged) checkDiskLimits(ctx context.Context) int {
 		if limit, why := volume.Exceeds(w.pod, use); limit != "" {
 			klog.InfoS("Pod ended: it took more of the disk than it may", "pod", klog.KObj(w.pod), "message", why)
 			e.evictions.Count(string(limit))
-			e.stopPod(w.pod, status.Stopped{Reason: reasonEvicted, Message: why, Grace: ptr.To[int64](evictionGrace)})
+			e.stopPod(w.pod, status.Stopped{Reason: reasonEvicted, Message: why, Grace: ptr.To[int64](evictionGrace)}, nil)
 		}
 	}
 	return limited

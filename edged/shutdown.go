@@ -80,7 +80,7 @@ func (e *Edged) endForShutdown(ctx context.Context, pod *v1.Pod, grace time.Dura
 	default:
 		e.stopPod(pod, status.Stopped{Reason: reasonTerminated, Message: messageTerminated, Grace: ptr.To(seconds), Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: messageTerminated,
-		}})
+		}}, nil)
 		e.untilEnded(ctx, pod.UID)
 		if err := e.reporter.flush(context.WithoutCancel(ctx), pod.UID); err != nil {
 			klog.ErrorS(err, "End of a pod not reported", "pod", klog.KObj(pod))

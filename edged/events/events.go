@@ -55,6 +55,13 @@ func (r *Recorder) Eventf(pod *v1.Pod, eventType, reason, format string, args ..
 	r.record(ofPod(pod, ""), eventType, reason, fmt.Sprintf(format, args...))
 }
 
+// AnnotatedEventf records an event of a pod with annotations, which are those of its first occurrence.
+func (r *Recorder) AnnotatedEventf(pod *v1.Pod, annotations map[string]string, eventType, reason, format string, args ...any) {
+	of := ofPod(pod, "")
+	of.annotations = annotations
+	r.record(of, eventType, reason, fmt.Sprintf(format, args...))
+}
+
 // ContainerEventf records an event of a container.
 func (r *Recorder) ContainerEventf(pod *v1.Pod, c *v1.Container, eventType, reason, format string, args ...any) {
 	r.record(ofPod(pod, fieldPath(pod, c.Name)), eventType, reason, fmt.Sprintf(format, args...))
@@ -83,6 +90,7 @@ type subject struct {
 	namespace, name string
 	ref             v1.ObjectReference
 	pod             *v1.Pod
+	annotations     map[string]string
 }
 
 func ofPod(pod *v1.Pod, field string) subject {
@@ -134,7 +142,7 @@ func (r *Recorder) find(s subject, eventType, reason, message string, combined b
 func (r *Recorder) make(s subject, eventType, reason, message string, now metav1.Time) *v1.Event {
 	return &v1.Event{
 		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", s.name, now.UnixNano()), Namespace: s.namespace},
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", s.name, now.UnixNano()), Namespace: s.namespace, Annotations: s.annotations},
 		InvolvedObject: s.ref,
 		Reason:         reason, Message: message, Type: eventType, Count: 1, FirstTimestamp: now,
 		Source:              v1.EventSource{Component: component, Host: r.node},

@@ -29,6 +29,10 @@ func TestRecorder(t *testing.T) {
 		e.Message != "again 1" || e.Source.Host != "node1" || e.Source.Component != "kubelet" || e.ReportingController != "kubelet" || !e.LastTimestamp.After(e.FirstTimestamp.Time) || e.Namespace != "n" {
 		t.Errorf("event %+v, want one of node1 about container c of pod 1 that came again", e)
 	}
+	r.AnnotatedEventf(pod, map[string]string{"a": "b"}, v1.EventTypeWarning, "Evicted", "m")
+	if last := r.List()[2]; last.Annotations["a"] != "b" || last.Reason != "Evicted" {
+		t.Errorf("event %+v, want Evicted with annotation a", last)
+	}
 	for i := range 2 * keep {
 		r.Eventf(pod, v1.EventTypeNormal, fmt.Sprint("Many", i), "m")
 	}

@@ -31,8 +31,9 @@ type Options struct {
 	Node func(ctx context.Context) (Observations, error)
 	// Pods measures, as far as a signal needs it, the pods that run and that nobody ends yet.
 	Pods func(ctx context.Context, s Signal) ([]PodUsage, Layout, error)
-	// Evict has a pod end within a grace period in seconds. The channel is closed when nothing of it runs.
-	Evict func(pod *v1.Pod, message string, grace int64) <-chan struct{}
+	// Evict has a pod end within a grace period in seconds, and says why in an event with annotations. The channel is closed
+	// when nothing of it runs.
+	Evict func(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{}
 	// FreeDisk removes what nobody uses from the file system of a signal, until there is enough. nil: there is nothing to remove.
 	FreeDisk func(ctx context.Context, s Signal, enough func(context.Context) bool) error
 	// Changed is told of the conditions that the node is in, at the beginning and when they change, with what was seen.
@@ -272,10 +273,10 @@ func (m *Manager) evict(ctx context.Context, t Threshold, seen Observations, u P
 			grace = min(grace, *own)
 		}
 	}
-	message := Message(t, seen, u)
+	message, annotations := Message(t, seen, u)
 	klog.InfoS("Pod ended: the node is short of a resource", "pod", klog.KObj(u.Pod), "signal", t.Signal, "grace", grace, "message", message)
 	m.evicted.WithLabelValues(string(t.Signal)).Inc()
-	ended := m.opts.Evict(u.Pod, message, grace)
+	ended := m.opts.Evict(u.Pod, message, annotations, grace)
 	select {
 	case <-ended:
 	case <-ctx.Done():

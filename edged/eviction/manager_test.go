@@ -64,7 +64,7 @@ func (f *fake) said() []string {
 	return log
 }
 
-func (f *fake) evict(pod *v1.Pod, _ string, grace int64) <-chan struct{} {
+func (f *fake) evict(pod *v1.Pod, _ string, _ map[string]string, grace int64) <-chan struct{} {
 	f.say("%s ends within %d", pod.Name, grace)
 	f.set(func() {
 		if f.ends == nil {

@@ -131,14 +131,33 @@ func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 
 const lowOn = "The node was low on resource: "
 
-// Message says why a pod goes: what the node is short of, and which containers use more of it than they asked for.
-func Message(t Threshold, seen Observations, u PodUsage) string {
+// The annotations of an eviction's event, as the kubelet's.
+const (
+	annotationContainers      = "offending_containers"
+	annotationContainersUsage = "offending_containers_usage"
+	annotationPod             = "offending_pod"
+	annotationPodUsage        = "offending_pod_usage"
+	annotationResource        = "starved_resource"
+)
+
+// Message says why a pod goes: what the node is short of, and which containers use more of it than they asked for. The
+// annotations say the same for programs.
+func Message(t Threshold, seen Observations, u PodUsage) (message string, annotations map[string]string) {
 	name := t.Signal.Resource()
 	var text strings.Builder
 	fmt.Fprintf(&text, lowOn+"%s. ", name)
 	if o, known := seen[t.Signal]; known {
 		fmt.Fprintf(&text, "Threshold quantity: %s, available: %s. ", amount(t.Signal, t.Value.Of(o.Capacity)), amount(t.Signal, o.Available))
 	}
+	annotations = map[string]string{annotationResource: string(name)}
+	if r := u.Pod.Spec.Resources; r != nil && name == v1.ResourceMemory {
+		if asked, has := r.Requests[name]; has {
+			used := amount(t.Signal, u.Memory)
+			fmt.Fprintf(&text, "Pod %s was using %s, request is %s, has larger consumption of %s. ", u.Pod.Name, used, asked.String(), name)
+			annotations[annotationPod], annotations[annotationPodUsage] = u.Pod.Name, used
+		}
+	}
+	var offenders, usages []string
 	for _, c := range slices.Concat(u.Pod.Spec.InitContainers, u.Pod.Spec.Containers) {
 		at := slices.IndexFunc(u.Containers, func(k ContainerUsage) bool { return k.Name == c.Name })
 		if at < 0 {
@@ -156,9 +175,11 @@ func Message(t Threshold, seen Observations, u PodUsage) string {
 		asked := c.Resources.Requests[name]
 		if used > asked.Value() {
 			fmt.Fprintf(&text, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, amount(t.Signal, used), asked.String(), name)
+			offenders, usages = append(offenders, c.Name), append(usages, amount(t.Signal, used))
 		}
 	}
-	return text.String()
+	annotations[annotationContainers], annotations[annotationContainersUsage] = strings.Join(offenders, ","), strings.Join(usages, ",")
+	return text.String(), annotations
 }
 
 // Was tells whether a message is one of Message.

@@ -97,9 +97,23 @@ func TestMessage(t *testing.T) {
 		{Threshold{Signal: PIDs, Value: Value{Amount: 100}}, "The node was low on resource: pids. Threshold quantity: 100, available: 7. "},
 		{Threshold{Signal: ImageFSInodes, Value: Value{Amount: 100}}, "The node was low on resource: inodes. "},
 	} {
-		if diff := cmp.Diff(c.want, Message(c.t, seen, u)); diff != "" {
+		got, _ := Message(c.t, seen, u)
+		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.t.Signal, diff)
 		}
+	}
+	u.Memory = 40 * mi
+	pod.Spec.Resources = &v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceMemory: resource.MustParse("50Mi")}}
+	text, annotations := Message(Threshold{Signal: Memory, Value: Value{Amount: 100 * mi}}, seen, u)
+	want := map[string]string{
+		"starved_resource": "memory", "offending_containers": "main,second", "offending_containers_usage": "30Mi,5Mi",
+		"offending_pod": "p", "offending_pod_usage": "40Mi",
+	}
+	if diff := cmp.Diff(want, annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(text, "available: 90Mi. Pod p was using 40Mi, request is 50Mi, has larger consumption of memory. Container main") {
+		t.Errorf("message %q, want the pod before its containers", text)
 	}
 	over := Threshold{Signal: Memory, Value: Value{Amount: 100 * mi}}
 	if got := over.Describe(seen); got != "memory.available is 90Mi, and should be 100Mi or more" {
