@@ -62,6 +62,9 @@ type Manager struct {
 	told  bool
 	// short is the threshold of which was said that it is being acted upon.
 	short key
+	// reclaim is what is being done for a short disk; nil is nothing. reclaims waits for it at the end.
+	reclaim  *reclaim
+	reclaims sync.WaitGroup
 	// vain is how often in a row nothing could be done, idle until when nothing is tried because of that.
 	vain int
 	idle time.Time
@@ -116,6 +119,7 @@ func (m *Manager) Admit(pod *v1.Pod) *observed.Reason { return Admit(m.Condition
 
 // Run watches until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
+	defer m.reclaims.Wait()
 	poked := false
 	for {
 		wait := m.look(ctx)
@@ -139,6 +143,9 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 	if err != nil {
 		return Period
 	}
+	if !slices.ContainsFunc(verdict.Acts, func(t Threshold) bool { return t.Signal.Condition() == v1.NodeDiskPressure }) {
+		m.dropReclaim()
+	}
 	if len(verdict.Acts) == 0 {
 		m.short, m.vain, m.idle = key{}, 0, time.Time{}
 		return verdict.Again
@@ -147,13 +154,26 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 		return min(left, Period)
 	}
 	m.say(&verdict.Acts[0], seen)
-	if verdict, seen, err = m.freeDisk(ctx, verdict, seen); err != nil || len(verdict.Acts) == 0 {
-		return Soon
+	// Memory does not wait for the disk, whose measuring may take minutes.
+	var disk, rest []Threshold
+	for _, t := range verdict.Acts {
+		if t.Signal.Condition() == v1.NodeDiskPressure {
+			disk = append(disk, t)
+		} else {
+			rest = append(rest, t)
+		}
 	}
-	if m.evictOne(ctx, verdict.Acts, seen) {
+	evicted, pending := m.evictOne(ctx, rest, seen), false
+	if !evicted && len(disk) > 0 {
+		evicted, pending = m.reclaimDisk(ctx, disk, seen)
+	}
+	switch {
+	case evicted:
 		m.short, m.vain = key{}, 0
 		m.pause(ctx, settle)
 		return 0
+	case pending:
+		return Soon
 	}
 	m.vain++
 	wait := inVain(&verdict.Acts[0], m.vain)
@@ -218,26 +238,6 @@ func (m *Manager) see(ctx context.Context) (Verdict, Observations, error) {
 	return verdict, seen, nil
 }
 
-// freeDisk removes what nobody uses where the disk is short, and looks again.
-func (m *Manager) freeDisk(ctx context.Context, verdict Verdict, seen Observations) (Verdict, Observations, error) {
-	t := verdict.Acts[0]
-	if t.Signal.Condition() != v1.NodeDiskPressure || m.opts.FreeDisk == nil {
-		return verdict, seen, nil
-	}
-	enough := func(ctx context.Context) bool {
-		seen, err := m.opts.Node(ctx)
-		return err == nil && !met(&t, seen, true)
-	}
-	if err := m.opts.FreeDisk(ctx, t.Signal, enough); err != nil && ctx.Err() == nil {
-		klog.ErrorS(err, "Garbage not removed to make room on the disk", "signal", t.Signal)
-	}
-	m.pause(ctx, settle)
-	if ctx.Err() != nil {
-		return verdict, seen, ctx.Err()
-	}
-	return m.see(ctx)
-}
-
 // evictOne ends the pod that goes first for the first threshold for which one may go, and waits until it has ended. It
 // returns false where there is none.
 func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observations) bool {
@@ -256,10 +256,14 @@ func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observati
 		m.evict(ctx, t, seen, ranked[0])
 		return true
 	}
-	if m.vain == 0 {
-		klog.InfoS("Nothing may be ended for what the node is short of: only critical pods run", "signal", acts[0].Signal)
+	if m.vain == 0 && len(acts) > 0 {
+		m.sayNothing(acts[0].Signal)
 	}
 	return false
+}
+
+func (m *Manager) sayNothing(s Signal) {
+	klog.InfoS("Nothing may be ended for what the node is short of: only critical pods run", "signal", s)
 }
 
 // evict ends a pod, and returns when it has ended, or takes too long to.

@@ -26,7 +26,9 @@ type fake struct {
 	looks   int
 	log     []string
 	ending  time.Duration // how long a pod takes to end
-	ends    map[*v1.Pod]bool
+	// measuring is how long it takes to measure what pods have on the disk.
+	measuring time.Duration
+	ends      map[*v1.Pod]bool
 }
 
 func (f *fake) node(context.Context) (Observations, error) {
@@ -44,7 +46,14 @@ func (f *fake) node(context.Context) (Observations, error) {
 	return Observations{Memory: {1000 - memory, 1000}, NodeFS: {1000 - disk, 1000}}, nil
 }
 
-func (f *fake) list(context.Context, Signal) ([]PodUsage, Layout, error) {
+func (f *fake) list(ctx context.Context, s Signal) ([]PodUsage, Layout, error) {
+	if s.Condition() == v1.NodeDiskPressure && f.measuring > 0 {
+		select {
+		case <-time.After(f.measuring):
+		case <-ctx.Done():
+			return nil, Layout{}, ctx.Err()
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(f.pods), func(u PodUsage) bool { return f.ends[u.Pod] }), Layout{}, nil
@@ -283,5 +292,25 @@ func TestSlowEnd(t *testing.T) {
 		time.Sleep(35 * time.Second)
 		expect(t, f, "[MemoryPressure]", "short of memory", "a ends within 1", "short of memory", "b ends within 1")
 		time.Sleep(11 * time.Minute)
+	})
+}
+
+// TestMemoryBesideTheDisk: while pods are measured for the disk, which may take long, memory is not forgotten; and a pod that
+// was measured does not go when there is room again.
+func TestMemoryBesideTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{pods: []PodUsage{{Pod: named("a", 0), Logs: DiskUse{Bytes: 450}}, {Pod: named("b", 0), Logs: DiskUse{Bytes: 500}}}}
+		f.measuring = time.Hour
+		started(t, f, Settings{Hard: map[string]string{"nodefs.available": "10%", "memory.available": "400"}})
+		time.Sleep(time.Minute)
+		expect(t, f, "[DiskPressure]", "short of ephemeral-storage", "garbage removed for nodefs.available, enough: false")
+		f.set(func() { f.pods[0].Memory = 900 })
+		time.Sleep(15 * time.Second)
+		expect(t, f, "[DiskPressure MemoryPressure]", "short of memory", "a ends within 1")
+		time.Sleep(2 * time.Hour)
+		expect(t, f, "[]") // b is not measured any more: there is room
+		f.set(func() { f.pods[0].Logs.Bytes = 950 })
+		time.Sleep(2 * time.Hour)
+		expect(t, f, "[DiskPressure]", "short of ephemeral-storage", "garbage removed for nodefs.available, enough: false", "b ends within 1", "[]")
 	})
 }
