@@ -143,7 +143,8 @@ func networkError(why string) error {
 // reportable are those of the agent's own conditions that are shown on the Node. Those of the link are not: they are over when
 // somebody reads of them there; nor are those that make it unready, which says so itself.
 func reportable() []health.Code {
-	return []health.Code{health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered, health.StoreFailing, health.CertificateEnding, health.StaticPodBad, health.ImageDamaged}
+	return []health.Code{health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered, health.StoreFailing, health.CertificateEnding,
+		health.StaticPodBad, health.ImageDamaged, health.ReportTooLarge}
 }
 
 // ownConditions makes conditions of the Node of those of the agent. One that is over stays as False, when it has been

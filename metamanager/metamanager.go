@@ -65,6 +65,9 @@ type Bus interface {
 type Options struct {
 	// Health is told how each write to the store went: nil when the store took it.
 	Health func(error)
+	// Refused is told whether the cloud refused the last report on an object, such as default/pod/web, for good because it
+	// is too large: with the cloud's words, and nil when that is over.
+	Refused func(object string, err error)
 	// Synced is called when the cloud has sent all that differed from the store.
 	Synced func(context.Context)
 	// RemoteTimeout is how long the cloud gets to answer a request: 60 s.
@@ -84,6 +87,7 @@ type Module struct {
 	lanes     *lanes
 	drain     *drain
 	events    events
+	tooLarge  tooLarge
 	tokens    tokenPace
 	questions questions
 	// carried are the messages of the cloud that were carried out.
@@ -102,6 +106,9 @@ const asksMax = 256
 func New(bus Bus, s Store, opts Options) *Module {
 	if opts.Health == nil {
 		opts.Health = func(error) {}
+	}
+	if opts.Refused == nil {
+		opts.Refused = func(string, error) {}
 	}
 	if opts.Synced == nil {
 		opts.Synced = func(context.Context) {}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -196,13 +197,50 @@ func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 	}
 	failure, failed := readFailure(data)
 	if !failed {
+		m.noteRefused(key, nil)
 		return nil
 	}
 	if again(failure) || failure.Code == http.StatusForbidden && m.stillWanted(ctx, key, reportedUID(msg)) {
 		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
 	}
 	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation, "reason", failure.Reason, "message", failure.Message)
+	m.noteRefused(key, &failure)
 	return nil
+}
+
+// tooLarge are the objects of which the cloud refused the last report because it is too large.
+type tooLarge struct {
+	mu      sync.Mutex
+	objects map[string]bool
+}
+
+// tooLargeMax bounds them.
+const tooLargeMax = 100
+
+// noteRefused tells Options.Refused what became of a report on an object; failure is nil when the cloud took it. Events are
+// left out: each is an object of its own, and a later one does not make up for it.
+func (m *Module) noteRefused(key resource.Key, failure *metav1.Status) {
+	switch key.Type {
+	case resource.TypeEvent:
+		return
+	case resource.TypePodPatch, resource.TypePodStatus:
+		key.Type = resource.TypePod
+	}
+	object := key.String()
+	m.tooLarge.mu.Lock()
+	defer m.tooLarge.mu.Unlock()
+	known := m.tooLarge.objects[object]
+	switch refused := failure != nil && failure.Code == http.StatusRequestEntityTooLarge; {
+	case refused && (known || len(m.tooLarge.objects) < tooLargeMax):
+		if m.tooLarge.objects == nil {
+			m.tooLarge.objects = map[string]bool{}
+		}
+		m.tooLarge.objects[object] = true
+		m.opts.Refused(object, errors.New(failure.Message))
+	case !refused && known:
+		delete(m.tooLarge.objects, object)
+		m.opts.Refused(object, nil)
+	}
 }
 
 // stillWanted reports whether the pod that a report is about is stored here. As long as it is, a refusal is not the

@@ -30,7 +30,8 @@ func TestEventPatchIsOwned(t *testing.T) {
 			"/source/host e1," + aboutTests, "/count,/lastTimestamp"},
 		"of a node": {"insert", head + host + `"involvedObject":{"kind":"Node","name":"e1"}}`,
 			"/source/host e1,/involvedObject/kind Node,/involvedObject/name e1", "/count,/lastTimestamp,/message,/series"},
-		"says not whose it is":  {"update", head + about + `}`, "", ""},
+		"names no host": {"update", head + about + `}`,
+			"/source/host e1," + aboutTests, "/count,/lastTimestamp,/message,/series"},
 		"patch of other fields": {"patch", `{"event":` + head + host + about + `},"patchData":"{\"reason\":\"x\"}"}`, "", ""},
 		"patch of no object":    {"patch", `{"event":` + head + host + about + `},"patchData":"[]"}`, "", ""},
 	} {

@@ -16,7 +16,7 @@ type eventPatch struct {
 }
 
 // ownEvent checks that an event is of the node and about the node or a pod on it. A pod that is gone is nobody's, and
-// its last events come late.
+// its last events come late. An event that does not say where it comes from is completed: it comes from the node.
 func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) error {
 	if e.Name != r.key.Name || e.Namespace != r.key.Namespace {
 		return badRequest(r.key, "the content is event %s/%s", e.Namespace, e.Name)
@@ -25,6 +25,9 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 		if host != "" && host != r.node {
 			return forbidden(r.key, "it says that it comes from %s, and comes from node %s", host, r.node)
 		}
+	}
+	if e.Source.Host == "" && e.ReportingInstance == "" { // an event with neither could not be changed later
+		e.Source.Host = r.node
 	}
 	about := e.InvolvedObject
 	switch about.Kind {

@@ -127,6 +127,36 @@ func TestEveryFlowSurvives(t *testing.T) {
 	}
 }
 
+// TestEventWithoutHost: an event that does not say where it comes from is recorded as the node's, so that it can be changed
+// later; one that says so by its reporting instance stays as it is.
+func TestEventWithoutHost(t *testing.T) {
+	const about = `{"metadata":{"name":"e","namespace":"ns"},%s"involvedObject":{"kind":"Pod","namespace":"ns","name":"a","uid":"uid-a"}}`
+	for from, want := range map[string]string{``: `"host":"e1"`, `"reportingInstance":"e1",`: `"source":{}`} {
+		event := fmt.Sprintf(about, from)
+		for op, content := range map[string]string{"insert": event, "patch": `{"event":` + event + `,"patchData":"{\"count\":2}"}`} {
+			w := newWorld(t)
+			w.add(testPod("e1", "ns", "a"))
+			w.Connected(t.Context(), "e1", "edgecore/websocket")
+			w.api.answer(func(c call) (int, any) {
+				if c.Method == http.MethodPatch {
+					return notFound(c.Path)
+				}
+				return 201, map[string]string{"kind": "Event", "apiVersion": "v1"}
+			})
+			w.ask("e1", op, "ns/event/e", content)
+			var created string
+			for _, c := range w.api.calls {
+				if c.Method == http.MethodPost {
+					created = c.Body
+				}
+			}
+			if !strings.Contains(created, want) {
+				t.Errorf("%s of an event with %q created %s, want %s in it", op, from, created, want)
+			}
+		}
+	}
+}
+
 // TestEventAnswered: edges of ours, which keep an event until then, hear what became of it; KubeEdge's await nothing.
 func TestEventAnswered(t *testing.T) {
 	event := `{"metadata":{"name":"e","namespace":"ns"},"source":{"host":"e1"},"involvedObject":{"kind":"Pod","namespace":"ns","name":"a","uid":"uid-a"},"reason":"Started"}`

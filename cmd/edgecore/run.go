@@ -79,6 +79,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	if cfg.Modules.MetaManager.Enable {
 		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
+			Refused:       func(object string, err error) { conditions.SetError(health.ReportTooLarge, object, err) },
 			Synced:        func(ctx context.Context) { forgetRecovery(ctx, db, conditions) },
 			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,
 		})); err != nil {

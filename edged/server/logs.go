@@ -1,6 +1,8 @@
 package server
 
 import (
+	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -40,8 +42,42 @@ func (d logDir) Open(name string) (fs.File, error) {
 		_ = f.Close()
 		return nil, hidden(name, err)
 	}
+	if info.IsDir() {
+		return &logFolder{f}, nil
+	}
 	return f, nil
 }
+
+// maxEntries bounds the listing of a log folder, which a pod may fill: net/http reads all of it at once.
+const maxEntries = 10_000
+
+// logFolder is an open folder of which the first entries are listed.
+type logFolder struct{ *os.File }
+
+// ReadDir implements fs.ReadDirFile. Of a folder with more than maxEntries entries it returns that many, and one whose
+// name says so.
+func (d *logFolder) ReadDir(n int) ([]fs.DirEntry, error) {
+	if n > 0 {
+		return d.File.ReadDir(min(n, maxEntries))
+	}
+	entries, err := d.File.ReadDir(maxEntries + 1)
+	if err == io.EOF {
+		err = nil // an empty folder
+	}
+	if len(entries) > maxEntries {
+		entries[maxEntries] = leftOut{}
+	}
+	return entries, err
+}
+
+// leftOut stands for the entries of a folder that are not listed.
+type leftOut struct{ fs.DirEntry }
+
+func (leftOut) Name() string {
+	return fmt.Sprintf("~ only %d entries of this folder are listed; ask for a file by its name", maxEntries)
+}
+
+func (leftOut) IsDir() bool { return false }
 
 // hidden says of what may not be read no more than that it is not there; net/http has no words for other errors.
 func hidden(name string, err error) error {

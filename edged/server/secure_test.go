@@ -158,6 +158,29 @@ func TestSystemLogsStayInside(t *testing.T) {
 	}
 }
 
+// TestSystemLogsListing: a folder that a pod filled is not listed to its end; a file that is left out is served all the same.
+func TestSystemLogsListing(t *testing.T) {
+	logs := t.TempDir()
+	for i := range maxEntries + 5 {
+		if err := os.WriteFile(filepath.Join(logs, strconv.Itoa(i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(logs, "empty"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h := secure(&guardian{may: "all"}, true, SystemLogs(logs))
+	list := request(h, "GET", "x", "/logs/").Body.String()
+	if got, want := strings.Count(list, "<a "), maxEntries+1; got != want || !strings.Contains(list, "only 10000 entries") {
+		t.Errorf("%d links, want %d, and one that says so: %.200s", got, want, list[max(0, len(list)-200):])
+	}
+	for _, path := range []string{"empty/", "0", "10004"} {
+		if w := request(h, "GET", "x", "/logs/"+path); w.Code != 200 || strings.Contains(w.Body.String(), "<a ") {
+			t.Errorf("%s: %d %s, want 200 and no links", path, w.Code, w.Body)
+		}
+	}
+}
+
 func TestOneCheckpointAtATime(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	h := secure(&guardian{may: "all"}, true, Checkpoint(func(context.Context, string, string, string, int64) (string, error) {

@@ -24,6 +24,7 @@ const (
 	ClockNotSet           Code = "ClockNotSet"
 	StoreRecovered        Code = "StoreRecovered"
 	StoreFailing          Code = "StoreFailing"
+	ReportTooLarge        Code = "ReportTooLarge"
 	StaticPodBad          Code = "StaticPodBad"
 	CgroupsIncomplete     Code = "CgroupControllersMissing"
 	CgroupsFailing        Code = "CgroupsFailing"
@@ -57,16 +58,18 @@ type entry struct {
 
 // known holds all conditions.
 var known = map[Code]entry{
-	ShutdownUnnoticed:     {"A shutdown of the device would not wait for the pods", Warning, "shutdownGracePeriod needs systemd-logind and the system's D-Bus: look at systemctl status dbus systemd-logind, or leave the setting out.", 10 * time.Second},
-	RuntimeDown:           {"The container runtime does not answer", Error, "Look at the runtime's service (systemctl status containerd) and at containerRuntimeEndpoint in the configuration. Running containers are not affected; the agent goes on when the runtime does.", 2 * time.Second},
-	RuntimeNetwork:        {"The container runtime has no pod network", Error, "Put a CNI configuration into the runtime's CNI folder (/etc/cni/net.d) and its plugins beside it. Pods with hostNetwork run without.", 5 * time.Second},
-	RuntimeNotReady:       {"The container runtime is not ready", Error, "Look at the runtime's service and log (systemctl status containerd, journalctl -u containerd). The detail is what it says of itself.", 5 * time.Second},
-	ClockNotSet:           {"The clock of this device is not set", Warning, "Pods run on; what they and the logs say of the time is wrong, and the cloud may not be reached. Set the clock (timedatectl set-ntp true, or date -s).", 0},
-	MemoryPressure:        {"The node is short of memory", Warning, "Pods that use more than they asked for end, and BestEffort ones are not taken. Give pods memory requests and limits, or run fewer of them here.", 0},
-	DiskPressure:          {"The node is short of disk", Warning, "What nobody needs was removed; pods that fill the disk end, and no others are taken. Look for what fills it (du -x), give pods limits of ephemeral-storage, or use a larger disk.", 0},
-	PIDPressure:           {"The node is short of processes", Warning, "Pods with many processes end, and no others are taken. Set podPidsLimit in the configuration.", 0},
-	StoreRecovered:        {"The store was damaged and has been recovered", Warning, "The damaged file is kept beside the new one. Check the disk (SD card) for its health.", 0},
-	StoreFailing:          {"The store cannot be written", Error, "Make room on the disk, or replace it if it fails. Pods run on; nothing that was acknowledged is lost.", 0},
+	ShutdownUnnoticed: {"A shutdown of the device would not wait for the pods", Warning, "shutdownGracePeriod needs systemd-logind and the system's D-Bus: look at systemctl status dbus systemd-logind, or leave the setting out.", 10 * time.Second},
+	RuntimeDown:       {"The container runtime does not answer", Error, "Look at the runtime's service (systemctl status containerd) and at containerRuntimeEndpoint in the configuration. Running containers are not affected; the agent goes on when the runtime does.", 2 * time.Second},
+	RuntimeNetwork:    {"The container runtime has no pod network", Error, "Put a CNI configuration into the runtime's CNI folder (/etc/cni/net.d) and its plugins beside it. Pods with hostNetwork run without.", 5 * time.Second},
+	RuntimeNotReady:   {"The container runtime is not ready", Error, "Look at the runtime's service and log (systemctl status containerd, journalctl -u containerd). The detail is what it says of itself.", 5 * time.Second},
+	ClockNotSet:       {"The clock of this device is not set", Warning, "Pods run on; what they and the logs say of the time is wrong, and the cloud may not be reached. Set the clock (timedatectl set-ntp true, or date -s).", 0},
+	MemoryPressure:    {"The node is short of memory", Warning, "Pods that use more than they asked for end, and BestEffort ones are not taken. Give pods memory requests and limits, or run fewer of them here.", 0},
+	DiskPressure:      {"The node is short of disk", Warning, "What nobody needs was removed; pods that fill the disk end, and no others are taken. Look for what fills it (du -x), give pods limits of ephemeral-storage, or use a larger disk.", 0},
+	PIDPressure:       {"The node is short of processes", Warning, "Pods with many processes end, and no others are taken. Set podPidsLimit in the configuration.", 0},
+	StoreRecovered:    {"The store was damaged and has been recovered", Warning, "The damaged file is kept beside the new one. Check the disk (SD card) for its health.", 0},
+	StoreFailing:      {"The store cannot be written", Error, "Make room on the disk, or replace it if it fails. Pods run on; nothing that was acknowledged is lost.", 0},
+	ReportTooLarge: {"The cloud refuses a report of this node as too large", Warning, "The API keeps the last status that was accepted. " +
+		"Reduce what the object reports, as the detail says: fewer containers, volumes or conditions in one pod.", 0},
 	StaticPodBad:          {"A static pod manifest is of no use", Error, "Correct the file that is named. The pods that it held before run on.", 0},
 	CgroupsIncomplete:     {"The kernel lacks cgroup controllers", Warning, "Switch them on at the kernel's command line. Pods run without the limits that they enforce.", 0},
 	CgroupsFailing:        {"The pod cgroups cannot be made", Error, "Look at cgroupDriver and cgroupRoot in the configuration; the driver has to be the runtime's.", 0},
