@@ -6,24 +6,24 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/edgecore-io/edgecore/pkg/source"
 )
 
 const (
 	// maxConnections bounds those of a port: anybody can open one.
 	maxConnections = 256
-	// maxFromSource bounds those of a source that have not been let in.
+	// maxFromSource bounds the unauthenticated ones of a source.
 	maxFromSource = 64
-	// loopback is the source of all that is on this device; it has no bound of its own.
-	loopback = "loopback"
 )
 
 // bounded is a listener with a bound on open connections, which nobody can use up for others:
 //
-//   - A connection is a stranger's until let in by admit. A source (an IPv4 address, or an IPv6 network of 64 bits) has at most
-//     share strangers' connections; more are closed at once. The loopback has no such bound.
-//   - Where all places are taken, a newcomer gets that of the oldest stranger of the source that has most of them, unless its
-//     own source has as many.
-//   - Where those that were let in have all places, others wait in the kernel's queue.
+//   - A connection is unauthenticated until it is admitted. A source (package source) has at most share unauthenticated
+//     connections; more are closed at once. The loopback has no such bound.
+//   - When all places are taken, a new connection takes that of the oldest unauthenticated one of the source that has most
+//     of them, unless its own source has as many.
+//   - When admitted connections have all places, others wait in the kernel's queue.
 type bounded struct {
 	net.Listener
 	size, share int
@@ -33,9 +33,9 @@ type bounded struct {
 	once   sync.Once
 
 	mu sync.Mutex
-	// strangers are the connections of each source, the oldest first; admitted counts the others.
-	strangers map[string][]*boundedConn
-	admitted  int
+	// unauthenticated are the connections of each source, the oldest first; admitted counts the others.
+	unauthenticated map[netip.Prefix][]*boundedConn
+	admitted        int
 	// last is the number of the newest connection.
 	last uint64
 }
@@ -43,7 +43,7 @@ type bounded struct {
 func newBounded(l net.Listener, size, share int) *bounded {
 	return &bounded{
 		Listener: l, size: size, share: share, room: make(chan struct{}, 1), closed: make(chan struct{}),
-		strangers: map[string][]*boundedConn{},
+		unauthenticated: map[netip.Prefix][]*boundedConn{},
 	}
 }
 
@@ -57,7 +57,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		own := &boundedConn{Conn: c, of: b, source: sourceOf(c.RemoteAddr())}
+		own := &boundedConn{Conn: c, of: b, source: placeOf(c.RemoteAddr())}
 		victim, ok := b.enter(own)
 		if victim != nil {
 			_ = victim.Conn.Close() // it has lost its place already
@@ -69,7 +69,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 }
 
-// await waits until not all places belong to those that were let in.
+// await waits until not all places belong to admitted connections.
 func (b *bounded) await() error {
 	for {
 		b.mu.Lock()
@@ -95,27 +95,27 @@ func (b *bounded) await() error {
 func (b *bounded) enter(c *boundedConn) (victim *boundedConn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	have := len(b.strangers[c.source])
-	if c.source != loopback && have >= b.share {
+	have := len(b.unauthenticated[c.source])
+	if c.source.IsValid() && have >= b.share {
 		return nil, false
 	}
-	total, most := b.admitted, ""
-	for source, list := range b.strangers {
+	total, most := b.admitted, netip.Prefix{}
+	for from, list := range b.unauthenticated {
 		total += len(list)
-		if top := b.strangers[most]; len(list) > len(top) || len(list) == len(top) && list[0].number < top[0].number {
-			most = source
+		if top := b.unauthenticated[most]; len(list) > len(top) || len(list) == len(top) && list[0].number < top[0].number {
+			most = from
 		}
 	}
 	if total >= b.size {
-		if len(b.strangers[most]) <= have {
+		if len(b.unauthenticated[most]) <= have {
 			return nil, false
 		}
-		victim = b.strangers[most][0]
+		victim = b.unauthenticated[most][0]
 		b.leave(victim)
 	}
 	b.last++
 	c.number = b.last
-	b.strangers[c.source] = append(b.strangers[c.source], c)
+	b.unauthenticated[c.source] = append(b.unauthenticated[c.source], c)
 	return victim, true
 }
 
@@ -136,17 +136,17 @@ func (b *bounded) leave(c *boundedConn) {
 	b.forget(c)
 }
 
-// forget takes a connection off those of strangers. b.mu is held.
+// forget takes a connection off the unauthenticated ones. b.mu is held.
 func (b *bounded) forget(c *boundedConn) {
-	list := b.strangers[c.source]
+	list := b.unauthenticated[c.source]
 	for i := range list {
 		if list[i] == c {
 			list = append(list[:i], list[i+1:]...)
 			break
 		}
 	}
-	if b.strangers[c.source] = list; len(list) == 0 {
-		delete(b.strangers, c.source)
+	if b.unauthenticated[c.source] = list; len(list) == 0 {
+		delete(b.unauthenticated, c.source)
 	}
 }
 
@@ -160,7 +160,7 @@ func (b *bounded) Close() error {
 type boundedConn struct {
 	net.Conn
 	of     *bounded
-	source string
+	source netip.Prefix
 	// number orders connections by age.
 	number         uint64
 	admitted, gone bool
@@ -175,7 +175,7 @@ func (c *boundedConn) Close() error {
 	return err
 }
 
-// admit notes that who is at the other end was let in.
+// admit notes that the client of the connection is authenticated and authorized.
 func (c *boundedConn) admit() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
@@ -197,29 +197,18 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// admit notes that the client of a request was let in.
+// admit does so for the connection of a request.
 func admit(ctx context.Context) {
 	if c, ok := ctx.Value(connKey{}).(*boundedConn); ok {
 		c.admit()
 	}
 }
 
-// sourceOf is what a connection is counted by.
-func sourceOf(address net.Addr) string {
-	tcp, ok := address.(*net.TCPAddr)
-	if !ok {
-		return loopback // of a test, or of a socket on this device
+// placeOf is the source by which a connection is counted. It is the zero Prefix for all that is on this device: the
+// loopback, Unix sockets, and the connections of tests.
+func placeOf(address net.Addr) netip.Prefix {
+	if from := source.Of(address); !from.Addr().IsLoopback() {
+		return from
 	}
-	ip, _ := netip.AddrFromSlice(tcp.IP)
-	ip = ip.Unmap()
-	switch {
-	case ip.IsLoopback():
-		return loopback
-	case ip.Is6():
-		network, err := ip.Prefix(64)
-		if err == nil {
-			return network.String()
-		}
-	}
-	return ip.String()
+	return netip.Prefix{}
 }

@@ -96,7 +96,7 @@ func open(c *boundedConn) bool {
 	return !c.gone
 }
 
-// TestShares: a source has no more than its share until it is let in, wherever in its network it is.
+// TestShares: a source has no more than its share until it is admitted, wherever in its network it is.
 func TestShares(t *testing.T) {
 	for name, c := range map[string]struct {
 		ips  []string
@@ -126,7 +126,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestAdmittedHasNoShare: who was let in is not counted among strangers, and a closed connection gives its place back once.
+// TestAdmittedHasNoShare: an admitted connection does not count for its source, and a closed connection gives its place back once.
 func TestAdmittedHasNoShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, accept := boundedPipes(t, 8, 2)
@@ -134,14 +134,14 @@ func TestAdmittedHasNoShare(t *testing.T) {
 		for i := range 6 {
 			c := accept("192.0.2.1")
 			if c == nil {
-				t.Fatalf("connection %d was not accepted, want it: those before were let in", i)
+				t.Fatalf("connection %d was not accepted, want it: those before were admitted", i)
 			}
 			admit(withConn(t.Context(), c))
 			c.admit() // again changes nothing
 			conns = append(conns, c)
 		}
-		if b.admitted != len(conns) || len(b.strangers) != 0 {
-			t.Errorf("%d let in, strangers of %d sources; want %d, 0", b.admitted, len(b.strangers), len(conns))
+		if b.admitted != len(conns) || len(b.unauthenticated) != 0 {
+			t.Errorf("%d admitted, unauthenticated ones of %d sources; want %d, 0", b.admitted, len(b.unauthenticated), len(conns))
 		}
 		for _, c := range conns {
 			_ = c.Close()
@@ -149,13 +149,13 @@ func TestAdmittedHasNoShare(t *testing.T) {
 			c.admit() // too late
 		}
 		if b.admitted != 0 {
-			t.Errorf("%d let in after all were closed, want 0", b.admitted)
+			t.Errorf("%d admitted after all were closed, want 0", b.admitted)
 		}
 	})
 }
 
-// TestNewcomerGetsAPlace: where strangers hold all places, one from elsewhere gets that of the oldest of the source that has
-// most; those that were let in keep theirs.
+// TestNewcomerGetsAPlace: where unauthenticated connections hold all places, one from elsewhere gets that of the oldest of
+// the source that has most; admitted ones keep theirs.
 func TestNewcomerGetsAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, accept := boundedPipes(t, 4, 2)
@@ -177,7 +177,7 @@ func TestNewcomerGetsAPlace(t *testing.T) {
 	})
 }
 
-// TestAllAdmitted: where all places belong to those that were let in, others wait for one, and get it.
+// TestAllAdmitted: where all places belong to admitted connections, others wait for one, and get it.
 func TestAllAdmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &pipes{queue: make(chan net.Conn, 2), closed: make(chan struct{})}
@@ -219,8 +219,8 @@ func TestAllAdmitted(t *testing.T) {
 	})
 }
 
-// TestStrangersOfTheSecurePort: a request that is refused ends its connection, one that is let in makes it no stranger's.
-func TestStrangersOfTheSecurePort(t *testing.T) {
+// TestAdmissionOnTheSecurePort: a request that is refused ends its connection, one that is allowed admits it.
+func TestAdmissionOnTheSecurePort(t *testing.T) {
 	for may, want := range map[string]string{"all": "keep-alive", "none": "close"} {
 		conns := make(chan net.Conn, 1)
 		route := Route{Pattern: "/conn", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -11,7 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-// FuzzRequests: whatever a request to one of the ports says, whether its client is let in or not, reading and answering it
+// FuzzRequests: whatever a request to one of the ports says, whether its client is admitted or not, reading and answering it
 // takes memory in proportion to its head, of which no more than maxHeader is read.
 func FuzzRequests(f *testing.F) {
 	const host = "Host: localhost\r\n"

@@ -18,7 +18,7 @@ type Guard interface {
 	Check(r *http.Request, verb string, subresources ...string) error
 }
 
-// NewSecure makes the handler of the authenticated port: each request is let in by guard, or gets nothing, not even whether
+// NewSecure makes the handler of the authenticated port: each request is admitted by guard, or gets nothing, not even whether
 // there is what it asks for.
 func NewSecure(o Options, guard Guard) http.Handler {
 	mux := http.NewServeMux()
@@ -49,7 +49,7 @@ func guarded(guard Guard, r Route, next http.HandlerFunc) http.HandlerFunc {
 		if refusal, ok := errors.AsType[*auth.Refusal](err); ok {
 			code = refusal.Code
 		}
-		w.Header().Set("Connection", "close") // a stranger keeps no place
+		w.Header().Set("Connection", "close") // an unauthenticated client keeps no place
 		klog.V(2).InfoS("Request refused", "from", req.RemoteAddr, "method", req.Method, "path", req.URL.Path, "code", code, "why", err)
 		http.Error(w, err.Error(), code)
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// guardian lets in whoever may do one thing, and keeps what it was asked.
+// guardian admits users that may do one thing, and keeps what it was asked.
 type guardian struct {
 	may   string
 	asked string

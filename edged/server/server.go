@@ -1,7 +1,7 @@
 // Package server is the node's two ports, made of one list of routes. The read-only one says what runs here, and how the
 // agent is: it serves GET and HEAD only, gives out no secrets (pods name them, but do not hold them), and keeps pages of
 // other sites from reading it through a browser on the device. The authenticated one, over TLS, is the kubelet's API: each
-// request is let in by a guard (package auth) that is asked about the route's verb and subresource of nodes.
+// request is admitted by a guard (package auth) that is asked about the route's verb and subresource of nodes.
 package server
 
 import (
