@@ -109,6 +109,8 @@ func (s *Subject) request(ctx context.Context, r request) error {
 		}
 	case kind == "application/json":
 		return s.addFields(key, body, names)
+	case resp.StatusCode >= http.StatusBadRequest:
+		s.Trace.Add(key+"/error", names.Replace(string(body)))
 	default:
 		s.Trace.Add(key+"/body", names.Replace(string(body)))
 	}
@@ -218,7 +220,7 @@ func apiCases() []Case {
 		Spec: `
 restartPolicy: OnFailure
 containers:
-- {name: main, command: [sh, -c, "echo out; echo err >&2; echo last; trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"]}
+- {name: main, command: [sh, -c, "echo out; sleep 1; echo err >&2; sleep 1; echo last; trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"]}
 - {name: ended, command: [sh, -c, "echo bye"]}
 - {name: again, command: [sh, -c, "test -e /marks/1 && exec sleep 3600; touch /marks/1; echo first; exit 1"], volumeMounts: [{name: marks, mountPath: /marks}]}
 volumes: [{name: marks, emptyDir: {}}]

@@ -147,7 +147,7 @@ func (in inspection) mounts(proc string) error {
 		}
 		value := fmt.Sprintf("root=%s options=%s propagation=%s type=%s", fields[3], fields[5], propagation, rest[0])
 		if rest[0] == "tmpfs" {
-			value += " tmpfs=" + rest[2]
+			value += " tmpfs=" + tmpfsOptions(rest[2])
 		}
 		if strings.HasPrefix(fields[4], "/sys/fs/cgroup/") {
 			value = "options=" + fields[5] // its root is the container's cgroup, which has the container's ID
@@ -158,6 +158,15 @@ func (in inspection) mounts(proc string) error {
 		in.add("mounts/"+fields[4], value)
 	}
 	return nil
+}
+
+// tmpfsOptions returns the options of a tmpfs without the mode and the owner that it was mounted with: those of its top folder are
+// compared, which may have been changed since.
+func tmpfsOptions(options string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(options, ","), func(option string) bool {
+		name, _, _ := strings.Cut(option, "=")
+		return name == "mode" || name == "uid" || name == "gid"
+	}), ",")
 }
 
 // cgroupFiles are the settings that an agent or a runtime makes, of cgroup v1 and v2.
