@@ -74,7 +74,8 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 		Images: images.Options{
 			Serialize: ptr.Deref(kubelet.SerializeImagePulls, true), MaxParallel: int(ptr.Deref(kubelet.MaxParallelImagePulls, 0)),
 			QPS: float64(ptr.Deref(kubelet.RegistryPullQPS, 5)), Burst: int(kubelet.RegistryBurst),
-			Records: filepath.Join(own.RootDirectory, "image_manager"), Verify: kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: kubelet.PreloadedImagesVerificationAllowlist,
+			CredentialsDir: own.RootDirectory,
+			Records:        filepath.Join(own.RootDirectory, "image_manager"), Verify: kubelet.ImagePullCredentialsVerificationPolicy, Allowlist: kubelet.PreloadedImagesVerificationAllowlist,
 		},
 		GC: gcOptions(own),
 		Cgroups: cgroups.Options{

@@ -19,7 +19,7 @@ func creds(t *testing.T, uid, password string) []credential {
 		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "default", Name: "pull-" + uid}, Type: v1.SecretTypeDockerConfigJson,
 		Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(`{"auths":{"example.com":{"username":"u","password":"` + password + `"}}}`)},
 	}
-	list, err := credentials([]v1.Secret{secret}, "example.com/app:1")
+	list, err := credentials([]v1.Secret{secret}, nil, "example.com/app:1")
 	if err != nil || len(list) != 1 {
 		t.Fatalf("credentials = %v, %v; want one", list, err)
 	}

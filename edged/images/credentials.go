@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path"
 	"slices"
@@ -18,7 +19,7 @@ import (
 
 // credential is one entry of a docker configuration.
 type credential struct {
-	// from is the secret that it was in.
+	// from is the secret that it was in; without a name, it is the node's.
 	from origin
 	// registry is the key of the entry: host, optional port and path, with wildcards in the host.
 	registry      string
@@ -39,50 +40,111 @@ func (c credential) auth() *runtimeapi.AuthConfig {
 	return &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken}
 }
 
-// credentials returns those entries of pull secrets that are for an image, the most specific first. What
-// cannot be read is an error beside the others.
-func credentials(secrets []v1.Secret, image string) ([]credential, error) {
-	var found []credential
-	var errs []error
+// credentials returns those entries of pull secrets that are for an image, the most specific first, and after them those of
+// the node. A secret that is no pull secret counts as none; one that cannot be read is an error.
+func credentials(secrets []v1.Secret, node []credential, image string) ([]credential, error) {
+	var all []credential
 	for i := range secrets {
 		entries, err := parseSecret(&secrets[i])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("secret %s/%s: %w", secrets[i].Namespace, secrets[i].Name, err))
+			return nil, fmt.Errorf("secret %s/%s: %w", secrets[i].Namespace, secrets[i].Name, err)
 		}
 		for _, e := range entries {
-			if matches(e.registry, image) {
-				e.from = origin{secrets[i].UID, secrets[i].Namespace, secrets[i].Name}
-				found = append(found, e)
-			}
+			e.from = origin{secrets[i].UID, secrets[i].Namespace, secrets[i].Name}
+			all = append(all, e)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b credential) int { return len(b.registry) - len(a.registry) })
-	return found, errors.Join(errs...)
+	return slices.Concat(matching(all, image), matching(node, image)), nil
 }
 
-// parseSecret reads the two forms of pull secrets.
-func parseSecret(s *v1.Secret) ([]credential, error) {
-	entries := map[string]credential{}
-	switch {
-	case s.Type == v1.SecretTypeDockerConfigJson || len(s.Data[v1.DockerConfigJsonKey]) > 0:
-		var doc struct {
-			Auths map[string]credential `json:"auths"`
+// matching are those of some entries that are for an image, the most specific first. Those of Docker Hub by its former name
+// are for images of it where no other is.
+func matching(entries []credential, image string) []credential {
+	var found, hub []credential
+	for _, e := range entries {
+		switch key := keyOf(e.registry); {
+		case matches(key, image):
+			found = append(found, e)
+		case key == formerHub:
+			hub = append(hub, e)
 		}
-		if err := json.Unmarshal(s.Data[v1.DockerConfigJsonKey], &doc); err != nil {
-			return nil, fmt.Errorf("key %s is no docker configuration", v1.DockerConfigJsonKey) // its text is secret
-		}
-		entries = doc.Auths
-	case s.Type == v1.SecretTypeDockercfg || len(s.Data[v1.DockerConfigKey]) > 0:
-		if err := json.Unmarshal(s.Data[v1.DockerConfigKey], &entries); err != nil {
-			return nil, fmt.Errorf("key %s is no docker configuration", v1.DockerConfigKey)
-		}
-	default:
-		return nil, fmt.Errorf("type %q is no pull secret; want %s", s.Type, v1.SecretTypeDockerConfigJson)
 	}
+	if len(found) == 0 && matches("docker.io", image) {
+		return hub
+	}
+	slices.SortStableFunc(found, func(a, b credential) int { return strings.Compare(keyOf(b.registry), keyOf(a.registry)) })
+	return found
+}
+
+// formerHub is what docker login calls Docker Hub.
+const formerHub = "index.docker.io"
+
+// keyOf is the host and path that an entry is for: without its scheme, and without the version of the API, which docker
+// login puts behind the host.
+func keyOf(registry string) string {
+	registry = strings.TrimPrefix(strings.TrimPrefix(registry, "https://"), "http://")
+	host, path, _ := strings.Cut(registry, "/")
+	for _, version := range []string{"v1/", "v2/"} {
+		if rest, ok := strings.CutPrefix(path, version); ok {
+			path = rest
+			break
+		}
+	}
+	if path == "" {
+		return host
+	}
+	return host + "/" + path
+}
+
+// parseSecret reads the two forms of pull secrets; any other secret has no entries.
+func parseSecret(s *v1.Secret) ([]credential, error) {
+	switch {
+	case s.Type == v1.SecretTypeDockerConfigJson && len(s.Data[v1.DockerConfigJsonKey]) > 0:
+		entries, err := parseConfig(s.Data[v1.DockerConfigJsonKey])
+		if err != nil {
+			return nil, fmt.Errorf("key %s: %w", v1.DockerConfigJsonKey, err)
+		}
+		return entries, nil
+	case s.Type == v1.SecretTypeDockercfg && len(s.Data[v1.DockerConfigKey]) > 0:
+		entries, err := parseLegacy(s.Data[v1.DockerConfigKey])
+		if err != nil {
+			return nil, fmt.Errorf("key %s: %w", v1.DockerConfigKey, err)
+		}
+		return entries, nil
+	}
+	return nil, nil
+}
+
+// notConfig does not say what stands in the text, which is secret.
+const notConfig = "it is not a docker configuration; make it again with docker login or kubectl create secret docker-registry"
+
+// parseConfig reads a config.json.
+func parseConfig(data []byte) ([]credential, error) {
+	var doc struct {
+		Auths map[string]credential `json:"auths"`
+	}
+	if json.Unmarshal(data, &doc) != nil {
+		return nil, errors.New(notConfig)
+	}
+	return complete(doc.Auths)
+}
+
+// parseLegacy reads a .dockercfg, which has nothing but the entries.
+func parseLegacy(data []byte) ([]credential, error) {
+	var entries map[string]credential
+	if json.Unmarshal(data, &entries) != nil {
+		return nil, errors.New(notConfig)
+	}
+	return complete(entries)
+}
+
+// complete decodes the auth field of entries, which takes the place of user name and password, and sorts them.
+func complete(entries map[string]credential) ([]credential, error) {
 	var list []credential
-	for registry, c := range entries {
-		if c.Auth != "" && c.Username == "" {
-			text, err := base64.StdEncoding.DecodeString(strings.TrimSpace(c.Auth))
+	for _, registry := range slices.Sorted(maps.Keys(entries)) {
+		c := entries[registry]
+		if c.Auth != "" {
+			text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(c.Auth), "="))
 			user, password, ok := strings.Cut(string(text), ":")
 			if err != nil || !ok {
 				return nil, fmt.Errorf("entry %q: auth is not base64 of \"user:password\"", registry)
@@ -92,32 +154,20 @@ func parseSecret(s *v1.Secret) ([]credential, error) {
 		c.registry, c.Auth = registry, ""
 		list = append(list, c)
 	}
-	slices.SortFunc(list, func(a, b credential) int { return strings.Compare(a.registry, b.registry) })
 	return list, nil
 }
 
-// matches tells whether an entry is for an image: the host part by part with wildcards, the port when the
-// entry has one, the path as a prefix.
-func matches(registry, image string) bool {
-	registry = strings.TrimPrefix(strings.TrimPrefix(registry, "https://"), "http://")
-	registry = strings.TrimRight(registry, "/")
-	for _, suffix := range []string{"/v1", "/v2"} {
-		registry = strings.TrimSuffix(registry, suffix)
-	}
-	if registry == "index.docker.io" {
-		registry = "docker.io"
-	}
+// matches reports whether an entry is for an image: the host part by part with wildcards, the same port, and the path as the
+// beginning of the image's.
+func matches(key, image string) bool {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return false
 	}
-	wantHost, wantPath, _ := strings.Cut(registry, "/")
+	keyHost, keyPath, _ := strings.Cut(key, "/")
 	host, port := splitPort(reference.Domain(named))
-	entryHost, entryPort := splitPort(wantHost)
-	if entryPort != "" && entryPort != port || (entryPort == "" && port != "") {
-		return false
-	}
-	return hostMatches(entryHost, host) && (wantPath == "" || reference.Path(named) == wantPath || strings.HasPrefix(reference.Path(named), wantPath+"/"))
+	entryHost, entryPort := splitPort(keyHost)
+	return entryPort == port && hostMatches(entryHost, host) && strings.HasPrefix(reference.Path(named), keyPath)
 }
 
 func splitPort(s string) (host, port string) {

@@ -74,6 +74,8 @@ type Options struct {
 	Records   string
 	Verify    Policy
 	Allowlist []string
+	// CredentialsDir is the folder in which the node's own credentials are looked for first; empty: the node has none.
+	CredentialsDir string
 	// Meter shows the progress of pulls; nil shows none, and no pull is given up.
 	Meter Meter
 	// Pulled is told of each image that was pulled; it may be nil, and must not block.
@@ -170,7 +172,7 @@ func (p *Puller) ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, secre
 
 // mayUse tells whether a pod may use an image that is on the node.
 func (p *Puller) mayUse(pod *v1.Pod, id, name string, secrets []v1.Secret) bool {
-	creds, _ := credentials(secrets, name) // what cannot be read is told when it is pulled with
+	creds, _ := credentials(secrets, nil, name) // what cannot be read is told when it is pulled with
 	may, err := p.access.allowed(id, name, creds)
 	if err != nil {
 		klog.ErrorS(err, "The image counts as one that was here before", "pod", klog.KObj(pod), "image", name)
@@ -233,12 +235,15 @@ func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventBackOff, "Back-off pulling image %q", c.Image)
 		return "", &observed.Reason{Reason: ImagePullBackOff, Message: fmt.Sprintf("Back-off pulling image %q: %s", c.Image, r.why)}, r.until
 	}
+	creds, err := credentials(secrets, p.node(), spec.Image)
+	if err != nil {
+		// Another secret might let the pod in, as another user than the author of this one meant.
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %v", c.Image, err)
+		p.failed(key, ErrImagePull+": "+err.Error())
+		return "", &observed.Reason{Reason: ErrImagePull, Message: err.Error()}, time.Now().Add(showFailure)
+	}
 	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulling, "Pulling image %q", c.Image)
 	began := time.Now()
-	creds, err := credentials(secrets, spec.Image)
-	if err != nil {
-		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Image pull secret of no use: %v", err)
-	}
 	slow := func(done Progress) {
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulling, "Pulling image %q: %v so far", c.Image, done)
 	}
@@ -255,11 +260,7 @@ func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec
 	if err == nil {
 		p.succeeded(key)
 		image := p.image(ctx, spec)
-		var by *credential
-		if used >= 0 {
-			by = &creds[used]
-		}
-		p.notePull(ctx, image, spec.Image, by)
+		p.notePull(ctx, image, spec.Image, pulledBy(creds, used))
 		if p.opts.Pulled != nil {
 			p.opts.Pulled()
 		}

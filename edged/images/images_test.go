@@ -268,8 +268,17 @@ func TestCredentials(t *testing.T) {
 	}
 	bad := secret("x", "y")
 	bad.Data[v1.DockerConfigJsonKey] = []byte("{secret garbage")
-	if _, err := credentials([]v1.Secret{bad}, "a"); err == nil || strings.Contains(err.Error(), "garbage") {
+	if _, err := credentials([]v1.Secret{bad}, nil, "a"); err == nil || strings.Contains(err.Error(), "garbage") {
 		t.Errorf("err = %v: want one without the content", err)
+	}
+	s.pulls = nil
+	if ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/team/b:1", v1.PullAlways), secret("reg.example.com", "right"), bad); ref != "" || !strings.HasPrefix(reason, ErrImagePull+": secret n/s: ") || len(s.pulls) != 0 {
+		t.Errorf("with a bad secret: %q, %q, pulls %v; want %s and no pull", ref, reason, s.pulls, ErrImagePull)
+	}
+	opaque := secret("reg.example.com", "wrong")
+	opaque.Type = v1.SecretTypeOpaque
+	if list, err := credentials([]v1.Secret{opaque}, nil, "reg.example.com/a"); len(list) != 0 || err != nil {
+		t.Errorf("credentials of a secret of another type = %v, %v; want none", list, err)
 	}
 }
 
@@ -284,13 +293,16 @@ func TestMatches(t *testing.T) {
 		{"reg.example.com:5000", "reg.example.com:5000/a", true},
 		{"reg.example.com", "reg.example.com:5000/a", false},
 		{"reg.example.com/team", "reg.example.com/team/a", true},
-		{"reg.example.com/team", "reg.example.com/teams/a", false},
+		{"reg.example.com/team", "reg.example.com/teams/a", true},
+		{"reg.example.com/team/", "reg.example.com/teams/a", false},
 		{"https://index.docker.io/v1/", "busybox", true},
+		{"https://index.docker.io/v1/", "reg.example.com/a", false},
+		{"http://reg.example.com/v2/team", "reg.example.com/team/a", true},
 		{"docker.io", "library/busybox", true},
 		{"reg.example.com", "busybox", false},
 	} {
-		if got := matches(c.registry, c.image); got != c.want {
-			t.Errorf("matches(%s, %s) = %v, want %v", c.registry, c.image, got, c.want)
+		if got := len(matching([]credential{{registry: c.registry}}, c.image)) == 1; got != c.want {
+			t.Errorf("matching(%s, %s) = %v, want %v", c.registry, c.image, got, c.want)
 		}
 	}
 }

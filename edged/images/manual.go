@@ -14,7 +14,7 @@ func (p *Puller) Pull(ctx context.Context, image string, secrets []v1.Secret, sl
 	if err != nil {
 		return "", Progress{}, err
 	}
-	creds, err := credentials(secrets, name)
+	creds, err := credentials(secrets, p.node(), name)
 	if err != nil {
 		return "", Progress{}, err
 	}
