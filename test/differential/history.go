@@ -88,7 +88,7 @@ func addStates(t Trace, states []*v1.Pod, names Names) error {
 	return nil
 }
 
-// addEvents adds the events of a pod to a trace, each as a path; its value says whether there was one or many.
+// addEvents adds the events of a pod to a trace, each as a path.
 func addEvents(ctx context.Context, t Trace, api kubernetes.Interface, namespace string, uid types.UID, names Names) error {
 	list, err := api.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid)})
 	if err != nil {
@@ -102,7 +102,18 @@ func addEvents(ctx context.Context, t Trace, api kubernetes.Interface, namespace
 		}
 		path := "events/" + names.Replace(strings.Trim(string(what), "[]"))
 		counts[path] += max(1, e.Count)
-		t[path] = []string{map[bool]string{true: "one", false: "many"}[counts[path] == 1]}
+		t[path] = []string{often(e, counts[path])}
 	}
 	return nil
+}
+
+// often says how often an event came, where that does not depend on how long the pod was there.
+func often(e v1.Event, count int32) string {
+	switch {
+	case e.Type == v1.EventTypeWarning || e.Reason == "BackOff" || e.Reason == "Pulling":
+		return "there"
+	case count == 1:
+		return "once"
+	}
+	return "several times"
 }

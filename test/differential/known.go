@@ -9,7 +9,6 @@ func Known() []Allowed {
 			Right: `|{}`,
 			Row:   "`status.resources` of a running pod",
 		},
-		{Path: `events/.*"DeadlineExceeded".*`, Left: "many", Right: "one", Row: "the event `DeadlineExceeded`"},
 		{Case: "claim-hostpath", Path: `cri/CreateContainer/main\.config\.mounts\[/v\]\.readonly`, Row: "one claim in two volumes of a pod, one of them read-only"},
 		{Path: `api/.*/error`, Row: "texts of errors on the port of the kubelet's API"},
 		{Path: `api/.*/header/X-Content-Type-Options`, Left: "", Right: "nosniff", Row: "`X-Content-Type-Options: nosniff`"},
