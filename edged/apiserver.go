@@ -112,7 +112,13 @@ func (e *Edged) serveAPI(ctx context.Context) error {
 }
 
 func (e *Edged) listenAPI(ctx context.Context, config *tls.Config) error {
-	handler := server.NewSecure(server.Options{Node: e, Registry: e.registry(), Routes: e.routes(), Debugging: e.opts.API.Debugging}, e.api.authority)
+	handler := server.NewSecure(server.Options{
+		Node:      e,
+		Registry:  e.registry(),
+		SLIs:      e.slis,
+		Routes:    e.routes(),
+		Debugging: e.opts.API.Debugging,
+	}, e.api.authority)
 	return e.keepServing(ctx, health.ServerStopped, e.opts.API.Listen, func(ctx context.Context) error {
 		return server.ServeTLS(ctx, e.opts.API.Listen, handler, config)
 	})

@@ -162,6 +162,7 @@ type Edged struct {
 	prober   *prober.Prober
 	statuses *status.Manager
 	stats    *stats.Stats
+	slis     *server.SLIs
 	// evictions ends pods for want of resources; memoryNews says when memory gets short.
 	evictions  *eviction.Manager
 	memoryNews *eviction.Notifier
@@ -321,7 +322,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.reporter.kept = e.mirrors.Wake
 	e.statuses = status.NewManager(e.reporter)
 	e.prober = e.newProber()
-	e.stats = e.newStats()
+	e.stats, e.slis = e.newStats(), server.NewSLIs()
 	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
 	e.preemptions = newPreemptions()
 	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)

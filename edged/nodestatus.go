@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
@@ -115,25 +116,40 @@ func (e *Edged) nodeImages() []v1.ContainerImage {
 
 // unready says why this node cannot run pods, in the kubelet's words; nil that it can.
 func (e *Edged) unready() error {
-	if e.gate.isShut() {
-		return errShuttingDown
-	}
-	if err := e.pleg.Healthy(); err != nil {
-		return fmt.Errorf("container runtime is down, PLEG is not healthy: %w", err)
-	}
 	e.nodeFacts.mu.Lock()
-	defer e.nodeFacts.mu.Unlock()
-	if !e.nodeFacts.asked {
-		return errors.New("container runtime status check may not have completed yet")
-	}
+	asked, runtime, network := e.nodeFacts.asked, e.nodeFacts.runtime, e.nodeFacts.network
+	e.nodeFacts.mu.Unlock()
+	return unreadyFor(e.pleg.Healthy(), asked, runtime, network, e.gate.isShut())
+}
+
+// unreadyFor brings together what keeps a node from running pods: one cause as it is, several as "[a, b]".
+func unreadyFor(pleg error, asked bool, runtime, network string, shuttingDown bool) error {
 	var errs []error
-	if why := e.nodeFacts.runtime; why != "" {
-		errs = append(errs, fmt.Errorf("container runtime not ready: RuntimeReady=false %s", why))
+	switch {
+	case pleg != nil:
+		errs = append(errs, errors.New("container runtime is down"), fmt.Errorf("PLEG is not healthy: %w", pleg))
+	case !asked:
+		errs = append(errs, errors.New("container runtime status check may not have completed yet"))
+	default:
+		if runtime != "" {
+			errs = append(errs, fmt.Errorf("container runtime not ready: RuntimeReady=false %s", runtime))
+		}
+		if network != "" {
+			errs = append(errs, networkError(network))
+		}
 	}
-	if why := e.nodeFacts.network; why != "" {
-		errs = append(errs, networkError(why))
+	if shuttingDown {
+		errs = append(errs, errShuttingDown)
 	}
-	return errors.Join(errs...)
+	return aggregate(errs)
+}
+
+// aggregate is nil where there are no errors.
+func aggregate(errs []error) error {
+	if all := utilerrors.NewAggregate(errs); all != nil {
+		return all
+	}
+	return nil
 }
 
 func networkError(why string) error {

@@ -1,6 +1,7 @@
 package edged
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -156,6 +157,35 @@ func TestAddressKept(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestUnready: the message of Ready names every cause, in the kubelet's form.
+func TestUnready(t *testing.T) {
+	const notAsked = "container runtime status check may not have completed yet"
+	for name, c := range map[string]struct {
+		pleg             error
+		asked            bool
+		runtime, network string
+		shut             bool
+		want             string
+	}{
+		"ready":         {nil, true, "", "", false, ""},
+		"not asked yet": {nil, false, "", "", false, notAsked},
+		"no network":    {nil, true, "", "x", false, "container runtime network not ready: NetworkReady=false x"},
+		"neither": {nil, true, "y", "x", false,
+			"[container runtime not ready: RuntimeReady=false y, container runtime network not ready: NetworkReady=false x]"},
+		"no runtime":                      {errors.New("no answer"), true, "", "x", false, "[container runtime is down, PLEG is not healthy: no answer]"},
+		"shutting down":                   {nil, true, "", "", true, "node is shutting down"},
+		"shutting down without a runtime": {nil, false, "", "", true, "[" + notAsked + ", node is shutting down]"},
+	} {
+		got := ""
+		if err := unreadyFor(c.pleg, c.asked, c.runtime, c.network, c.shut); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -48,15 +48,16 @@ type size struct {
 	// limit is the limit of memory of the pod's cgroup, in bytes, 0 where it has none; limited says that it is known.
 	limit   int64
 	limited bool
-	// pending is the condition of a pod that does not get what it asks for, refused the amounts for which that was decided.
+	// pending is the condition of a pod that does not get what it asks for, refused the amounts for which that was
+	// decided.
 	pending *v1.PodCondition
 	refused resize.Amounts
 	// going is the condition while containers do not yet run with what was allocated.
 	going *v1.PodCondition
 }
 
-// ran is a container that runs: its name, its own amounts, and those of its cgroup, which has the pod's limits where the
-// container has none.
+// ran is a container that runs: its name, its own amounts, and those of its cgroup, which has the pod's limits where
+// the container has none.
 type ran struct {
 	name       string
 	own, group v1.ResourceRequirements
@@ -293,11 +294,13 @@ func (e *Edged) setPodCgroup(ctx context.Context, pod *v1.Pod, obs *observed.Pod
 	return nil
 }
 
-// resize gives running containers what was allocated to them: first room in the pod's cgroup for both what they have and
-// what they get, then each container its part. Containers that have to be started again for it are returned, as probes
-// that have failed; the pod's cgroup is brought down by resized. Nothing is changed while a limit of memory would go below
-// what is in use.
-func (e *Edged) resize(ctx context.Context, pod *v1.Pod, obs *observed.Pod, probes observed.Probes) (observed.Probes, error) {
+// resize gives running containers what was allocated to them: first room in the pod's cgroup for both what they have
+// and what they get, then each container its part. Containers that have to be started again for it are returned, as
+// probes that have failed; the pod's cgroup is brought down by resized. Nothing is changed while a limit of memory would
+// go below what is in use.
+func (e *Edged) resize(
+	ctx context.Context, pod *v1.Pod, obs *observed.Pod, probes observed.Probes,
+) (observed.Probes, error) {
 	changes, whole := e.changes(pod, obs)
 	if len(changes) == 0 && !whole {
 		return probes, nil
@@ -310,7 +313,8 @@ func (e *Edged) resize(ctx context.Context, pod *v1.Pod, obs *observed.Pod, prob
 	inPlace := slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return c.restart })
 	for _, c := range changes {
 		if c.restart {
-			probes = probes.Stopped(c.id, fmt.Sprintf("Container %s resize requires restart, will be restarted", c.container.Name))
+			why := fmt.Sprintf("Container %s resize requires restart, will be restarted", c.container.Name)
+			probes = probes.Stopped(c.id, why)
 		}
 	}
 	lower := e.decreases(ctx, inPlace)
@@ -420,8 +424,8 @@ func (e *Edged) resized(ctx context.Context, pod *v1.Pod, obs *observed.Pod, fai
 	return err
 }
 
-// sizeOf is what a status says of a pod's resize: with what its containers run, and under resize.Whole the pod as a whole
-// where it has pod-level resources; and the conditions.
+// sizeOf is what a status says of a pod's resize: with what its containers run, and under resize.Whole the pod as a
+// whole where it has pod-level resources; and the conditions.
 func (e *Edged) sizeOf(pod *v1.Pod, obs *observed.Pod) (map[string]v1.ResourceRequirements, []v1.PodCondition) {
 	e.changes(pod, obs) // containers that are new are known then
 	e.sizes.mu.Lock()

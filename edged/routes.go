@@ -31,7 +31,7 @@ func (e *Edged) registry() *prometheus.Registry {
 
 // serve serves the read-only port, and tries again while its address is taken.
 func (e *Edged) serve(ctx context.Context) error {
-	handler := server.New(server.Options{Node: e, Registry: e.registry(), Routes: e.routes()})
+	handler := server.New(server.Options{Node: e, Registry: e.registry(), SLIs: e.slis, Routes: e.routes()})
 	return e.keepServing(ctx, health.ReadOnlyServerStopped, e.opts.Listen, func(ctx context.Context) error {
 		return server.Serve(ctx, e.opts.Listen, handler)
 	})

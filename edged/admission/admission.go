@@ -80,8 +80,8 @@ func Admit(node Node, pod *v1.Pod, others []*v1.Pod) Verdict {
 	if pod.Spec.NodeName != "" && node.Name != "" && pod.Spec.NodeName != node.Name {
 		failures = append(failures, predicate("NodeName", "node(s) didn't match the requested node name"))
 	}
-	if port := takenPort(pod, others); port != "" {
-		failures = append(failures, predicate("NodePorts", fmt.Sprintf("node(s) didn't have free ports for the requested pod ports (%s is taken)", port)))
+	if portTaken(pod, others) {
+		failures = append(failures, predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
 	}
 	if node.Whole && !Static(pod) && !tolerates(pod, node.Taints) {
 		failures = append(failures, predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"))

@@ -139,12 +139,12 @@ func TestAdmit(t *testing.T) {
 		"os label":                {pod: labelled(v1.LabelOSStable, "windows"), reason: "PodOSSelectorNodeLabelDoesNotMatch", text: "kubernetes.io/os"},
 		"another node":            {pod: bound("other"), reason: "NodeName", text: "Predicate NodeName failed: node(s) didn't match the requested node name"},
 		"a check of the node":     {pod: labelled("bad", "yes"), reason: "SysctlForbidden", text: "forbidden sysctl"},
-		"sidecar's port":          {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{sidecarPort(80)}, reason: "NodePorts", text: "tcp 80"},
+		"sidecar's port":          {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{sidecarPort(80)}, reason: "NodePorts", text: "failed: node(s) didn't have free ports for the requested pod ports"},
 		"windows":                 {pod: windows, reason: "PodOSNotSupported", text: "OS field"},
-		"host port":               {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolTCP})}, reason: "NodePorts", text: "tcp 80"},
+		"host port":               {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolTCP})}, reason: "NodePorts", text: "failed: node(s) didn't have free ports for the requested pod ports"},
 		"other protocol":          {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolUDP})}},
 		"other address":           {pod: port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.2"})}},
-		"every address":           {pod: port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80})}, reason: "NodePorts", text: "tcp 80"},
+		"every address":           {pod: port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80})}, reason: "NodePorts", text: "failed: node(s) didn't have free ports for the requested pod ports"},
 		"same port, not bound":    {pod: port(v1.ContainerPort{ContainerPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{ContainerPort: 80})}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,24 +1,19 @@
 package admission
 
-import (
-	"fmt"
-	"strings"
+import v1 "k8s.io/api/core/v1"
 
-	v1 "k8s.io/api/core/v1"
-)
-
-// takenPort returns the first host port of pod that another pod has, or "".
-func takenPort(pod *v1.Pod, others []*v1.Pod) string {
+// portTaken reports whether another pod has a host port of pod.
+func portTaken(pod *v1.Pod, others []*v1.Pod) bool {
 	for _, want := range hostPorts(pod) {
 		for _, other := range others {
 			for _, have := range hostPorts(other) {
 				if clash(want, have) {
-					return fmt.Sprintf("%s %d", strings.ToLower(string(protocol(want))), want.HostPort)
+					return true
 				}
 			}
 		}
 	}
-	return ""
+	return false
 }
 
 // hostPorts are those of the containers that run as long as the pod.

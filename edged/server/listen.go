@@ -12,7 +12,13 @@ import (
 )
 
 func newServer(handler http.Handler) *http.Server {
-	return &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, WriteTimeout: writeTimeout, MaxHeaderBytes: maxHeader}
+	return &http.Server{
+		Handler:           patiently(handler),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		WriteTimeout:      answerTimeout,
+		MaxHeaderBytes:    maxHeader,
+	}
 }
 
 // Serve serves a handler at an address until ctx ends. Nobody says who they are, so that each source has its share of what may

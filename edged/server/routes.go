@@ -27,7 +27,8 @@ type Route struct {
 	// Verb is what the authorizer is asked about; "" goes by the method: get, create, update, patch or delete. What acts in a
 	// container is "create", though WebSocket clients ask for it with GET.
 	Verb string
-	// Stream: answers may take as long as they take, and connections may be upgraded. Others have 30 s for an answer.
+	// Stream: answers may take as long as they take, and connections may be upgraded. Others may take as long as the client
+	// goes on reading: it has 30 s for each piece.
 	Stream bool
 	// Debugging: it is served only where enableDebuggingHandlers is set.
 	Debugging bool
@@ -86,7 +87,42 @@ func (r *Route) served(w http.ResponseWriter, req *http.Request) {
 		c := http.NewResponseController(w)
 		_ = c.SetWriteDeadline(time.Time{}) // a writer without deadlines, in a test
 		_ = c.SetReadDeadline(time.Time{})
+		if p, ok := w.(*patient); ok {
+			w = p.ResponseWriter
+		}
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	r.Handler.ServeHTTP(w, req)
 }
+
+// patiently serves answers piece by piece; see patient.
+func patiently(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(&patient{ResponseWriter: w, control: http.NewResponseController(w)}, r)
+	})
+}
+
+// patient writes an answer in pieces, each of which has a time of its own: a long answer over a slow link arrives as a
+// whole, and a client that does not read is cut off.
+type patient struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+// piece is how much of an answer a client has to take within writeTimeout, in bytes.
+const piece = 4 << 10
+
+// Write implements http.ResponseWriter.
+func (p *patient) Write(data []byte) (written int, err error) {
+	for {
+		_ = p.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines, in a test
+		n, err := p.ResponseWriter.Write(data[:min(len(data), piece)])
+		written += n
+		if data = data[n:]; err != nil || len(data) == 0 {
+			return written, err
+		}
+	}
+}
+
+// Unwrap gives http.ResponseController what is below.
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }

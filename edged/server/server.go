@@ -27,7 +27,8 @@ import (
 const (
 	readHeaderTimeout = 5 * time.Second
 	idleTimeout       = 30 * time.Second
-	writeTimeout      = 30 * time.Second
+	writeTimeout      = 30 * time.Second // of a piece
+	answerTimeout     = 4 * time.Hour    // of the whole, as a kubelet's
 	maxHeader         = 16 << 10
 	shutdownTimeout   = 3 * time.Second
 )
@@ -72,8 +73,9 @@ type Node interface {
 // Options say what the ports serve.
 type Options struct {
 	Node Node
-	// Registry holds the metrics.
+	// Registry holds the metrics, SLIs those of the health; nil makes some.
 	Registry *prometheus.Registry
+	SLIs     *SLIs
 	// Routes are those of other parts.
 	Routes []Route
 	// Debugging: the authenticated port serves the routes that are for debugging, too.
@@ -82,7 +84,10 @@ type Options struct {
 
 // own are the routes of this package.
 func (o *Options) own() []Route {
-	s := &server{node: o.Node}
+	s := &server{node: o.Node, slis: o.SLIs}
+	if s.slis == nil {
+		s.slis = NewSLIs()
+	}
 	f := func(h http.HandlerFunc) http.Handler { return h }
 	ok := f(func(w http.ResponseWriter, _ *http.Request) { text(w, "ok") })
 	return []Route{
@@ -95,6 +100,7 @@ func (o *Options) own() []Route {
 		{Pattern: "/events", Handler: f(s.events), ReadOnly: true},
 		{Pattern: "/status", Handler: f(s.status), ReadOnly: true},
 		{Pattern: "/metrics", Handler: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), ReadOnly: true, Resource: "metrics"},
+		{Pattern: "/metrics/slis", Handler: s.slis.handler(), ReadOnly: true, Resource: "metrics"},
 	}
 }
 
@@ -140,7 +146,10 @@ func localName(host string) bool {
 	return err == nil
 }
 
-type server struct{ node Node }
+type server struct {
+	node Node
+	slis *SLIs
+}
 
 func text(w http.ResponseWriter, s string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -200,6 +209,9 @@ func (s *server) syncloop(w http.ResponseWriter, _ *http.Request) {
 // healthz answers "ok" or what is wrong; with ?verbose each part has its line.
 func (s *server) healthz(w http.ResponseWriter, r *http.Request) {
 	err := s.node.SyncLoop()
+	s.slis.count("ping", nil)
+	s.slis.count("log", nil)
+	s.slis.count("syncloop", err)
 	_, verbose := r.URL.Query()["verbose"]
 	if !verbose && err == nil {
 		text(w, "ok")

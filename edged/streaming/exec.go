@@ -182,7 +182,7 @@ func (s *Server) PortForward() http.Handler {
 				return err
 			}
 			if sandbox = obs.Sandbox(); sandbox == nil || !sandbox.Ready {
-				return refuse(http.StatusBadRequest, "pod %q does not run: there is no sandbox whose ports could be reached", pod.Name)
+				return refuse(http.StatusInternalServerError, "pod not found (%q): it has no sandbox that runs", pod.Name+"_"+pod.Namespace)
 			}
 		}
 		resp, err := s.opts.Runtime.PortForward(r.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox.ID, Port: ports})

@@ -199,10 +199,11 @@ func choosePod(pods []*v1.Pod, namespace, name string, uid types.UID) *v1.Pod {
 	return found
 }
 
-// container finds the running container of a request.
+// container finds the running container of a request. One that does not run is not found, which is an error of the server
+// for a kubelet, too: clients know its text and its code. The cause follows.
 func (s *Server) container(ctx context.Context, pod *v1.Pod, name string) (*observed.Container, error) {
 	if spec(pod, name) == nil {
-		return nil, refuse(http.StatusNotFound, "container not found (%q): pod %s has %s", name, pod.Name, strings.Join(containers(pod), ", "))
+		return nil, refuse(http.StatusInternalServerError, "container not found (%q): pod %s has %s", name, pod.Name, strings.Join(containers(pod), ", "))
 	}
 	if c := s.opts.Node.Observed(pod.UID).Container(name); c.Running() {
 		return c, nil
@@ -213,7 +214,7 @@ func (s *Server) container(ctx context.Context, pod *v1.Pod, name string) (*obse
 	}
 	c := obs.Container(name)
 	if !c.Running() {
-		return nil, refuse(http.StatusBadRequest, "container %q of pod %q does not run: %s", name, pod.Name, whyNot(pod, name))
+		return nil, refuse(http.StatusInternalServerError, "container not found (%q): %s", name, whyNot(pod, name))
 	}
 	return c, nil
 }

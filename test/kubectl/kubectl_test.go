@@ -168,7 +168,7 @@ func (n *node) testExec(t *testing.T) {
 	n.kubectl(t, "exec", "web", "--", "/none").fails(t, 1, `"/none": stat /none: no such file or directory`)
 	n.kubectl(t, "exec", "web", "-c", "other", "--", "ls").fails(t, 1, "other")
 	n.until(t, "stuck", func(*v1.Pod) bool { return true })
-	n.kubectl(t, "exec", "stuck", "--", "ls").fails(t, 1, "does not run")
+	n.kubectl(t, "exec", "stuck", "--", "ls").fails(t, 1, "container not found")
 }
 
 func (n *node) testCopy(t *testing.T) {

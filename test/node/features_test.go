@@ -83,7 +83,8 @@ spec:
 	initRuns := func(limit string) func(*v1.Pod) error {
 		return func(p *v1.Pod) error {
 			s := p.Status.InitContainerStatuses
-			if len(s) != 1 || s[0].State.Running == nil || s[0].Resources == nil || s[0].Resources.Limits.Cpu().String() != limit {
+			if len(s) != 1 || s[0].State.Running == nil || s[0].Resources == nil ||
+				s[0].Resources.Limits.Cpu().String() != limit {
 				return fmt.Errorf("init containers are %+v, want one that runs with cpu %s", s, limit)
 			}
 			return nil
@@ -95,8 +96,9 @@ spec:
 	exec("touch", "/flag/go")
 	runsWith := func(memory string, more func(*v1.Pod) error) func(*v1.Pod) error {
 		return func(p *v1.Pod) error {
-			if p.Status.Phase != v1.PodRunning || p.Status.Resources == nil || p.Status.Resources.Limits.Memory().String() != memory {
-				return fmt.Errorf("phase %s, resources %+v, want Running with %s", p.Status.Phase, p.Status.Resources, memory)
+			r := p.Status.Resources
+			if p.Status.Phase != v1.PodRunning || r == nil || r.Limits.Memory().String() != memory {
+				return fmt.Errorf("phase %s, resources %+v, want Running with %s", p.Status.Phase, r, memory)
 			}
 			return more(p)
 		}
