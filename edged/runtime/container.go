@@ -216,8 +216,9 @@ func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container,
 	if r.opts.SELinux {
 		relabel(p.pod, c, filepath.Join(r.opts.RootDir, "pods"), mounts)
 	}
-	annotations := containerAnnotations(p.pod, c, int32(attempt))
-	maps.Copy(annotations, in.Annotations)
+	annotations := map[string]string{}
+	maps.Copy(annotations, in.Annotations) // a device plugin does not take those away by which containers are known
+	maps.Copy(annotations, containerAnnotations(p.pod, c, int32(attempt)))
 	return &runtimeapi.ContainerConfig{
 		Metadata:    &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: attempt},
 		Image:       &runtimeapi.ImageSpec{Image: imageRef, UserSpecifiedImage: c.Image},

@@ -269,3 +269,21 @@ func TestRelabel(t *testing.T) {
 		}
 	}
 }
+
+// TestPluginAnnotations: a container has the annotations of its device plugin, except where they would change what it is
+// known by.
+func TestPluginAnnotations(t *testing.T) {
+	g := newRig(t)
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	g.inputs.annotations = map[string]string{"example.com/a": "b", annotationHash: "0", annotationRestartCount: "7"}
+	g.settle(pod)
+	req, ok := g.fake.Calls("CreateContainer")[0].Request.(*runtimeapi.CreateContainerRequest)
+	if !ok {
+		t.Fatal("want a request to create a container")
+	}
+	want := containerAnnotations(pod, &pod.Spec.Containers[0], 0)
+	want["example.com/a"] = "b"
+	if diff := cmp.Diff(want, req.Config.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+}

@@ -64,6 +64,8 @@ func (presentImages) EnsureImage(_ context.Context, _ *v1.Pod, c *v1.Container, 
 type stubInputs struct {
 	err    error
 	userns *runtimeapi.UserNamespace
+	// annotations are those of a device plugin.
+	annotations map[string]string
 }
 
 func (s *stubInputs) Sandbox(_ context.Context, pod *v1.Pod) (SandboxInputs, error) {
@@ -71,7 +73,7 @@ func (s *stubInputs) Sandbox(_ context.Context, pod *v1.Pod) (SandboxInputs, err
 }
 
 func (s *stubInputs) Container(_ context.Context, _ *v1.Pod, c *v1.Container, ips []string) (ContainerInputs, error) {
-	return ContainerInputs{Command: c.Command, Args: c.Args, Envs: []*runtimeapi.KeyValue{{Key: "IPS", Value: []byte(strings.Join(ips, ","))}}}, s.err
+	return ContainerInputs{Command: c.Command, Args: c.Args, Envs: []*runtimeapi.KeyValue{{Key: "IPS", Value: []byte(strings.Join(ips, ","))}}, Annotations: s.annotations}, s.err
 }
 
 // eventLog keeps "Reason message" of each event.
