@@ -123,7 +123,7 @@ func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 			in.recorder.Eventf(pod, v1.EventTypeWarning, w.Reason, "%s", w.Message)
 		}
 	}
-	out := runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.cgroups.PodParent(pod)}
+	out := runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.cgroups.PodParent(pod), Groups: in.volumes.Groups(pod)}
 	if runtime.WantsUserNamespace(pod) {
 		if out.UserNamespace, err = in.userns.For(pod.UID); err != nil {
 			return runtime.SandboxInputs{}, err
@@ -167,7 +167,7 @@ func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 	}
 	return runtime.ContainerInputs{
 		Envs: append(given.Variables(vars), vars...), Mounts: append(given.MountsBeside(mounts), mounts...), Devices: slices.Concat(blocks, given.Devices),
-		CDIDevices: given.CDIDevices, Annotations: given.Annotations, WorkingDir: c.WorkingDir,
+		CDIDevices: given.CDIDevices, Annotations: given.Annotations, WorkingDir: c.WorkingDir, Groups: in.volumes.Groups(pod),
 		Command: env.ExpandAll(c.Command, vars), Args: env.ExpandAll(c.Args, vars),
 	}, nil
 }

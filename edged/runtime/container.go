@@ -192,6 +192,7 @@ func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container,
 	if err != nil {
 		return nil, err
 	}
+	security.SupplementalGroups = append(security.SupplementalGroups, in.Groups...)
 	if err := r.completeUser(ctx, p.pod, c, imageRef, security); err != nil {
 		return nil, err
 	}

@@ -47,6 +47,8 @@ type SandboxInputs struct {
 	Hostname     string
 	DNS          *runtimeapi.DNSConfig
 	CgroupParent string
+	// Groups are those that the pod's volumes ask for, besides the pod's own.
+	Groups []int64
 	// UserNamespace holds the ids of a pod that has its own; nil is those of the node.
 	UserNamespace *runtimeapi.UserNamespace
 }
@@ -57,6 +59,8 @@ type ContainerInputs struct {
 	Mounts        []*runtimeapi.Mount
 	Command, Args []string
 	WorkingDir    string
+	// Groups are those that the pod's volumes ask for, besides the pod's own.
+	Groups []int64
 	// Devices, CDIDevices and Annotations are what device plugins and block volumes add.
 	Devices     []*runtimeapi.Device
 	CDIDevices  []*runtimeapi.CDIDevice

@@ -90,7 +90,7 @@ func (r *Runtime) linuxSandbox(pod *v1.Pod, in SandboxInputs) *runtimeapi.LinuxP
 		// A profile of the pod's may allow too little for the sandbox's own process.
 		Seccomp:            &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
 		SelinuxOptions:     selinux(sc.SELinuxOptions),
-		SupplementalGroups: groups(sc),
+		SupplementalGroups: groups(sc, in.Groups...),
 
 		SupplementalGroupsPolicy: groupsPolicy(pod),
 	}

@@ -122,12 +122,12 @@ func podID(pod *v1.Pod) string {
 	return fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID)
 }
 
-// groups are the groups that a pod gives its processes, the one of its volumes first.
-func groups(sc *v1.PodSecurityContext) []int64 {
+// groups are the groups that a pod gives its processes: the one of its volumes first, then those of single volumes.
+func groups(sc *v1.PodSecurityContext, volumes ...int64) []int64 {
 	if sc.FSGroup == nil {
-		return slices.Clone(sc.SupplementalGroups)
+		return slices.Concat(volumes, sc.SupplementalGroups)
 	}
-	return slices.Concat([]int64{*sc.FSGroup}, sc.SupplementalGroups)
+	return slices.Concat([]int64{*sc.FSGroup}, volumes, sc.SupplementalGroups)
 }
 
 func groupsPolicy(pod *v1.Pod) runtimeapi.SupplementalGroupsPolicy {

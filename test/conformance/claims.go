@@ -90,6 +90,19 @@ securityContext: {fsGroup: 4567, fsGroupChangePolicy: OnRootMismatch, runAsUser:
 			},
 		},
 		{
+			name: "claim-group",
+			objects: strings.Replace(boundTo("hostPath: {path: /tmp/edgecore-@NODE@-@NAME@, type: DirectoryOrCreate}"),
+				"metadata: {name: @NODE@-@NAME@}", "metadata: {name: @NODE@-@NAME@, annotations: {pv.beta.kubernetes.io/gid: \"4321\"}}", 1),
+			spec: `
+securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 77, supplementalGroups: [88]}
+` + strings.TrimSpace(claimedSpec),
+			check: func(p *pod) {
+				p.Cleanup(func() { env.Must(p, os.RemoveAll(p.hostDir())) })
+				p.running()
+				p.says("main", "id -G", "1000 77 88 4321")
+			},
+		},
+		{
 			name:    "claim-for-another-node",
 			objects: boundTo("local: {path: /tmp}\n" + onNode("elsewhere")),
 			spec:    claimedSpec,
