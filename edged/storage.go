@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/csi"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
@@ -28,13 +29,33 @@ func (e *Edged) storage() *csi.Manager {
 		Event: func(pod *v1.Pod, eventType, reason, message string) {
 			e.recorder.Eventf(pod, eventType, reason, "%s", message)
 		},
-		Claims: &claims{e.meta}, Grown: e.claimGrown,
+		Claims: &claims{e.meta}, Grown: e.claimGrown, Others: e.claimUsages,
 		Registered: func() { e.pool.PokeAll() }, InUse: e.wakeNode,
 	}
 	if e.opts.Node != nil {
 		o.Cluster = e.meta
 	}
 	return csi.New(o)
+}
+
+// claimUsages returns how full the volumes of claims are that have no CSI driver.
+func (e *Edged) claimUsages(ctx context.Context) []csi.Usage {
+	var out []csi.Usage
+	for _, u := range e.volumes.ClaimUsages(ctx) {
+		out = append(out, csi.Usage{
+			PodUID:     u.PodUID,
+			Pod:        types.NamespacedName{Namespace: u.Claim.Namespace},
+			Name:       u.Name,
+			Claim:      u.Claim.Name,
+			Capacity:   u.Capacity,
+			Available:  u.Available,
+			Used:       u.Used,
+			Inodes:     u.Inodes,
+			InodesFree: u.InodesFree,
+			InodesUsed: u.InodesUsed,
+		})
+	}
+	return out
 }
 
 // claimGrown tells the cloud how large a claim's file system is, and that nothing is left to be done for it.

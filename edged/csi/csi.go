@@ -78,6 +78,8 @@ type Options struct {
 	Grown func(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error
 	// Claims are looked at again, from time to time, for what has to grow under a pod.
 	Claims volume.Claims
+	// Others asks how full the volumes of claims are that are not a driver's; their figures are told along with these.
+	Others func(ctx context.Context) []Usage
 	// Registered is called when a driver has registered: pods may have waited for it.
 	Registered func()
 	// InUse is called when the answer of VolumesInUse changed.

@@ -14,7 +14,7 @@ import (
 // collectTimeout bounds how long metrics wait for drivers.
 const collectTimeout = 5 * time.Second
 
-// Usage is what a driver says of a volume of a pod.
+// Usage is how full a volume of a pod is, as its driver says.
 type Usage struct {
 	Pod    types.NamespacedName
 	PodUID types.UID
@@ -28,8 +28,8 @@ type Usage struct {
 	Message                string
 }
 
-// Usages asks the drivers how full the volumes of pods are. Volumes of drivers that do not say are left out, as are
-// those whose driver fails.
+// Usages asks the drivers how full the volumes of pods are, and Options.Others for the rest. Volumes of drivers that do not
+// say are left out, as are those whose driver fails.
 func (m *Manager) Usages(ctx context.Context) []Usage {
 	m.mu.Lock()
 	volumes := make([]mounted, 0, len(m.volumes))
@@ -54,6 +54,14 @@ func (m *Manager) Usages(ctx context.Context) []Usage {
 				out = append(out, u)
 				mu.Unlock()
 			}
+		})
+	}
+	if m.opts.Others != nil {
+		wg.Go(func() {
+			others := m.opts.Others(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, others...)
 		})
 	}
 	wg.Wait()

@@ -76,6 +76,8 @@ func (mountless) Unmount(_ context.Context, target string, _ bool) error {
 	return unix.Unmount(target, unix.MNT_DETACH)
 }
 
+func (mountless) Usage(context.Context, string) (FileSystem, error) { return FileSystem{}, nil }
+
 func (mountless) Format(context.Context, string, string) (bool, error) { return false, nil }
 
 // agentOn makes a manager on a root, with everything that pods of it ask for. host is a folder of the node.

@@ -23,6 +23,8 @@ type Mounter interface {
 	// Format makes a file system on a block device that holds nothing, and tells whether it did. One that holds
 	// anything is left as it is.
 	Format(ctx context.Context, device, fsType string) (bool, error)
+	// Usage returns how full the file system is that is mounted on a folder.
+	Usage(ctx context.Context, target string) (FileSystem, error)
 }
 
 // mountCommand is mount(8) and umount(8). They are processes of their own, so that one that waits for a server can be ended.
@@ -78,6 +80,19 @@ func (mountCommand) Format(ctx context.Context, device, fsType string) (bool, er
 	return true, nil
 }
 
+// Usage implements Mounter.
+func (mountCommand) Usage(ctx context.Context, target string) (FileSystem, error) {
+	text, err := output(ctx, "stat", "-f", "-c", "%s %b %f %a %c %d", "--", target)
+	if err != nil {
+		return FileSystem{}, err
+	}
+	var size, blocks, free, available, files, filesFree int64
+	if _, err := fmt.Sscan(text, &size, &blocks, &free, &available, &files, &filesFree); err != nil {
+		return FileSystem{}, fmt.Errorf("stat -f %s printed %q, which is not six numbers: %w", target, text, err)
+	}
+	return fileSystem(size, blocks, free, available, files, filesFree), nil
+}
+
 // isBlank tells whether the beginning of a device, where every file system and partition table has its mark, is all zeros.
 func isBlank(device string) (bool, error) {
 	f, err := os.Open(device)
@@ -95,6 +110,18 @@ func isBlank(device string) (bool, error) {
 
 // run runs a command to its end, or to that of ctx, when it and what it started are killed.
 func run(ctx context.Context, name string, args ...string) error {
+	text, err := output(ctx, name, args...)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return errors.Join(fmt.Errorf("%s %s: ended after waiting too long %s", name, strings.Join(args, " "), text), ctx.Err())
+	}
+	return fmt.Errorf("mount failed: %w\nMounting command: %s\nMounting arguments: %s\nOutput: %s", err, name, strings.Join(args, " "), text)
+}
+
+// output is run that returns what the command printed, also with an error.
+func output(ctx context.Context, name string, args ...string) (string, error) {
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = &output, &output
@@ -102,12 +129,5 @@ func run(ctx context.Context, name string, args ...string) error {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
-	if err == nil {
-		return nil
-	}
-	text := strings.TrimSpace(output.String())
-	if ctx.Err() != nil {
-		return errors.Join(fmt.Errorf("%s %s: ended after waiting too long %s", name, strings.Join(args, " "), text), ctx.Err())
-	}
-	return fmt.Errorf("mount failed: %w\nMounting command: %s\nMounting arguments: %s\nOutput: %s", err, name, strings.Join(args, " "), text)
+	return strings.TrimSpace(output.String()), err
 }

@@ -315,6 +315,14 @@ func (s *server) Unmount(ctx context.Context, target string, force bool) error {
 	return unix.Unmount(target, unix.MNT_DETACH)
 }
 
+func (s *server) Usage(ctx context.Context, target string) (FileSystem, error) {
+	if s.hangs {
+		<-ctx.Done()
+		return FileSystem{}, ctx.Err()
+	}
+	return mountCommand{}.Usage(ctx, target)
+}
+
 func (s *server) Format(context.Context, string, string) (bool, error) { return false, nil }
 
 func TestNFS(t *testing.T) {
