@@ -29,31 +29,22 @@ func TestStatusResources(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec          v1.PodSpec
 		asks, asksMax v1.ResourceList
-		runs, runsMax v1.ResourceList
 	}{
-		"nothing": {v1.PodSpec{Containers: []v1.Container{bare}}, list("", ""), list("", ""), list("", ""), list("", "")},
+		"nothing": {v1.PodSpec{Containers: []v1.Container{bare}}, list("", ""), list("", "")},
 		"all limited": {v1.PodSpec{Containers: []v1.Container{limited, limited}},
-			list("200m", "64Mi"), list("400m", "128Mi"), list("200m", "64Mi"), list("400m", "128Mi")},
+			list("200m", "64Mi"), list("400m", "128Mi")},
 		"one limited": {v1.PodSpec{Containers: []v1.Container{limited, bare}},
-			list("100m", "32Mi"), list("200m", "64Mi"), list("100m", "32Mi"), list("", "")},
+			list("100m", "32Mi"), list("200m", "64Mi")},
 		"with a sidecar": {v1.PodSpec{InitContainers: []v1.Container{sidecar}, Containers: []v1.Container{limited}},
-			list("110m", "33Mi"), list("220m", "66Mi"), list("110m", "33Mi"), list("220m", "66Mi")},
+			list("110m", "33Mi"), list("220m", "66Mi")},
 		"pod level": {v1.PodSpec{Resources: &v1.ResourceRequirements{Requests: list("50m", ""), Limits: list("300m", "128Mi")}, Containers: []v1.Container{bare}},
-			list("50m", ""), list("300m", "128Mi"), list("50m", ""), list("300m", "128Mi")},
+			list("50m", ""), list("300m", "128Mi")},
 		"overhead": {v1.PodSpec{Overhead: list("5m", "4Mi"), Containers: []v1.Container{of(list("10m", ""), list("", "16Mi"))}},
-			list("15m", "4Mi"), list("", "20Mi"), list("15m", "4Mi"), list("", "20Mi")},
-		"the least cpu": {v1.PodSpec{Containers: []v1.Container{of(list("2m", ""), list("10m", ""))}},
-			list("2m", ""), list("10m", ""), list("", ""), list("", "")},
+			list("15m", "4Mi"), list("", "20Mi")},
 	} {
-		pod := &v1.Pod{Spec: c.spec}
-		for _, when := range []struct {
-			runs             bool
-			requests, limits v1.ResourceList
-		}{{false, c.asks, c.asksMax}, {true, c.runs, c.runsMax}} {
-			want := v1.ResourceRequirements{Requests: when.requests, Limits: when.limits}
-			if diff := cmp.Diff(want, StatusResources(pod, when.runs)); diff != "" {
-				t.Errorf("%s, runs %t: mismatch (-want +got):\n%s", name, when.runs, diff)
-			}
+		want := v1.ResourceRequirements{Requests: c.asks, Limits: c.asksMax}
+		if diff := cmp.Diff(want, StatusResources(&v1.Pod{Spec: c.spec})); diff != "" {
+			t.Errorf("%s: mismatch (-want +got):\n%s", name, diff)
 		}
 	}
 }

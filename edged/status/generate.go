@@ -150,7 +150,7 @@ func setResources(in Inputs, out *v1.PodStatus) {
 		out.Resources, out.AllocatedResources = in.Previous.Resources, in.Previous.AllocatedResources
 		return
 	}
-	of := cgroups.StatusResources(in.Pod, out.Phase == v1.PodRunning)
+	of := cgroups.StatusResources(in.Pod)
 	if running, ok := in.Running[""]; ok {
 		maps.Copy(of.Requests, running.Requests)
 		maps.Copy(of.Limits, running.Limits)
