@@ -100,11 +100,11 @@ func TestClonesArrive(t *testing.T) {
 		var c clones
 		began := time.Now()
 		for i, s := range steps {
-			got := c.arrive("n1", wire.Instance{s.instance}, !s.alone, began.Add(s.at), 10)
+			got := c.arrive(caller{node: "n1", instance: wire.Instance{s.instance}, accepted: began.Add(s.at)}, !s.alone, 10)
 			if got != s.want {
 				t.Errorf("%s, step %d: arrive(%c after %v) = %+v, want %+v", name, i+1, s.instance, s.at, got, s.want)
 			}
-			if kept := len(c.nodes["n1"]); kept > agentsKept {
+			if kept := len(c.nodes["n1"].runs); kept > agentsKept {
 				t.Errorf("%s, step %d: %d runs are kept, want at most %d", name, i+1, kept, agentsKept)
 			}
 		}
@@ -118,21 +118,24 @@ func TestClonesBounds(t *testing.T) {
 	var c clones
 	now := time.Now()
 	a, b := wire.Instance{'A'}, wire.Instance{'B'}
-	c.arrive("n1", a, false, now, limit)
-	c.arrive("n1", b, true, now.Add(1), limit)
+	arrive := func(node string, i wire.Instance, rival bool, at time.Time) finding {
+		return c.arrive(caller{node: node, instance: i, accepted: at}, rival, limit)
+	}
+	arrive("n1", a, false, now)
+	arrive("n1", b, true, now.Add(1))
 	c.forget("n1")
-	if got := c.arrive("n1", a, true, now.Add(2), limit); got != (finding{}) {
+	if got := arrive("n1", a, true, now.Add(2)); got != (finding{}) {
 		t.Errorf("arrive after forget = %+v, want %+v", got, finding{})
 	}
 	for i := range 3 * limit {
-		if got := c.arrive(fmt.Sprint("node-", i), a, false, now, limit); got != (finding{}) {
+		if got := arrive(fmt.Sprint("node-", i), a, false, now); got != (finding{}) {
 			t.Errorf("arrive of node %d = %+v, want %+v", i, got, finding{})
 		}
 	}
 	if got := len(c.nodes); got != limit {
 		t.Errorf("%d nodes are kept, want %d", got, limit)
 	}
-	c.arrive("n2", a, false, now.Add(2*agentMemory), limit)
+	arrive("n2", a, false, now.Add(2*agentMemory))
 	if _, ok := c.nodes["n2"]; !ok || len(c.nodes) != 1 {
 		t.Errorf("%d nodes are kept after %v, n2 among them: %v; want n2 alone", len(c.nodes), 2*agentMemory, ok)
 	}
@@ -251,8 +254,8 @@ func TestClonedDevice(t *testing.T) {
 		if got := cloned(); got != 2 {
 			t.Errorf("%v cloned devices after the other one was refused, want 2", got)
 		}
-		if got := strings.Count(said.all(), "n1: "); got != 1 {
-			t.Errorf("%d reports within %v, want 1", got, refusedPeriod)
+		if got := strings.Count(said.all(), "n1: "); got != 2 {
+			t.Errorf("%d reports, want one for each time", got)
 		}
 		a.bye()
 		wait.True(t, "the session to end", func() bool { return c.hub.session("n1") == nil })
@@ -396,4 +399,114 @@ func TestClonedOverQUIC(t *testing.T) {
 	if got := said.all(); strings.Count(got, "127.0.0.1:") != 2 {
 		t.Errorf("reported %q, want one report with both addresses", got)
 	}
+}
+
+// TestClonesReplaced: when one of two devices has taken the other one's place with a certificate of its own, it is let
+// in at once.
+func TestClonesReplaced(t *testing.T) {
+	t.Parallel()
+	var c clones
+	now := time.Now()
+	a, b := wire.Instance{'A'}, wire.Instance{'B'}
+	for i, step := range []struct {
+		instance wire.Instance
+		holder   string
+		want     finding
+	}{
+		{a, "1", finding{}}, {b, "1", finding{}}, {a, "1", finding{cloned: true, refuse: true}}, {a, "2", finding{}},
+		{a, "2", finding{}},
+	} {
+		if i == 3 {
+			c.read("n1", Record{}.next(b, now), now)
+		}
+		from := caller{node: "n1", instance: step.instance, holder: step.holder, accepted: now.Add(time.Duration(i))}
+		if got := c.arrive(from, true, 10); got != step.want {
+			t.Errorf("step %d: arrive = %+v, want %+v", i+1, got, step.want)
+		}
+	}
+}
+
+// TestRunsRecorded: what becomes of the runs that a cloudcore knows when the Node names one of them, or another.
+func TestRunsRecorded(t *testing.T) {
+	t.Parallel()
+	// A run is its letter; a capital one holds a place in the order of all cloudcores, as the Node has named it.
+	runsOf := func(text string) (runs []agentRun) {
+		for _, c := range []byte(text) {
+			upper := strings.ToUpper(string(c))[0]
+			runs = append(runs, agentRun{instance: wire.Instance{upper}, recorded: upper == c})
+		}
+		return runs
+	}
+	for _, row := range []struct {
+		before, named, after string
+		replaced             bool
+	}{
+		{"a", "A", "A", false},
+		{"A", "A", "A", false},
+		{"A", "B", "AB", true},
+		{"a", "B", "B", true}, // it is not known which came first
+		{"Aa", "B", "AB", true},
+		{"ab", "A", "Ab", false}, // written after b came
+		{"Ab", "A", "A", true},   // another cloudcore wrote it
+		{"AB", "A", "BA", true},
+		{"ABCD", "E", "BCDE", true},
+		{"ABCd", "E", "ABCE", true},
+	} {
+		runs, replaced := recorded(runsOf(row.before), wire.Instance{row.named[0]}, time.Now())
+		var after string
+		for _, r := range runs {
+			name := string(r.instance[:1])
+			if !r.recorded {
+				name = strings.ToLower(name)
+			}
+			after += name
+		}
+		if after != row.after || replaced != row.replaced {
+			t.Errorf("%s after the Node named %s = %s, replaced %v; want %s, %v",
+				row.before, row.named, after, replaced, row.after, row.replaced)
+		}
+	}
+}
+
+// TestClonedElsewhere: the session ends when another cloudcore has let another run in. One that was there before that
+// is refused when it returns, for a minute; one that the Node has not named yet is let in.
+func TestClonedElsewhere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, said, cloned := startWatched(t)
+		first := c.agent("n1")
+		a := first.connect(t)
+		next, wait, ok := c.hub.ToRecord("n1", Record{})
+		if !ok || wait != 0 || next.Instance != first.o.Instance {
+			t.Fatalf("ToRecord = %v, %v, %v; want the run that is connected, now", next, wait, ok)
+		}
+		c.hub.Recorded("n1", next)
+		if got, _, ok := c.hub.ToRecord("n1", next); ok {
+			t.Errorf("ToRecord when it is written = %v, want nothing", got)
+		}
+		elsewhere := next.next(wire.NewInstance(), time.Now())
+		c.hub.Recorded("n1", elsewhere)
+		if err := a.waitEnd(); err == nil || !strings.Contains(err.Error(), "to another cloudcore, took over") {
+			t.Errorf("the session ended with %v, want that another cloudcore's took over", err)
+		}
+		if got := cloned(); got != 0 {
+			t.Errorf("%v cloned devices, want none: the agent may have started again", got)
+		}
+		first.refusedAs(t, duplicate)
+		if got := said.all(); cloned() != 1 || !strings.Contains(got, "connected to another cloudcore") {
+			t.Errorf("%v cloned devices, reported %q; want one, connected to another cloudcore", cloned(), got)
+		}
+		time.Sleep(cloneRefused)
+		a = first.connect(t)
+		next, wait, ok = c.hub.ToRecord("n1", elsewhere)
+		if !ok || wait != 0 || next.Instance != first.o.Instance || !next.Since.After(elsewhere.Since) {
+			t.Errorf("ToRecord = %v, %v, %v; want the run that is connected, later than %v", next, wait, ok, elsewhere)
+		}
+		c.hub.Recorded("n1", elsewhere.next(wire.NewInstance(), time.Now())) // before it was written
+		_ = a.waitEnd()
+		first.connect(t)
+		if got := cloned(); got != 1 {
+			t.Errorf("%v cloned devices, want still 1: the order of the last two is not known", got)
+		}
+	})
 }

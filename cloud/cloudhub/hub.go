@@ -98,7 +98,8 @@ type Options struct {
 	LegacyCertificates bool
 	// Gate decides further which certificates may speak for a node; nil lets all in.
 	Gate Gate
-	// Duplicate is told of two devices that use the certificate of one node; nil: only the log is.
+	// Duplicate is told of two devices that use the certificate of one node, each time that one of them comes in the place
+	// of the other; nil: only the log is.
 	Duplicate func(ctx context.Context, node, message string)
 	// Features are those offered to edges of ours.
 	Features wire.Features

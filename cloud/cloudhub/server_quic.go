@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -21,7 +22,8 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 		}
 		if why == nil {
 			why = h.unique(context.Background(), caller{
-				node: node, instance: wire.ParseInstance(c.Header), remote: c.Remote.String(), accepted: c.Since,
+				node: node, instance: wire.ParseInstance(c.Header), holder: certs.HolderOf(c.Chain[0]),
+				remote: c.Remote.String(), accepted: c.Since,
 			})
 		}
 		if why != nil {

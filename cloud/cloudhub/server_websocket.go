@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -102,7 +103,10 @@ func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request
 	instance := wire.ParseInstance(r.Header)
 	if why == nil {
 		accepted, _ := r.Context().Value(acceptedKey{}).(time.Time)
-		why = h.unique(r.Context(), caller{node: node, instance: instance, remote: r.RemoteAddr, accepted: accepted})
+		why = h.unique(r.Context(), caller{
+			node: node, instance: instance, holder: certs.HolderOf(r.TLS.PeerCertificates[0]),
+			remote: r.RemoteAddr, accepted: accepted,
+		})
 	}
 	if why != nil {
 		h.refused.say(r.RemoteAddr, clip(r.Header.Get(wire.HeaderNodeID), 64), why)

@@ -3,6 +3,7 @@ package edgecontroller
 import (
 	"maps"
 	"slices"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -21,6 +23,11 @@ type Hub interface {
 	Holds(node string, key resource.Key, uid types.UID)
 	// Disconnect ends a node's session.
 	Disconnect(node, reason string)
+	// Recorded says what a Node has as its InstanceAnnotation. It never blocks.
+	Recorded(node string, r cloudhub.Record)
+	// ToRecord returns what a Node is to have instead, and how long to wait before asking again; ok is false if there is
+	// nothing to write. It never blocks.
+	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
 }
 
 // change is one call of Hub.Changed.
@@ -178,10 +185,13 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 	switch {
 	case now == nil:
 		c.hub.Disconnect(old.Name, "the node was deleted, or no longer has the label "+EdgeLabel)
+		c.duplicates.forget(old.Name)
 		return
 	case old != nil && old.UID != now.UID:
 		c.hub.Disconnect(old.Name, "the node was deleted and registered again")
 	}
+	c.instances.nodeChanged(old, now)
+	c.duplicates.nodeChanged(old, now)
 	if old == nil || !nodeIsReady(old) {
 		c.readiness.nodeChanged(now)
 	}

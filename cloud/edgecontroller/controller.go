@@ -81,6 +81,8 @@ type Controller struct {
 
 	tolerations *tolerations
 	readiness   *readiness
+	instances   *instances
+	duplicates  *duplicates
 	table       map[flowName]flow
 
 	// Set by Start.
@@ -122,6 +124,7 @@ func New(options Options) (*Controller, error) {
 		}
 	}
 	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.flows()
+	c.instances, c.duplicates = newInstances(c), newDuplicates(c)
 	return c, nil
 }
 
@@ -134,6 +137,8 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	}
 	c.tolerations.run(ctx, c.owned.Go)
 	c.readiness.run(ctx, c.owned.Go)
+	c.instances.run(ctx, c.owned.Go)
+	c.duplicates.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
 		return err
@@ -164,6 +169,8 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 		}
 	}
 	c.readiness.nodeChanged(c.caches.node(node))
+	c.instances.queue.Add(node)
+	c.duplicates.connected(node)
 	if c.options.LocalIP != "" && c.ctx.Err() == nil {
 		c.owned.Go(func() { c.annotate(c.ctx, node, annotateDelay) })
 	}

@@ -2,16 +2,206 @@ package edgecontroller
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
+	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
 
-// Duplicate records an event of a node whose certificate two devices use, in the node's name. An error is logged.
+// DuplicateDevice is the condition of a Node whose certificate two devices use. Only cloudcores write it. An event with
+// this reason comes with it.
+const DuplicateDevice v1.NodeConditionType = "DuplicateDevice"
+
+const (
+	// duplicateQuiet is how long nothing must be found before the condition becomes False. Two devices take turns of a
+	// minute at the cloud, or a few when they wait longer between their tries.
+	duplicateQuiet = 10 * time.Minute
+	// duplicateRefresh is how old the condition's time may be when two devices are found again.
+	duplicateRefresh = 5 * time.Minute
+	// duplicateSettle is how long a node must be connected before the condition may become False.
+	duplicateSettle = 2 * time.Minute
+	// duplicateEvents is the least time between two events of a node.
+	duplicateEvents = 10 * time.Minute
+)
+
+// duplicates keep the condition DuplicateDevice of Nodes: True when two devices are found, by any cloudcore, and False
+// again by the one to which the node is connected, once nothing has been found for a while.
+type duplicates struct {
+	c *Controller
+	keyQueue
+
+	mu    sync.Mutex
+	nodes map[string]*duplicate
+}
+
+// duplicate is what is known of one node with two devices.
+type duplicate struct {
+	message string
+	// found is when this cloudcore found them last, seen when it saw the time of the condition change last: other
+	// cloudcores have other clocks.
+	found, seen time.Time
+	heartbeat   metav1.Time
+	event       time.Time
+}
+
+func newDuplicates(c *Controller) *duplicates {
+	d := &duplicates{c: c, nodes: map[string]*duplicate{}}
+	d.keyQueue = newKeyQueue("node", d.sync, "Condition DuplicateDevice of a node not changed; it is tried again")
+	return d
+}
+
+// of returns what is kept of a node; mu is held.
+func (d *duplicates) of(node string) *duplicate {
+	if d.nodes[node] == nil {
+		d.nodes[node] = &duplicate{}
+	}
+	return d.nodes[node]
+}
+
+func (d *duplicates) forget(node string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.nodes, node)
+}
+
+// find takes note of two devices. It reports whether an event is due.
+func (d *duplicates) find(node, message string, now time.Time) (event bool) {
+	if d.c.caches.node(node) == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	kept := d.of(node)
+	kept.found, kept.message = now, message
+	event = kept.event.IsZero() || now.Sub(kept.event) >= duplicateEvents
+	if event {
+		kept.event = now
+	}
+	d.queue.Add(node)
+	return event
+}
+
+// connected has the condition of a node that is connected here looked at.
+func (d *duplicates) connected(node string) {
+	if isDuplicate(duplicateOf(d.c.caches.node(node))) {
+		d.queue.AddAfter(node, duplicateSettle)
+	}
+}
+
+// nodeChanged takes note of what others write.
+func (d *duplicates) nodeChanged(old, now *v1.Node) {
+	before, after := duplicateOf(old), duplicateOf(now)
+	if before == nil && after == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case isDuplicate(after):
+		kept := d.of(now.Name)
+		if kept.heartbeat.Equal(&after.LastHeartbeatTime) {
+			return
+		}
+		kept.heartbeat, kept.seen = after.LastHeartbeatTime, time.Now()
+	case isDuplicate(before) && after != nil:
+		delete(d.nodes, now.Name)
+		return
+	}
+	d.queue.Add(now.Name)
+}
+
+// duplicateOf returns the condition of a Node, or nil.
+func duplicateOf(node *v1.Node) *v1.NodeCondition {
+	if node == nil {
+		return nil
+	}
+	i := slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == DuplicateDevice })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
+}
+
+func isDuplicate(c *v1.NodeCondition) bool { return c != nil && c.Status == v1.ConditionTrue }
+
+// next decides what the condition is to become; nil if it stays as it is, which is to be looked at again after a time
+// that is not 0. here is set if the node is connected to this cloudcore.
+func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
+	want *v1.NodeCondition, again time.Duration) {
+	last := k.seen
+	if k.found.After(last) {
+		last = k.found
+	}
+	quiet, is := now.Sub(last), isDuplicate(have)
+	at := metav1.NewTime(now)
+	want = &v1.NodeCondition{Type: DuplicateDevice, LastHeartbeatTime: at, LastTransitionTime: at}
+	switch {
+	case !k.found.IsZero() && now.Sub(k.found) < duplicateQuiet && (!is || k.found.Sub(k.seen) >= duplicateRefresh):
+		want.Status, want.Reason, want.Message = v1.ConditionTrue, "TwoDevices", k.message
+		if is {
+			want.LastTransitionTime = have.LastTransitionTime
+		}
+		return want, duplicateQuiet
+	case !is:
+		return nil, 0
+	case quiet < duplicateQuiet:
+		return nil, duplicateQuiet - quiet
+	case !here:
+		return nil, 0 // nobody knows; it is looked at when the node connects
+	}
+	want.Status, want.Reason = v1.ConditionFalse, "OneDevice"
+	want.Message = "one device uses the certificate of the node"
+	return want, 0
+}
+
+func (d *duplicates) sync(ctx context.Context, name string) error {
+	node := d.c.caches.node(name)
+	if node == nil {
+		return nil
+	}
+	d.mu.Lock()
+	kept := duplicate{}
+	if k := d.nodes[name]; k != nil {
+		kept = *k
+	}
+	d.mu.Unlock()
+	want, again := kept.next(duplicateOf(node), d.c.sessions.connectedHere(name), time.Now())
+	if again > 0 {
+		d.queue.AddAfter(name, again)
+	}
+	if want == nil {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID},
+		"status":   map[string]any{"conditions": []*v1.NodeCondition{want}},
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(withNode(ctx, name), keyTimeout)
+	defer cancel()
+	_, err = d.c.clients.AsNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("patch the condition %s of node %s: %w", DuplicateDevice, name, err)
+	}
+	return nil
+}
+
+// Duplicate notes that two devices use the certificate of a node: a condition of the Node says so, and once in a while
+// an event, both in the node's name. An error is logged.
 func (c *Controller) Duplicate(ctx context.Context, node, message string) {
+	if !c.duplicates.find(node, message, time.Now()) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 	defer cancel()
 	now := metav1.Now()
@@ -22,7 +212,7 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 			Namespace: metav1.NamespaceDefault,
 		},
 		InvolvedObject: about,
-		Reason:         "DuplicateDevice",
+		Reason:         string(DuplicateDevice),
 		Message:        message,
 		Type:           v1.EventTypeWarning,
 		Count:          1,

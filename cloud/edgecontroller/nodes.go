@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 )
 
 // AgentLabel is a label that edges give themselves beside EdgeLabel.
@@ -82,6 +84,7 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	granted[EdgeLabel] = ""
 	node.Labels = own
 	node.ResourceVersion, node.UID = "", ""
+	withoutKept(node)
 	if c.options.LocalIP != "" {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
@@ -116,6 +119,9 @@ func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[
 	maps.Copy(labelled.Labels, granted)
 	if c.options.NodeLabels != nil {
 		maps.Copy(labelled.Labels, c.options.NodeLabels(node.Name))
+	}
+	if r, _, ok := c.hub.ToRecord(node.Name, cloudhub.Record{}); ok {
+		metav1.SetMetaDataAnnotation(&labelled.ObjectMeta, InstanceAnnotation, r.String())
 	}
 	return c.clients.Own.CoreV1().Nodes().Create(ctx, labelled, metav1.CreateOptions{})
 }
@@ -164,6 +170,7 @@ func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, erro
 	}
 	labels, annotations := differing(now.Labels, wanted.Labels), differing(now.Annotations, wanted.Annotations)
 	delete(annotations, CloudcoreAnnotation)
+	delete(annotations, InstanceAnnotation)
 	if len(labels)+len(annotations) == 0 {
 		return now, nil
 	}
@@ -188,7 +195,10 @@ func differing(now, wanted map[string]string) map[string]string {
 func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 	err := ownNode(r)
 	if err == nil {
-		_, err = patchText(r)
+		var fields map[string]json.RawMessage
+		if fields, err = patchText(r); err == nil {
+			err = leavesKept(r, fields)
+		}
 	}
 	if err != nil {
 		return written(nil, err, false)

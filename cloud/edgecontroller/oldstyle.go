@@ -76,6 +76,7 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 	}
 	node.Annotations = annotations
 	status := told.Status
+	status.Conditions = mergeNodeConditions(node.Status.Conditions, status.Conditions)
 	// Set by others: the attach controller, and whoever serves the kubelet's API for the edge.
 	status.VolumesAttached, status.DaemonEndpoints = node.Status.VolumesAttached, node.Status.DaemonEndpoints
 	node.Status = status
@@ -95,6 +96,9 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 func extendAnnotations(have map[string]string, extend map[v1.ResourceName][]extendResource) (map[string]string, error) {
 	out := maps.Clone(have)
 	for name, resources := range extend {
+		if name == InstanceAnnotation || name == CloudcoreAnnotation {
+			continue
+		}
 		text, err := json.Marshal(resources)
 		if err != nil {
 			return nil, err

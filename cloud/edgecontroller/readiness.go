@@ -24,12 +24,12 @@ const readyDelay = 500 * time.Millisecond
 // pods the API server has the newest status, nor for the others before it has that. Nodes of KubeEdge say nothing.
 type readiness struct {
 	c *Controller
-	podQueue
+	keyQueue
 }
 
 func newReadiness(c *Controller) *readiness {
 	r := &readiness{c: c}
-	r.podQueue = newPodQueue(r.sync, "Pod not made Ready again after its edge returned; it is tried again")
+	r.keyQueue = newKeyQueue("pod", r.sync, "Pod not made Ready again after its edge returned; it is tried again")
 	return r
 }
 
@@ -111,7 +111,7 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(withNode(ctx, pod.Spec.NodeName), podTimeout)
+	ctx, cancel := context.WithTimeout(withNode(ctx, pod.Spec.NodeName), keyTimeout)
 	defer cancel()
 	_, err = r.c.clients.AsNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
@@ -112,6 +114,23 @@ type notes struct {
 	mu           sync.Mutex
 	changed      []string
 	disconnected []string
+	recorded     []cloudhub.Record
+	// toRecord is what nodes are to be annotated with, and wait how long that has to wait.
+	toRecord map[string]cloudhub.Record
+	wait     time.Duration
+}
+
+func (n *notes) Recorded(_ string, r cloudhub.Record) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.recorded = append(n.recorded, r)
+}
+
+func (n *notes) ToRecord(node string, have cloudhub.Record) (cloudhub.Record, time.Duration, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next := n.toRecord[node]
+	return next, n.wait, next.Known() && next.Instance != have.Instance
 }
 
 func (n *notes) Changed(node string, key resource.Key) {
@@ -158,6 +177,8 @@ func newWorld(t testing.TB) *world {
 	}
 	t.Cleanup(c.tolerations.queue.ShutDown)
 	t.Cleanup(c.readiness.queue.ShutDown)
+	t.Cleanup(c.instances.queue.ShutDown)
+	t.Cleanup(c.duplicates.queue.ShutDown)
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)

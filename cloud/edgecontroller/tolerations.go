@@ -97,12 +97,13 @@ func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 // tolerations gives the pods of edge nodes their tolerations. See evictionWait for when.
 type tolerations struct {
 	c *Controller
-	podQueue
+	keyQueue
 }
 
 func newTolerations(c *Controller) *tolerations {
 	t := &tolerations{c: c}
-	t.podQueue = newPodQueue(t.sync, "Tolerations of a pod not changed, so it may be evicted while its node cannot be reached; it is tried again")
+	t.keyQueue = newKeyQueue("pod", t.sync, "Tolerations of a pod not changed, so it may be evicted while its node "+
+		"cannot be reached; it is tried again")
 	return t
 }
 
@@ -148,7 +149,7 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	if err != nil || patch == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, podTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
 	_, err = t.c.clients.Own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {

@@ -23,10 +23,18 @@ func NewInstance() (i Instance) {
 // ParseInstance reads the header. Without exactly one value of 32 hexadecimal digits, the instance is unknown.
 func ParseInstance(h http.Header) (i Instance) {
 	values := h.Values(HeaderInstance)
-	if len(values) != 1 || len(values[0]) != hex.EncodedLen(len(i)) {
+	if len(values) != 1 {
 		return Instance{}
 	}
-	if _, err := hex.Decode(i[:], []byte(values[0])); err != nil {
+	return DecodeInstance(values[0])
+}
+
+// DecodeInstance reads what String returns. Anything but 32 hexadecimal digits is unknown.
+func DecodeInstance(text string) (i Instance) {
+	if len(text) != hex.EncodedLen(len(i)) {
+		return Instance{}
+	}
+	if _, err := hex.Decode(i[:], []byte(text)); err != nil {
 		return Instance{}
 	}
 	return i

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,6 +93,12 @@ func (h *hub) Changed(node string, key resource.Key) {
 }
 
 func (h *hub) Holds(node string, key resource.Key, _ types.UID) { h.Changed(node, key) }
+
+func (h *hub) Recorded(string, cloudhub.Record) {}
+
+func (h *hub) ToRecord(string, cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool) {
+	return
+}
 
 func (h *hub) Disconnect(node, reason string) {
 	h.mu.Lock()

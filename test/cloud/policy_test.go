@@ -83,6 +83,8 @@ func TestPolicies(t *testing.T) {
 		`{"metadata":{"labels":{"node-role.kubernetes.io/agent":""}}}`,
 		`{"metadata":{"labels":{"edgecore.io.node-restriction.kubernetes.io/holder":"device-1"}}}`,
 		`{"metadata":{"labels":{"edgecore.io.node-restriction.kubernetes.io/holder":"device-2"}}}`,
+		`{"metadata":{"annotations":{"edgecore.io/instance":"00112233445566778899aabbccddeeff 2026-11-22T10:11:12.131Z"}}}`,
+		`{"metadata":{"annotations":{"edgecore.io/instance":"ffeeddccbbaa99887766554433221100 2026-11-22T10:11:12.132Z"}}}`,
 	} {
 		if err := patchNode(own, patch); err != nil {
 			t.Errorf("patch %s of a node = %v, want it allowed", patch, err)
@@ -109,17 +111,24 @@ func TestPolicies(t *testing.T) {
 			t.Errorf("patch %s of a pod: %v", row.patch, err)
 		}
 	}
-	if err := patchNode(c.admin, `{"spec":{"taints":[{"key":"example.com/wet","effect":"NoSchedule"}]}}`); err != nil {
+	if err := patchNode(c.admin, `{"metadata":{"annotations":{"site":"7"}},
+		"spec":{"taints":[{"key":"example.com/wet","effect":"NoSchedule"}]}}`); err != nil {
 		t.Fatal(err)
 	}
 	const labels = "may set the labels node-role.kubernetes.io/edge"
+	const annotations = "may set the annotation edgecore.io/instance of a node, and change no others"
 	for patch, want := range map[string]string{
 		foreign: labels,
 		`{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`: labels,
 		`{"metadata":{"labels":{"site":null}}}`:                                labels,
 		`{"metadata":{"labels":{"node-role.kubernetes.io/edge":null}}}`:        labels,
 		`{"metadata":{"labels":null}}`:                                         labels,
-		`{"metadata":{"annotations":{"a":"b"}}}`:                               "nothing in a node's metadata but labels",
+		`{"metadata":{"annotations":{"a":"b"}}}`:                               annotations,
+		`{"metadata":{"annotations":{"edgecore.io/instance":"x"}}}`:            annotations,
+		`{"metadata":{"annotations":{"edgecore.io/instance":null}}}`:           annotations,
+		`{"metadata":{"annotations":{"site":null}}}`:                           annotations,
+		`{"metadata":{"annotations":null}}`:                                    annotations,
+		`{"metadata":{"finalizers":["example.com/stay"]}}`:                     "nothing in a node's metadata but labels",
 		`{"spec":{"unschedulable":true}}`:                                      "nothing in a node's specification",
 		`{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`:               "nothing in a node's specification",
 		`{"spec":{"taints":null}}`:                                             "nothing in a node's specification",

@@ -27,7 +27,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
+	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
@@ -47,6 +49,7 @@ var weights = []struct {
 	{"drop", 90}, {"duplicate", 80}, {"echo", 80}, {"reorder", 80}, {"delay", 60}, {"cut frame", 60},
 	{"cut", 90}, {"silence", 110}, {"slow", 100}, {"kill edgecore", 150}, {"kill cloudcore", 80}, {"restart the API server", 20},
 	{"short links", 20}, {"force deletion", 60}, {"lagging cloudcore", 40}, {"restore etcd", 10},
+	{"cloned device", 15},
 }
 
 // rivals are what some faults need beside the edge, its cable and its cluster.
@@ -56,6 +59,8 @@ type rivals struct {
 	second *env.Cluster
 	// backup is a folder with the data of etcd from before the first fault.
 	backup string
+	// runtime is that of the copies of the edge.
+	runtime *containerd.Instance
 }
 
 // TestFaults: random faults of the link and of both ends while pods and configmaps change. Afterwards the API server,
@@ -64,7 +69,8 @@ type rivals struct {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	e := startEdge(t, startCluster(t, kube.Options{}), map[string]any{"heartbeat": 1})
-	x := rivals{frames: e.meddle(), second: e.cluster.WithCloud(t), backup: filepath.Join(t.TempDir(), "etcd")}
+	x := rivals{frames: e.meddle(), second: e.cluster.WithCloud(t), backup: filepath.Join(t.TempDir(), "etcd"),
+		runtime: testenv.StartContainerd(t, testenv.Options{})}
 	e.apply(confAndKey, e.full("steady"))
 	e.running("steady")
 	before := e.RunningContainers()
@@ -139,9 +145,9 @@ func (e *edge) makeFaults(x rivals, r *rand.Rand) {
 	e.checkKinds(count)
 }
 
-// checkKinds checks that the faults were of all kinds, if there were as many as in the long form. The seed decides what is
-// tried: with seed 1 the 60 faults of the short form have at least 3 cuts and 7 kills of edgecore. Of those of a message
-// one is enough, as they need messages to be done to.
+// checkKinds checks that the faults were of all kinds, if there were as many as in the long form. The seed decides what
+// is tried: with seed 1 the 60 faults of the short form have at least 2 cuts and 6 kills of edgecore. Of those of a
+// message one is enough, as they need messages to be done to.
 func (e *edge) checkKinds(count map[string]int) {
 	e.T.Helper()
 	messages := 0
@@ -163,7 +169,7 @@ func (e *edge) checkKinds(count map[string]int) {
 func ofMessage(what string) bool {
 	switch what {
 	case "cut", "silence", "slow", "kill edgecore", "kill cloudcore", "restart the API server",
-		"short links", "force deletion", "lagging cloudcore", "restore etcd":
+		"short links", "force deletion", "lagging cloudcore", "restore etcd", "cloned device":
 		return false
 	}
 	return true
@@ -224,6 +230,12 @@ func (e *edge) fault(x rivals, what string, r *rand.Rand) bool {
 			env.Must(e.T, c.Kill9(ctx))
 			env.Must(e.T, c.Start(ctx))
 		}
+	case "cloned device": // its copy is connected to either cloudcore, and reports statuses of its own
+		to := []*cloud.Cloud{e.cluster.Cloud, x.second.Cloud}[r.IntN(2)]
+		twin := e.cloneTo(to, x.runtime)
+		time.Sleep(time.Duration(r.IntN(5000)) * time.Millisecond)
+		env.Must(e.T, twin.Kill9(ctx))
+		testenv.RemoveSandboxes(e.T, twin.CRI)
 	default: // of one message
 		m := proxy.Mischief(what)
 		before := frames.Done()[m]

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -39,6 +41,8 @@ type fleet struct {
 	track tracker
 	// empty is cloudcore's memory before there was an edge.
 	empty memory
+	// patches are those of Nodes before links were cut.
+	patches int
 }
 
 // measureLoad runs a fleet against a cluster and a cloudcore of its own.
@@ -225,6 +229,10 @@ func pod(i int) *v1.Pod {
 func (f *fleet) storm(ctx context.Context) error {
 	var took []time.Duration
 	var cpu used
+	var err error
+	if f.patches, err = f.nodePatches(ctx); err != nil {
+		return err
+	}
 	for i := range storms {
 		if err := wait(ctx, calm); err != nil {
 			return err
@@ -284,5 +292,32 @@ func (f *fleet) restart(ctx context.Context) error {
 	}
 	f.row("cloudcore killed and started, until all are in sync (of it until cloudcore is ready)",
 		fmt.Sprintf("%s (%s)", seconds(time.Since(began)), seconds(ready)), "", "")
+	patches, err := f.nodePatches(ctx)
+	if err != nil {
+		return err
+	}
+	f.row("patches of Nodes, but for their status, by cut links and that restart", fmt.Sprint(patches-f.patches),
+		fmt.Sprintf("%d until all were registered", f.patches), "0")
 	return f.rest(ctx, f.empty, "one pod and configmap, after that restart", "")
+}
+
+// nodePatches returns how many patches of Nodes, but for their status, the API server has carried out.
+func (f *fleet) nodePatches(ctx context.Context) (patches int, err error) {
+	text, err := f.api.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the API server's metrics: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		labels, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
+		if !strings.HasPrefix(labels, "apiserver_request_total{") || !strings.Contains(labels, `resource="nodes"`) ||
+			!strings.Contains(labels, `subresource=""`) || !strings.Contains(labels, `verb="PATCH"`) {
+			continue
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return 0, fmt.Errorf("read the API server's metrics: %w", err)
+		}
+		patches += n
+	}
+	return patches, nil
 }

@@ -29,6 +29,8 @@ type edge struct {
 	fleet *Fleet
 	node  string
 	tls   *tls.Config
+	// instance is the run of the agent, which is never started again.
+	instance wire.Instance
 
 	held       map[string]wire.Held
 	registered bool
@@ -105,7 +107,8 @@ func (e *edge) dial(ctx context.Context) (wire.Conn, error) {
 	header.Set(wire.HeaderUse, wire.UseMessages)
 	return wire.DialWebSocket(ctx, wire.DialOptions{
 		URL: "wss://" + e.fleet.opts.Server + "/default/" + e.node + "/events", TLS: e.tls, Header: header, Features: wire.AllFeatures(),
-		Limits: wire.Limits{ReadTimeout: e.fleet.opts.Heartbeat * 7 / 4},
+		Instance: e.instance,
+		Limits:   wire.Limits{ReadTimeout: e.fleet.opts.Heartbeat * 7 / 4},
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, network, addr)
 			e.socket = c

@@ -63,7 +63,9 @@ func Start(ctx context.Context, opts Options) (*Fleet, error) {
 		if err != nil {
 			return nil, err
 		}
-		f.edges = append(f.edges, &edge{fleet: f, node: NodeName(i), tls: config, held: map[string]wire.Held{}})
+		f.edges = append(f.edges, &edge{
+			fleet: f, node: NodeName(i), tls: config, instance: wire.NewInstance(), held: map[string]wire.Held{},
+		})
 	}
 	ctx, f.cancel = context.WithCancel(ctx)
 	for _, e := range f.edges {

@@ -1,0 +1,125 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"golang.org/x/time/rate"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+)
+
+// InstanceAnnotation on a Node says which run of the device's agent took the node's place last, and when
+// (cloudhub.Record). Only cloudcores write it: nothing that a node sends changes it.
+const InstanceAnnotation = "edgecore.io/instance"
+
+const (
+	// instanceRate and instanceBurst bound how many Nodes a second get another annotation from this cloudcore.
+	instanceRate, instanceBurst = 20, 100
+	// maxRaces bounds how often an annotation is written again at once because the Node changed meanwhile.
+	maxRaces = 10
+)
+
+// instances write which run of each connected node's agent took the node's place, so that every cloudcore knows.
+// Nothing is written while that stays the same: not when a device connects again, nor when cloudcore restarts.
+type instances struct {
+	c     *Controller
+	limit *rate.Limiter
+	keyQueue
+}
+
+func newInstances(c *Controller) *instances {
+	i := &instances{c: c, limit: rate.NewLimiter(instanceRate, instanceBurst)}
+	i.keyQueue = newKeyQueue("node", i.sync, "Node not annotated with its agent's instance, so two devices with one "+
+		"certificate may not be noticed; it is tried again")
+	return i
+}
+
+func recordOf(node *v1.Node) cloudhub.Record {
+	return cloudhub.ParseRecord(node.Annotations[InstanceAnnotation])
+}
+
+// nodeChanged tells the hub what a Node says, if that is new.
+func (i *instances) nodeChanged(old, now *v1.Node) {
+	if old != nil && old.UID == now.UID && old.Annotations[InstanceAnnotation] == now.Annotations[InstanceAnnotation] {
+		return
+	}
+	i.c.hub.Recorded(now.Name, recordOf(now))
+	if i.c.sessions.connectedHere(now.Name) {
+		i.queue.Add(now.Name)
+	}
+}
+
+// sync writes a node's record, if another one is needed. It replaces the record that was read, and no newer one.
+func (i *instances) sync(ctx context.Context, name string) error {
+	node := i.c.caches.node(name)
+	for range maxRaces {
+		if node == nil {
+			return nil // registration writes it
+		}
+		have := recordOf(node)
+		i.c.hub.Recorded(name, have)
+		next, wait, ok := i.c.hub.ToRecord(name, have)
+		if !ok {
+			return nil
+		}
+		if wait > 0 {
+			i.queue.AddAfter(name, wait)
+			return nil
+		}
+		if err := i.limit.Wait(ctx); err != nil {
+			return err
+		}
+		err := i.write(ctx, node, next)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			i.c.hub.Recorded(name, next)
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return fmt.Errorf("annotate node %s with the instance of its agent: %w", name, err)
+		}
+		if node, err = i.read(ctx, name); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("annotate node %s with the instance of its agent: the Node keeps changing", name)
+}
+
+func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": node.UID, "resourceVersion": node.ResourceVersion,
+		"annotations": map[string]string{InstanceAnnotation: r.String()},
+	}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	_, err = i.c.clients.Own.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// read returns the Node of a device, or nil.
+func (i *instances) read(ctx context.Context, name string) (*v1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	defer cancel()
+	node, err := i.c.clients.Own.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read node %s, whose annotations are to change: %w", name, err)
+	}
+	if value, edge := node.Labels[EdgeLabel]; !edge || value != "" {
+		return nil, nil
+	}
+	return node, nil
+}

@@ -1,0 +1,144 @@
+package edgecontroller
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+func record(instance byte, second int64) cloudhub.Record {
+	return cloudhub.Record{Instance: wire.Instance{instance}, Since: time.Unix(second, 0).UTC()}
+}
+
+func annotated(node *v1.Node, r cloudhub.Record) *v1.Node {
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, InstanceAnnotation, r.String())
+	return node
+}
+
+// TestInstanceWritten: the run of a node's agent is written over what was read and over nothing else, in cloudcore's
+// own name; and not again.
+func TestInstanceWritten(t *testing.T) {
+	old, other, mine := record('A', 1), record('B', 2), record('C', 3)
+	newer := annotated(edgeNode("edge-1"), other)
+	newer.ResourceVersion = "7"
+	conflict := metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict}
+	const patch, get = "PATCH /api/v1/nodes/edge-1 as cloudcore", "GET /api/v1/nodes/edge-1 as cloudcore"
+	type (
+		list    = []cloudhub.Record
+		answers = []any
+	)
+	for _, row := range []struct {
+		what     string
+		have, to cloudhub.Record
+		wait     time.Duration
+		replies  answers
+		want     []string
+		learned  list
+	}{
+		{"nothing to write", old, cloudhub.Record{}, 0, nil, nil, list{old}},
+		{"written", cloudhub.Record{}, mine, 0, answers{newer}, []string{patch}, list{{}, mine}},
+		{"written over another", old, mine, 0, answers{newer}, []string{patch}, list{old, mine}},
+		{"it is there", mine, mine, 0, nil, nil, list{mine}},
+		{"too soon", old, mine, time.Hour, nil, nil, list{old}},
+		{"changed meanwhile", old, mine, 0, answers{conflict, newer, newer}, []string{patch, get, patch}, list{old, other, mine}},
+		{"written by another", old, other, 0, answers{conflict, newer}, []string{patch, get}, list{old, other}},
+		{"deleted meanwhile", old, mine, 0, answers{conflict, nil}, []string{patch, get}, list{old}},
+		{"deleted", old, mine, 0, answers{nil}, []string{patch}, list{old}},
+		{"not a device meanwhile", old, mine, 0, answers{conflict, &v1.Node{}}, []string{patch, get}, list{old}},
+	} {
+		w := newWorld(t)
+		node := edgeNode("edge-1")
+		if row.have.Known() {
+			annotated(node, row.have)
+		}
+		w.add(node)
+		w.hub.toRecord, w.hub.wait = map[string]cloudhub.Record{"edge-1": row.to}, row.wait
+		replies := row.replies
+		w.api.answer(func(c call) (int, any) {
+			reply := replies[0]
+			replies = replies[1:]
+			switch reply := reply.(type) {
+			case nil:
+				return notFound(c.Path)
+			case metav1.Status:
+				return int(reply.Code), reply
+			}
+			return http.StatusOK, reply
+		})
+		if err := w.instances.sync(t.Context(), "edge-1"); err != nil {
+			t.Errorf("%s: %v, want no error", row.what, err)
+		}
+		if diff := cmp.Diff(row.want, w.api.seen()); diff != "" {
+			t.Errorf("%s: requests (-want +got):\n%s", row.what, diff)
+		}
+		if diff := cmp.Diff(row.learned, w.hub.recorded); diff != "" {
+			t.Errorf("%s: told to the hub (-want +got):\n%s", row.what, diff)
+		}
+		versions := []string{"1", "7"}
+		for _, c := range w.api.calls {
+			if c.Method != http.MethodPatch {
+				continue
+			}
+			want := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q},"resourceVersion":%q,"uid":"uid-edge-1"}}`,
+				InstanceAnnotation, row.to, versions[0])
+			if versions = versions[1:]; c.Body != want {
+				t.Errorf("%s: patch is %s, want %s", row.what, c.Body, want)
+			}
+		}
+	}
+}
+
+// TestInstanceRead: the hub is told of each change of the annotation, and of nothing else that changes in a Node.
+func TestInstanceRead(t *testing.T) {
+	w := newWorld(t)
+	a, b := annotated(edgeNode("edge-1"), record('A', 1)), annotated(edgeNode("edge-1"), record('B', 2))
+	busy := a.DeepCopy()
+	busy.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady}}
+	spoilt := edgeNode("edge-1")
+	spoilt.Annotations = map[string]string{InstanceAnnotation: strings.Repeat("x", 1<<20)}
+	w.nodeEvent(nil, a)
+	w.nodeEvent(a, busy)
+	w.nodeEvent(busy, b)
+	w.nodeEvent(b, spoilt)
+	want := []cloudhub.Record{record('A', 1), record('B', 2), {}}
+	if diff := cmp.Diff(want, w.hub.recorded); diff != "" {
+		t.Errorf("told to the hub (-want +got):\n%s", diff)
+	}
+}
+
+// TestRegisteredWithInstance: a Node is created with the annotation of the run that registers it, whatever the node
+// says.
+func TestRegisteredWithInstance(t *testing.T) {
+	w := newWorld(t)
+	mine := record('C', 3)
+	w.hub.toRecord = map[string]cloudhub.Record{"edge-1": mine}
+	w.api.answer(func(c call) (int, any) { return http.StatusCreated, json.RawMessage(c.Body) })
+	w.ask("edge-1", "insert", "null/node/edge-1", `{
+		"metadata":{"name":"edge-1","annotations":{"edgecore.io/instance":"x","a":"b"}},
+		"status":{"conditions":[{"type":"DuplicateDevice","status":"True"},{"type":"Ready","status":"True"}]}}`)
+	var dry, created v1.Node
+	for i, node := range []*v1.Node{&dry, &created} {
+		if err := json.Unmarshal([]byte(w.api.calls[i].Body), node); err != nil {
+			t.Fatal(err)
+		}
+		if got := node.Status.Conditions; len(got) != 1 || got[0].Type != v1.NodeReady {
+			t.Errorf("conditions of create %d = %v, want Ready alone", i+1, got)
+		}
+	}
+	if got, has := dry.Annotations[InstanceAnnotation]; has {
+		t.Errorf("annotation in the node's own name = %q, want none", got)
+	}
+	if got := created.Annotations[InstanceAnnotation]; got != mine.String() || created.Annotations["a"] != "b" {
+		t.Errorf("annotations = %v, want %q and the node's own", created.Annotations, mine)
+	}
+}

@@ -1,0 +1,98 @@
+package edgecontroller
+
+import (
+	"encoding/json"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// What cloudcores keep in a Node for themselves: InstanceAnnotation and the condition DuplicateDevice. They would be
+// of no use if the node could change them. This file has the rules for what nodes send of their Nodes.
+
+// withoutKept takes out of a Node that is to be registered what only cloudcores write.
+func withoutKept(node *v1.Node) {
+	delete(node.Annotations, InstanceAnnotation)
+	node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == DuplicateDevice
+	})
+}
+
+// mergeNodeConditions is what a Node's conditions become when a node tells all of its own: those of others stay.
+func mergeNodeConditions(have, told []v1.NodeCondition) []v1.NodeCondition {
+	var out []v1.NodeCondition
+	for _, c := range have {
+		own := slices.ContainsFunc(told, func(t v1.NodeCondition) bool { return t.Type == c.Type })
+		if c.Type == DuplicateDevice || !own {
+			out = append(out, c)
+		}
+	}
+	for _, c := range told {
+		if c.Type != DuplicateDevice {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// jsonObject is the members of an object in a patch.
+type jsonObject map[string]json.RawMessage
+
+// leavesKept returns an error (403) for a strategic merge patch of a Node that would change what only cloudcores write,
+// or all annotations or conditions, whoever wrote them.
+func leavesKept(r *request, patch jsonObject) error {
+	metadata, ok := member(patch, "metadata")
+	if !ok {
+		return forbidden(r.key, "a node may not replace the metadata of its Node")
+	}
+	annotations, ok := member(metadata, "annotations")
+	if _, has := annotations[InstanceAnnotation]; has || !ok {
+		return forbidden(r.key, "a node may not change the annotation %s, nor replace all annotations", InstanceAnnotation)
+	}
+	status, ok := member(patch, "status")
+	if !ok || directs(patch) {
+		return forbidden(r.key, "a node may not replace the status of its Node as a whole")
+	}
+	if raw, has := status["conditions"]; has && !leavesCondition(raw) {
+		return forbidden(r.key, "a node may not change the condition %s, nor replace all conditions", DuplicateDevice)
+	}
+	return nil
+}
+
+// member returns a member of an object that is an object; ok is false if it is null, is no object, or is replaced or
+// deleted as a whole.
+func member(of jsonObject, name string) (value jsonObject, ok bool) {
+	raw, has := of[name]
+	if !has {
+		return nil, true
+	}
+	if err := json.Unmarshal(raw, &value); err != nil || value == nil || directs(value) {
+		return nil, false
+	}
+	return value, true
+}
+
+// directs reports whether a part of a patch says how it is to be merged.
+func directs(part jsonObject) bool {
+	for _, name := range []string{"$patch", "$retainKeys"} {
+		if _, has := part[name]; has {
+			return true
+		}
+	}
+	return false
+}
+
+// leavesCondition reports whether a patch of a Node's conditions leaves DuplicateDevice alone.
+func leavesCondition(raw json.RawMessage) bool {
+	var list []jsonObject
+	if err := json.Unmarshal(raw, &list); err != nil || list == nil {
+		return false
+	}
+	for _, c := range list {
+		var kind v1.NodeConditionType
+		if err := json.Unmarshal(c["type"], &kind); err != nil || kind == DuplicateDevice {
+			return false // without a type it replaces the list
+		}
+	}
+	return true
+}

@@ -1,0 +1,106 @@
+package edgecontroller
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// TestLeavesKept: a node's patch of its status passes unless it changes what only cloudcores write.
+func TestLeavesKept(t *testing.T) {
+	const passes, refused = true, false
+	for _, row := range []struct {
+		want  bool
+		patch string
+	}{
+		{passes, `{}`},
+		{passes, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`},
+		{passes, `{"status":{"conditions":[]}}`},
+		{passes, `{"status":{"$setElementOrder/conditions":[{"type":"DuplicateDevice"},{"type":"Ready"}],
+			"conditions":[{"type":"Ready"}]}}`},
+		{passes, `{"status":{"addresses":[{"type":"InternalIP"},{"$patch":"replace"}],"images":null}}`},
+		{passes, `{"status":{"conditions":[{"$patch":"delete","type":"Old"}]}}`},
+		{passes, `{"metadata":{"uid":"u","annotations":{"a":"b","c":null}}}`},
+
+		{refused, `{"metadata":{"annotations":{"edgecore.io/instance":"x"}}}`},
+		{refused, `{"metadata":{"annotations":{"edgecore.io/instance":null}}}`},
+		{refused, `{"metadata":{"annotations":{"edgecore.io\u002finstance":null}}}`},
+		{refused, `{"metadata":{"annotations":{"$patch":"replace"}}}`},
+		{refused, `{"metadata":{"annotations":{"$retainKeys":["a"]}}}`},
+		{refused, `{"metadata":{"annotations":null}}`},
+		{refused, `{"metadata":{"annotations":[]}}`},
+		{refused, `{"metadata":{"$patch":"replace"}}`},
+		{refused, `{"metadata":null}`},
+		{refused, `{"$patch":"replace"}`},
+		{refused, `{"status":null}`},
+		{refused, `{"status":{"$patch":"replace"}}`},
+		{refused, `{"status":{"conditions":null}}`},
+		{refused, `{"status":{"conditions":{}}}`},
+		{refused, `{"status":{"conditions":[{"type":"Ready"},{"$patch":"replace"}]}}`},
+		{refused, `{"status":{"conditions":[null]}}`},
+		{refused, `{"status":{"conditions":[{"type":"DuplicateDevice","status":"False"}]}}`},
+		{refused, `{"status":{"conditions":[{"type":"Ready"},{"$patch":"delete","type":"DuplicateDevice"}]}}`},
+		{refused, `{"status":{},"status":{"conditions":[{"type":"DuplicateDevice"}]}}`},
+	} {
+		patch, want := row.patch, row.want
+		w := newWorld(t)
+		w.add(edgeNode("edge-1"))
+		w.api.answer(func(call) (int, any) { return http.StatusOK, edgeNode("edge-1") })
+		text, err := json.Marshal(patch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := w.ask("edge-1", model.OpPatch, "null/nodepatch/edge-1", string(text))
+		if got := len(w.api.seen()) == 1; got != want {
+			t.Errorf("patch %s: passed is %v, want %v; the answer is %s", patch, got, want, answer.Content)
+		}
+		if said := strings.Contains(string(answer.Content), "a node may not"); said == want {
+			t.Errorf("answer to patch %s = %s, want a refusal that says why: %v", patch, answer.Content, !want)
+		}
+	}
+}
+
+// TestKeptByUpdates: neither an update of a Node nor the status of an old edge changes what only cloudcores write.
+func TestKeptByUpdates(t *testing.T) {
+	w := newWorld(t)
+	have := annotated(edgeNode("edge-1"), record('A', 1))
+	have.Status.Conditions = []v1.NodeCondition{
+		{Type: DuplicateDevice, Status: v1.ConditionTrue}, {Type: v1.NodeNetworkUnavailable},
+		{Type: v1.NodeReady, Reason: "old"},
+	}
+	w.add(have)
+	w.api.answer(func(c call) (int, any) {
+		if c.Method == http.MethodGet {
+			return http.StatusOK, have
+		}
+		return http.StatusOK, json.RawMessage(c.Body)
+	})
+	w.ask("edge-1", model.OpUpdate, "null/node/edge-1",
+		`{"metadata":{"name":"edge-1","annotations":{"edgecore.io/instance":"x"}}}`)
+	if got := w.api.seen(); len(got) != 0 {
+		t.Errorf("requests after an update of the annotation alone = %v, want none", got)
+	}
+	w.ask("edge-1", model.OpUpdate, "default/nodestatus/edge-1", `{"UID":"uid-edge-1","Status":{"conditions":[
+		{"type":"DuplicateDevice","status":"False"},{"type":"Ready","reason":"new"}]},
+		"ExtendResources":{"edgecore.io/instance":[{"name":"x"}],"example.com/gpu":[{"name":"y"}]}}`)
+	var put v1.Node
+	if calls := w.api.calls; len(calls) != 2 {
+		t.Fatalf("requests = %v, want two", w.api.seen())
+	} else if err := json.Unmarshal([]byte(calls[1].Body), &put); err != nil {
+		t.Fatal(err)
+	}
+	kept := put.Annotations[InstanceAnnotation] == have.Annotations[InstanceAnnotation]
+	if !kept || put.Annotations["example.com/gpu"] == "" {
+		t.Errorf("annotations = %v, want those of %v and the resource", put.Annotations, have.Annotations)
+	}
+	want := []v1.NodeCondition{have.Status.Conditions[0], have.Status.Conditions[1], {Type: v1.NodeReady, Reason: "new"}}
+	if diff := cmp.Diff(want, put.Status.Conditions); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+}
