@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -14,7 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/edged/admission"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
@@ -108,6 +111,31 @@ func (m *memory) set(err error) {
 }
 
 // TestReporterTellsMilestonesAtOnce: that a pod runs, is ready or has ended; what is between waits for more.
+// TestSourceOfAPIPods: a pod of the API server that says that it is a static one is not taken for one.
+func TestSourceOfAPIPods(t *testing.T) {
+	created := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name:              "liar",
+		UID:               "u",
+		CreationTimestamp: created,
+		Annotations:       map[string]string{source.AnnotationSource: "file", "own": "kept"},
+	}}
+	w := newWanted()
+	w.put(pod, false)
+	have, ok := w.get("u")
+	if !ok {
+		t.Fatal("the pod is not in the set, want it there")
+	}
+	want := map[string]string{source.AnnotationSource: "api", source.AnnotationSeen: "2026-01-02T03:04:05Z", "own": "kept"}
+	if !maps.Equal(have.pod.Annotations, want) || isStatic(have.pod) || admission.Critical(have.pod) {
+		t.Errorf("annotations = %v, static %v, critical %v; want %v, false, false",
+			have.pod.Annotations, isStatic(have.pod), admission.Critical(have.pod), want)
+	}
+	if pod.Annotations[source.AnnotationSource] != "file" {
+		t.Errorf("annotations of the pod that was handed over = %v, want them unchanged", pod.Annotations)
+	}
+}
+
 func TestReporterTellsMilestonesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}

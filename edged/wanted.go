@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -64,6 +65,7 @@ func (w *wanted) setStatic(pods []*v1.Pod) (added, removed []*v1.Pod) {
 
 // put adds or replaces a pod of the store. It returns false when the pod is no news.
 func (w *wanted) put(pod *v1.Pod, restored bool) bool {
+	pod = fromAPI(pod)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	have := w.pods[pod.UID]
@@ -76,6 +78,19 @@ func (w *wanted) put(pod *v1.Pod, restored bool) bool {
 	}
 	have.pod = pod
 	return true
+}
+
+// fromAPI returns a pod of the API server with the annotations that a kubelet gives it. They replace those that its owner wrote: as a
+// static pod it would preempt others, and nothing would be reported of it. A kubelet notes the time when it first saw the pod; its
+// creation does not change when the agent restarts.
+func fromAPI(pod *v1.Pod) *v1.Pod {
+	pod = pod.DeepCopy()
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[source.AnnotationSource] = source.API
+	pod.Annotations[source.AnnotationSeen] = pod.CreationTimestamp.UTC().Format(time.RFC3339Nano)
+	return pod
 }
 
 // leave marks a pod as no longer wanted, and returns it, or nil when it is not there.

@@ -36,6 +36,8 @@ const (
 	AnnotationSeen   = "kubernetes.io/config.seen"
 	AnnotationMirror = "kubernetes.io/config.mirror"
 	sourceFile       = "file"
+	// API is the value of AnnotationSource on pods of the API server.
+	API = "api"
 )
 
 // Decode reads every pod of a manifest: YAML or JSON, several documents, v1 Pod or a List of them.
