@@ -330,7 +330,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus, e.unready
 		opts.Conditions, opts.Changed, opts.Found = e.nodeConditions, e.nodeChanged, e.nodeFound
-		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.devices.Remember
+		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.statusReported
 		e.node = node.New(e.meta, opts)
 	}
 	e.takeReloads()

@@ -327,3 +327,9 @@ func (e *Edged) lacksNetwork(pod *v1.Pod, obs *observed.Pod) error {
 	}
 	return nil
 }
+
+// statusReported is called with each status that the cloud took.
+func (e *Edged) statusReported(status *v1.NodeStatus) {
+	e.devices.Remember()
+	e.csi.ReportedInUse(status.VolumesInUse)
+}

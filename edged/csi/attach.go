@@ -70,6 +70,9 @@ func (m *Manager) noteInUse(dir string, rec record) {
 		v = &mounted{record: rec}
 		m.volumes[dir] = v
 	}
+	if fresh && !m.inUse(rec, dir) {
+		delete(m.reported, uniqueName(rec)) // what was reported is another use, of before
+	}
 	v.record.Attachment = rec.Attachment
 	m.mu.Unlock()
 	if fresh && m.opts.InUse != nil {
@@ -107,9 +110,59 @@ func (m *Manager) VolumesInUse() []v1.UniqueVolumeName {
 	var names []v1.UniqueVolumeName
 	for _, v := range m.volumes {
 		if v.record.Attachment != "" {
-			names = append(names, v1.UniqueVolumeName("kubernetes.io/csi/"+v.record.Driver+"^"+v.record.Handle))
+			names = append(names, uniqueName(v.record))
 		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// uniqueName is what the Node's status calls a volume.
+func uniqueName(rec record) v1.UniqueVolumeName {
+	return v1.UniqueVolumeName("kubernetes.io/csi/" + rec.Driver + "^" + rec.Handle)
+}
+
+// inUse reports whether a folder other than one has an attached volume. The caller holds the lock.
+func (m *Manager) inUse(rec record, besides string) bool {
+	for dir, v := range m.volumes {
+		if dir != besides && v.record.Attachment != "" && v.record.Driver == rec.Driver && v.record.Handle == rec.Handle {
+			return true
+		}
+	}
+	return false
+}
+
+// ReportedInUse notes which volumes the Node's status has that the cloud took last. Pods that waited for one of theirs are
+// looked at again.
+func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
+	m.mu.Lock()
+	m.reported = map[v1.UniqueVolumeName]bool{}
+	for _, name := range names {
+		m.reported[name] = true
+	}
+	waited := m.waited
+	m.waited = false
+	m.mu.Unlock()
+	if waited && m.opts.Registered != nil {
+		m.opts.Registered()
+	}
+}
+
+// checkReported refuses to mount an attached volume before the cluster knows that it is in use: it may detach it until then, under
+// the writes of a pod. That is so for the first mount by a pod. Where the pod has a record of the volume, the cluster was told
+// before the record was written, so a device comes back without a cloud.
+func (m *Manager) checkReported(dir string, rec record) error {
+	if rec.Attachment == "" || m.opts.Cluster == nil {
+		return nil
+	}
+	if was, err := readRecord(dir); err == nil && was.Attachment == rec.Attachment {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.reported[uniqueName(rec)] {
+		return nil
+	}
+	m.waited = true
+	return fmt.Errorf("volume %s has not been added to the list of VolumesInUse in the node's volume status", rec.Handle)
 }

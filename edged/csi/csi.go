@@ -20,6 +20,8 @@
 //   - Operations on one volume never overlap, those on different volumes run side by side; every call to a driver
 //     has a time limit. A driver that hangs holds up the pods with the volume at hand and no others.
 //   - A volume that is in place is used without asking anybody, be the driver dead, the cloud away or the agent new.
+//   - An attached volume is mounted for a pod only after the cluster was told that it is in use, and thereafter also without a
+//     cloud.
 //   - Nothing is taken to be undone before its driver has said so, but where nobody knows the driver any more.
 package csi
 
@@ -80,7 +82,7 @@ type Options struct {
 	Claims volume.Claims
 	// Others asks how full the volumes of claims are that are not a driver's; their figures are told along with these.
 	Others func(ctx context.Context) []Usage
-	// Registered is called when a driver has registered: pods may have waited for it.
+	// Registered is called when a driver has registered, or the cluster knows what is in use: pods may have waited for it.
 	Registered func()
 	// InUse is called when the answer of VolumesInUse changed.
 	InUse func()
@@ -95,6 +97,9 @@ type Manager struct {
 	drivers map[string]*driver
 	// volumes are those that this process has set up or found in place, by the folder in the pod.
 	volumes map[string]*mounted
+	// reported are the volumes that the cluster knows to be in use; waited: a mount was refused for lack of that.
+	reported map[v1.UniqueVolumeName]bool
+	waited   bool
 	// unswept are the drivers that registered since the last sweep.
 	unswept []*driver
 	// news says that drivers came or went.

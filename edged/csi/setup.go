@@ -173,6 +173,9 @@ func (m *Manager) mount(ctx context.Context, r *request) (string, error) {
 		return "", err
 	}
 	m.noteInUse(r.dir, rec)
+	if err := m.checkReported(r.dir, rec); err != nil {
+		return "", err
+	}
 	if was, err := readRecord(r.dir); err == nil {
 		rec.Published = was.Published // it stays so while it is published again
 	}

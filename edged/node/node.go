@@ -51,9 +51,10 @@ type Options struct {
 	// Found, which may be nil, is told of the Node as the cloud has it from an earlier life of this device.
 	Found func(have *v1.Node)
 	// Forgotten, which may be nil, reports whether this device does not remember which extended resources it had: those of
-	// the Node are told as 0 until their plugins are back. Reported, which may be nil, is called after each status told.
+	// the Node are told as 0 until their plugins are back. Reported, which may be nil, is called with each status that the
+	// cloud took.
 	Forgotten func() bool
-	Reported  func()
+	Reported  func(*v1.NodeStatus)
 }
 
 // Node keeps the Node and its lease, each in a loop of its own: a Node that cannot be updated is alive all the same. It
@@ -238,7 +239,7 @@ func (n *Node) report(ctx context.Context) error {
 		n.listed[name] = q
 	}
 	if n.opts.Reported != nil {
-		n.opts.Reported()
+		n.opts.Reported(&status)
 	}
 	return nil
 }

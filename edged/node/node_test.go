@@ -419,7 +419,7 @@ func TestVanished(t *testing.T) {
 					return v1.NodeStatus{Capacity: has, Allocatable: has.DeepCopy()}
 				}
 				o.Forgotten = func() bool { return forgotten }
-				o.Reported = func() { forgotten = false }
+				o.Reported = func(*v1.NodeStatus) { forgotten = false }
 			})
 			time.Sleep(time.Minute)
 			synctest.Wait()

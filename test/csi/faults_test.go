@@ -186,6 +186,17 @@ func TestAttachment(t *testing.T) {
 	n.world.change(func() {
 		n.world.attachments[name].Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"}}
 	})
+	// The cluster may detach the volume until it knows that it is in use.
+	const notReported = "volume vol has not been added to the list of VolumesInUse in the node's volume status"
+	n.fails(pod, spec, notReported)
+	n.ReportedInUse(nil)
+	n.ready() // pods are looked at again
+	n.fails(pod, spec, notReported)
+	if got := n.calls("NodeStageVolume"); got > 0 {
+		t.Errorf("calls of NodeStageVolume before the volume was reported in use: got %d, want 0", got)
+	}
+	n.ReportedInUse(n.VolumesInUse())
+	n.ready()
 	n.up(pod, spec)
 	for _, method := range []string{"NodeStageVolume", "NodePublishVolume"} {
 		if got := fmt.Sprint(n.last(method)["publishContext"]); got != "map[device:/dev/x]" {
@@ -197,10 +208,22 @@ func TestAttachment(t *testing.T) {
 		t.Errorf("the next agent has in use %v, want one volume", got)
 	}
 	n.ready()
+	// The next agent brings the volume back although nothing was reported yet, and whatever the mount has become.
+	must(t, volume.UnmountAll(n.root))
+	n.up(pod, spec)
+	second := aPod("b")
+	n.fails(second, spec, notReported)
+	n.ReportedInUse(n.VolumesInUse())
+	n.ready()
+	n.up(second, spec)
+	n.down(second, spec)
 	n.down(pod, spec)
 	if got := n.VolumesInUse(); len(got) > 0 {
 		t.Errorf("in use are %v, want none", got)
 	}
+	// What was reported does not count for the next use.
+	n.fails(pod, spec, notReported)
+	n.down(pod, spec)
 	n.clean()
 }
 
