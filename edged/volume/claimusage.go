@@ -107,7 +107,8 @@ func (m *Manager) usageOf(ctx context.Context, uid types.UID, spec Spec) (fs Fil
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fs, false, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	return fileSystem(st.Bsize, int64(st.Blocks), int64(st.Bfree), int64(st.Bavail), int64(st.Files), int64(st.Ffree)), true, nil
+	size := int64(st.Bsize) // 32 bits on ARM
+	return fileSystem(size, int64(st.Blocks), int64(st.Bfree), int64(st.Bavail), int64(st.Files), int64(st.Ffree)), true, nil
 }
 
 // fileSystem makes bytes of blocks.
