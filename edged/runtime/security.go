@@ -57,13 +57,14 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container, userns *runtimea
 		SelinuxOptions:     selinux(firstSet(cs.SELinuxOptions, ps.SELinuxOptions)),
 		Seccomp:            seccomp,
 		Apparmor:           armor,
-		ApparmorProfile:    armorName(armor),
 		SupplementalGroups: groups(ps),
 		ReadonlyRootfs:     cs.ReadOnlyRootFilesystem != nil && *cs.ReadOnlyRootFilesystem,
 		NoNewPrivs:         cs.AllowPrivilegeEscalation != nil && !*cs.AllowPrivilegeEscalation,
 
 		SupplementalGroupsPolicy: groupsPolicy(pod),
 	}
+	//lint:ignore SA1019 a kubelet sets it too, and old runtimes read nothing else
+	out.ApparmorProfile = armorName(armor)
 	if uid := firstSet(cs.RunAsUser, ps.RunAsUser); uid != nil {
 		out.RunAsUser = &runtimeapi.Int64Value{Value: *uid}
 	}

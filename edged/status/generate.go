@@ -185,7 +185,7 @@ func setPodIPs(out *v1.PodStatus, in Inputs) {
 	switch box := in.Observed.Sandbox(); {
 	case in.Pod.Spec.HostNetwork:
 		for _, ip := range out.HostIPs {
-			out.PodIPs = append(out.PodIPs, v1.PodIP{IP: ip.IP})
+			out.PodIPs = append(out.PodIPs, v1.PodIP(ip))
 		}
 	case in.Observed.SandboxReady():
 		if box.Ready {
