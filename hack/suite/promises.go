@@ -35,6 +35,16 @@ var promises = []promise{
 		test: "TestPods/containerd1",
 		rows: []string{"probe", "sidecar", "env", "claim", "configmap", "secret", "pre-stop", "restart", "resources"},
 	},
+	{
+		says: "the same pods look the same as on a real kubelet",
+		pkg:  "./test/differential",
+		test: "TestPods/cases",
+		rows: []string{
+			"basic-", "ending-forced", "ending-grpc", "ending-post", "ending-shortest", "ending-image", "status-rejected", "status-host",
+			"status-sandbox", "status-deleted", "status-failed",
+		},
+	},
+	{"differences from a real kubelet are found", "./test/differential", "TestPlanted", nil},
 	{"edgecore speaks KubeEdge's wire format", "./test/wire", "TestEdge", nil},
 	{"cloudcore speaks KubeEdge's wire format", "./test/wire", "TestCloud", nil},
 	{"a node of KubeEdge gets its certificate from cloudcore", "./test/wire", "TestHTTPSOfKubeEdgesEdge", nil},

@@ -110,7 +110,7 @@ func addEvents(ctx context.Context, t Trace, api kubernetes.Interface, namespace
 // often says how often an event came, where that does not depend on how long the pod was there.
 func often(e v1.Event, count int32) string {
 	switch {
-	case e.Type == v1.EventTypeWarning || e.Reason == "BackOff" || e.Reason == "Pulling":
+	case e.Type == v1.EventTypeWarning || e.Reason == "BackOff" || e.Reason == "Pulling" || e.Reason == "Pulled":
 		return "there"
 	case count == 1:
 		return "once"

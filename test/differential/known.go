@@ -3,11 +3,12 @@ package differential
 // Known are the differences between the kubelet and edgecore that are there on purpose. docs/differences.md gives the reason of each.
 func Known() []Allowed {
 	return []Allowed{
+		{Path: `pod\.status\.resources(\.limits(\.(cpu|memory))?)?`, Row: "`status.resources` of a running pod"},
+		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
-			Path:  `pod\.status\.resources(\.limits\.memory)?`,
-			Left:  `.*(9007199254740988Ki|9223372036854771712|{}).*`,
-			Right: `|{}`,
-			Row:   "`status.resources` of a running pod",
+			Case: "status-sidecar-flushes",
+			Path: `pod\.status\.conditions\[(Ready|ContainersReady)\]\.message`,
+			Row:  "states that last less than 200 ms",
 		},
 		{Case: "claim-hostpath", Path: `cri/CreateContainer/main\.config\.mounts\[/v\]\.readonly`, Row: "one claim in two volumes of a pod, one of them read-only"},
 		{Path: `api/.*/error`, Row: "texts of errors on the port of the kubelet's API"},

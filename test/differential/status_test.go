@@ -36,7 +36,7 @@ containers: [{name: main, command: [sh, -c, "sleep 3"]}]
 		},
 		{
 			Name:  "status-order",
-			Spec:  `{initContainers: [{name: two, command: ["true"]}, {name: one, command: ["true"]}], containers: [{name: zeta}, {name: alpha}, {name: main}]}`,
+			Spec:  `{initContainers: [{name: two, command: [sleep, "1"]}, {name: one, command: [sleep, "1"]}], containers: [{name: zeta}, {name: alpha}, {name: main}]}`,
 			Steps: []Step{Running(), Delete(-1), Gone()},
 		},
 		{
@@ -48,7 +48,7 @@ containers: [{name: main, command: [sh, -c, "sleep 3"]}]
 			Name: "status-restart-all",
 			Spec: `
 restartPolicy: Never
-initContainers: [{name: init, command: ["true"]}]
+initContainers: [{name: init, command: [sleep, "1"]}]
 containers:
 - name: main
   volumeMounts: [{name: data, mountPath: /data}]
@@ -88,7 +88,7 @@ containers:
 			Name: "status-messages",
 			Spec: `
 restartPolicy: Never
-initContainers: [{name: init, command: ["true"]}]
+initContainers: [{name: init, command: [sleep, "1"]}]
 containers:
 - {name: one, command: [sh, -c, "sleep 2; head -c 4096 /dev/zero | tr '\\0' m >/dev/termination-log; exit 1"]}
 - {name: two, command: [sh, -c, "sleep 2; exit 0"]}

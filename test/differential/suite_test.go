@@ -61,6 +61,7 @@ func allCases() []Case {
 	return slices.Concat(
 		basicCases(),
 		statusCases(),
+		volumeCases(),
 		endingCases(),
 	)
 }

@@ -26,10 +26,10 @@ func TestBadInput(t *testing.T) {
 		Replace(env.Pod("never", env.Forever)))
 	n.Manifest("pull", strings.Replace(env.Pod("pull", env.Forever), "edgecore.local/demo:1", "127.0.0.1:1/absent:1", 1))
 	n.Manifest("config", env.Pod("config", env.Forever)+"    envFrom: [{configMapRef: {name: missing}}]\n")
-	n.Manifest("volume", env.Pod("volume", env.Forever, "  volumes: [{name: v, configMap: {name: missing}}]"))
-	n.Manifest("pvc", env.Pod("pvc", env.Forever, "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]"))
+	n.Manifest("volume", env.Pod("volume", env.Forever, "  volumes: [{name: v, configMap: {name: missing}}]")+mounted("v"))
+	n.Manifest("pvc", env.Pod("pvc", env.Forever, "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]")+mounted("data"))
 	n.Manifest("iscsi", env.Pod("iscsi", env.Forever,
-		"  volumes: [{name: data, iscsi: {targetPortal: 10.0.0.1, iqn: iqn.2001-04.com.example, lun: 0}}]"))
+		"  volumes: [{name: data, iscsi: {targetPortal: 10.0.0.1, iqn: iqn.2001-04.com.example, lun: 0}}]")+mounted("data"))
 	n.Manifest("big", env.Pod("big", env.Forever)+"    resources: {requests: {memory: 900Gi}}\n")
 	n.Manifest("command", strings.Replace(env.Pod("command", env.Forever), "[sh, -c,", "[/no/such/program,", 1))
 	n.Manifest("root", env.Pod("root", env.Forever)+"    securityContext: {runAsNonRoot: true}\n")
@@ -92,4 +92,9 @@ func TestRejectedPodComesInWhenThereIsRoom(t *testing.T) {
 	})
 	n.Remove("a")
 	n.Running("b")
+}
+
+// mounted is more YAML of the container of env.Pod: a volume that no container mounts is not set up.
+func mounted(volume string) string {
+	return "    volumeMounts: [{name: " + volume + ", mountPath: /v}]\n"
 }
