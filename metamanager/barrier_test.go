@@ -61,7 +61,8 @@ func TestInventoryDoesNotWaitForLater(t *testing.T) {
 		}
 		send("old")
 		e.link(upWithOurs)
-		e.link(down) // nothing was told over it
+		e.link(down)    // nothing was told over it
+		synctest.Wait() // the inventory that waited for the old link has given up
 		s.gate <- struct{}{}
 		e.link(upWithOurs)
 		send("new")
