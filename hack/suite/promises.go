@@ -40,8 +40,8 @@ var promises = []promise{
 		pkg:  "./test/differential",
 		test: "TestPods/cases",
 		rows: []string{
-			"basic-", "ending-forced", "ending-grpc", "ending-post", "ending-shortest", "ending-image", "status-rejected", "status-host",
-			"status-sandbox", "status-deleted", "status-failed",
+			"basic-", "ending-forced", "ending-grpc", "ending-image-never", "ending-image-invalid", "status-deleted", "status-failed",
+			"status-host", "status-rejected", "status-resources", "volumes-",
 		},
 	},
 	{"differences from a real kubelet are found", "./test/differential", "TestPlanted", nil},
