@@ -66,14 +66,33 @@ type Allowed struct {
 	// Case, Path, Left and Right are regular expressions that must match all of the case's name, the path, and the values as
 	// joined with " -> ". An empty one matches everything.
 	Case, Path, Left, Right string
+	// Skipped: both sides begin and end with the same value, and one of them has left out some of those between.
+	Skipped bool
 	// Row is the first cell of the row of docs/differences.md that gives the reason.
 	Row string
 }
 
 // Matches reports whether a difference of a case is this one.
 func (a Allowed) Matches(testCase string, d Difference) bool {
+	if a.Skipped && !skipped(d.Left, d.Right) && !skipped(d.Right, d.Left) {
+		return false
+	}
 	return matches(a.Case, testCase) && matches(a.Path, d.Path) &&
 		matches(a.Left, strings.Join(d.Left, " -> ")) && matches(a.Right, strings.Join(d.Right, " -> "))
+}
+
+// skipped reports whether some has the values of all in their order, with the first and the last one.
+func skipped(all, some []string) bool {
+	if len(all) == 0 || len(some) == 0 || all[0] != some[0] || all[len(all)-1] != some[len(some)-1] {
+		return false
+	}
+	next := 0
+	for _, v := range all {
+		if next < len(some) && some[next] == v {
+			next++
+		}
+	}
+	return next == len(some)
 }
 
 func matches(pattern, text string) bool {

@@ -49,6 +49,28 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
+func TestSkipped(t *testing.T) {
+	tests := []struct {
+		name      string
+		all, some []string
+		want      bool
+	}{
+		{"one between is left out", []string{"a", "b", "c"}, []string{"a", "c"}, true},
+		{"a loop is left out", []string{"a", "b", "a", "b", "c"}, []string{"a", "b", "c"}, true},
+		{"another end", []string{"a", "b", "c"}, []string{"a", "b"}, false},
+		{"another beginning", []string{"a", "b", "c"}, []string{"b", "c"}, false},
+		{"a value of its own", []string{"a", "b", "c"}, []string{"a", "x", "c"}, false},
+		{"never there", []string{"a"}, nil, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if got := skipped(test.all, test.some); got != test.want {
+				t.Errorf("skipped(%q, %q) = %v, want %v", test.all, test.some, got, test.want)
+			}
+		})
+	}
+}
+
 func TestFlatten(t *testing.T) {
 	value := map[string]any{
 		"list":  []map[string]any{{"name": "b", "n": 1}, {"name": "a"}},

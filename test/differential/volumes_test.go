@@ -59,7 +59,7 @@ volumes:
 			Spec: `
 initContainers:
 - name: prepare
-  command: [sh, -c, "ln -s / /v/out; ln -s ../v/real /v/up-and-back; mkdir /v/real; ln -s gone /v/nothing; touch /v/file"]
+  command: [sh, -c, "ln -s / /v/out; ln -s ../v/real /v/up-and-back; mkdir /v/real; ln -s gone /v/nothing; touch /v/file; sleep 1"]
   volumeMounts: [{name: v, mountPath: /v}]
 containers:
 - {name: main}
