@@ -3,7 +3,7 @@ package differential
 // Known are the differences between the kubelet and edgecore that are there on purpose. docs/differences.md gives the reason of each.
 func Known() []Allowed {
 	return []Allowed{
-		{Path: `pod\.status\.resources(\.limits(\.(cpu|memory))?)?`, Row: "`status.resources` of a running pod"},
+		{Path: `pod\.status\.resources(\.(limits|requests)(\.(cpu|memory))?)?`, Row: "`status.resources` of a running pod"},
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
 			// Their status is compared as it is.
