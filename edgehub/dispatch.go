@@ -22,7 +22,7 @@ type destination struct {
 	problem string
 }
 
-// Groups and modules that protocol section 4.4 names beside those of package model.
+// Groups and modules of KubeEdge's protocol (docs/wire.md, Dispatch) besides those of package model.
 const (
 	groupFunc        = "func"
 	groupTwin        = "twin"
@@ -36,7 +36,7 @@ const (
 	sourceRouterServiceBus = "router_servicebus"
 )
 
-// destinationOf decides by group, as protocol section 4.4 says. What only modules of this device may say is not
+// destinationOf decides by group, as docs/wire.md, Dispatch, says. What only modules of this device may say is not
 // believed when it comes over the link.
 func destinationOf(m *model.Message) destination {
 	switch m.Route.Operation {
@@ -72,9 +72,9 @@ func destinationOf(m *model.Message) destination {
 }
 
 // late makes a message for metamanager of an answer that nobody waits for any more: the link was lost in between, or the
-// answer comes twice. Metamanager acknowledges it, and takes it for a newer version of an object that it has. KubeEdge's
-// cloud sends such answers until they are acknowledged, and nothing else meanwhile (protocol section 5.2). It returns
-// nil for answers that are of use to the one who asked only.
+// answer comes twice. Metamanager acknowledges it, and stores it if it is a newer version of an object that it has.
+// KubeEdge's cloud sends such answers until they are acknowledged, and nothing else meanwhile (docs/wire.md,
+// Acknowledgements). late returns nil for answers that only their request could use.
 func late(m *model.Message) *model.Message {
 	key, err := resource.Parse(m.Route.Resource)
 	if err != nil || m.Route.Operation != model.OpResponse || m.Route.Group != model.GroupResource || m.Header.ResourceVersion == "" || key.Name == "" {

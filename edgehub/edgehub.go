@@ -7,7 +7,7 @@
 //     the operation "error" when there is no link; so is a request whose answer the link did not live to
 //     see. Nothing is kept for later here: metamanager's outbox does that.
 //   - A full network holds up senders through the module's inbox; nothing is dropped for it.
-//   - What comes from the cloud goes where protocol section 4.4 says: answers to whoever waits for them,
+//   - What comes from the cloud goes where docs/wire.md, Dispatch, says: answers to whoever waits for them,
 //     the rest to modules by group, in the order in which it came.
 //   - The group "meta" hears of each change of the link (wire.LinkState) before it gets anything over the new
 //     link, and after the last thing over the old one.

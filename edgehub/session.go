@@ -116,8 +116,8 @@ func (m *Module) read(s *session) error {
 	}
 }
 
-// keepAlive sends what an upstream cloud wants to see (protocol section 2.2), first of all and with each heartbeat. It
-// may have to wait behind a large message; pings, which go out at the same times, do not.
+// keepAlive sends what KubeEdge's cloud wants to see (docs/wire.md, Keepalive), right after connecting and with each
+// heartbeat. It may have to wait behind a large message; pings, which go out at the same times, do not.
 func (s *session) keepAlive() error {
 	return s.conn.Write(model.New(model.ModuleEdgeHub, model.GroupResource, model.OpKeepalive, "node", json.RawMessage(`"ping"`)))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// upstream is a cloud that behaves as protocol sections 2, 4.4 and 5.2 say of KubeEdge's: strict in what it takes,
+// upstream is a cloud that behaves as docs/wire.md says of KubeEdge's: strict in what it takes,
 // with no answers to keepalives, no pings of its own, and no word of what it does not like.
 type upstream struct {
 	t    *testing.T
@@ -118,7 +118,7 @@ func (u *upstream) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// take does what protocol section 4.4 says.
+// take dispatches a message as KubeEdge's cloud does (docs/wire.md, Dispatch).
 func (u *upstream) take(s *upstreamSession, m *model.Message, alive *time.Timer) {
 	u.note(func() { u.got = append(u.got, m) })
 	switch {
@@ -160,7 +160,7 @@ func (s *upstreamSession) write(m *model.Message) {
 	}
 }
 
-// reliably sends a message until it is acknowledged, as protocol section 5.2 says: 5 times, 5 s apart.
+// reliably sends a message until it is acknowledged, as KubeEdge's cloud does: 5 times, 5 s apart.
 func (u *upstream) reliably(m *model.Message) bool {
 	s := u.current()
 	for range 5 {

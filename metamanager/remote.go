@@ -86,7 +86,7 @@ func routeOfMessage(key resource.Key, msg *model.Message) route {
 	return routeOf(msg.Route.Operation, key)
 }
 
-// acked tells whether the cloud waits for an acknowledgement of its answer (protocol section 5.3).
+// acked tells whether the cloud waits for an acknowledgement of its answer (docs/wire.md, Acknowledgements).
 func acked(operation string, key resource.Key) bool {
 	return operation != model.OpPatch && key.Type != resource.TypeEndpoints
 }

@@ -212,7 +212,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestTokenKey: the key is what Go makes of the API's types (protocol section 10.3).
+// TestTokenKey: the key is what Go makes of the API's types (docs/wire.md, Local store).
 func TestTokenKey(t *testing.T) {
 	seconds := int64(3607)
 	ref := &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: `a"b\c` + "`", UID: "52a53aab-é"}

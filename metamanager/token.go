@@ -40,7 +40,7 @@ func rowKey(key resource.Key, content []byte) (string, error) {
 	return tokenKey(key, request.Spec), nil
 }
 
-// tokenKey is the key that KubeEdge gives the same request (protocol section 10.3), so that a device that changes
+// tokenKey is the key that KubeEdge gives the same request (docs/wire.md, Local store), so that a device that changes
 // over keeps its tokens: Go's way of writing its parts, spelled out here, as no one else's change of a type may
 // change where tokens are.
 func tokenKey(key resource.Key, spec *tokenSpec) string {

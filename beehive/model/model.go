@@ -1,4 +1,4 @@
-// Package model is the message of the bus and of the wire (protocol sections 3 and 4). A message is never
+// Package model is the message of the bus and of the wire (docs/wire.md, Messages). A message is never
 // changed once it was sent: whoever has a pointer to it may read it without a lock. Its content is the JSON
 // that came in, decoded once, by whom it is for.
 package model
@@ -24,7 +24,7 @@ const (
 	OpKeepalive = "keepalive"
 )
 
-// Modules and groups of the edge (protocol section 4.3).
+// Modules and groups of the edge (docs/wire.md, Operations, sources and groups).
 const (
 	ModuleEdged       = "edged"
 	ModuleMetaManager = "metamanager"
@@ -78,7 +78,7 @@ func New(source, group, operation, resource string, content json.RawMessage) *Me
 	}
 }
 
-// Respond makes the answer to a message (protocol section 4.5).
+// Respond makes the answer to a message (docs/wire.md, Responses).
 func (m *Message) Respond(content json.RawMessage) *Message {
 	r := New(m.Route.Source, m.Route.Group, OpResponse, m.Route.Resource, content)
 	r.Header.ParentID, r.Header.Type = m.Header.ID, m.Header.Type

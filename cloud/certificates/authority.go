@@ -6,7 +6,7 @@
 // a CA is never replaced because it cannot be read; and a node's certificate names that node, whatever was
 // asked for.
 //
-// The secrets and the endpoints are those of protocol section 1, so that KubeEdge's edges can join.
+// The secrets and the endpoints are KubeEdge's (docs/wire.md, Certificates), so that KubeEdge's edges can join.
 package certificates
 
 import (

@@ -65,7 +65,7 @@ func (a *Authority) Serve(ctx context.Context, listener net.Listener, nodes Node
 	return err
 }
 
-// Handler is the endpoints of protocol section 1.1.
+// Handler returns the HTTPS endpoints (docs/wire.md, Certificates).
 func (a *Authority) Handler(nodes Nodes) http.Handler {
 	s := &endpoints{Authority: a, nodes: nodes}
 	mux := http.NewServeMux()

@@ -29,7 +29,7 @@ const maxResource = 1024
 
 var volumeResource = regexp.MustCompile(`^\w[-\w.+]*/volume/\w[-\w.+]*`)
 
-// classify tells what a message is, in the order of protocol section 4.4. For a dropped one it tells why.
+// classify tells what a message is, in the order of docs/wire.md, Dispatch. For a dropped one it tells why.
 func classify(m *model.Message, features wire.Features) (what arrival, why string) {
 	r := &m.Route
 	switch {

@@ -122,7 +122,7 @@ func samePush(t *testing.T, m *model.Message) {
 	op := map[string]queue.Op{"insert": queue.Insert, "update": queue.Update, "delete": queue.Delete}[m.Route.Operation]
 	act := queue.Action{Op: op, ID: m.Header.ID, State: queue.State{UID: o.Metadata.UID, ResourceVersion: m.Header.ResourceVersion}}
 	got := pushMessage(key, act, m.Content, o.APIVersion, o.Kind)
-	if op == queue.Delete { // of a deleted object the names and the UID are enough (protocol section 5.5)
+	if op == queue.Delete { // of a deleted object the names and the UID are enough (docs/wire.md, Delivery)
 		want := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"default","uid":"` + string(o.Metadata.UID) + `"}}`
 		if string(got.Content) != want {
 			t.Errorf("delete %s, want %s", got.Content, want)

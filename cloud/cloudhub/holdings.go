@@ -28,8 +28,8 @@ func (s *session) seed() {
 		s.end(wire.CloseTryLater, fmt.Sprintf("cannot read what this node holds: %v", err))
 		return
 	}
-	// Nodes are told of their object at each connect: an edge whose store is new cannot register without (protocol
-	// section 6.1).
+	// Nodes get their Node object at each connect: KubeEdge's, with an empty store, cannot register without it
+	// (docs/wire.md, Registration).
 	key := nodeKey(s.node)
 	if h, ok := held[key]; ok {
 		held[key] = queue.State{UID: h.UID}

@@ -71,7 +71,7 @@ func (NoRecords) Forget(string) {}
 // Nodes is nothing.
 func (NoRecords) Nodes() []string { return nil }
 
-// Defaults (protocol sections 2 and 10.5).
+// Defaults of KubeEdge.
 const (
 	DefaultKeepaliveInterval = 30 * time.Second
 	DefaultNodeLimit         = 500

@@ -21,7 +21,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Names in the certificates of nodes (protocol sections 1.3 and 11).
+// Names in the certificates of nodes (docs/wire.md, Certificates).
 const (
 	nodePrefix = "system:node:"
 	nodesGroup = "system:nodes"
@@ -176,7 +176,7 @@ func (s *session) recheck() {
 	}
 }
 
-// TLSConfig is the one of the servers for edges: a certificate of the CA is needed (protocol section 2.1).
+// TLSConfig is the one of the servers for edges: a certificate of the CA is needed (docs/wire.md, WebSocket).
 func TLSConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), ca *x509.CertPool) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,

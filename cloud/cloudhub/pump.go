@@ -241,7 +241,7 @@ func (s *session) push(l lookup) {
 	}
 	want := wanted(object)
 	if held, ok := s.queue.Held(key); ok && key.Type == resource.TypeNode && (want == nil || want.UID != held.UID) {
-		s.queue.Drop(key) // the deletion of a node is never told (protocol section 6.1)
+		s.queue.Drop(key) // the deletion of a node is never sent (docs/wire.md, Registration)
 	}
 	act := s.queue.Take(key, want, model.NewID, now)
 	s.syncedNow()

@@ -11,13 +11,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Sources of what the cloud sends (protocol section 4.3).
+// Sources of what the cloud sends (docs/wire.md, Operations, sources and groups).
 const (
 	sourceEdgeController = "edgecontroller"
 	sourceCloudHub       = "cloudhub"
 )
 
-// pushMessage makes the message that carries out an action (protocol sections 6.1 to 6.4).
+// pushMessage makes the message that carries out an action (docs/wire.md, Pushes of the cloud).
 func pushMessage(key resource.Key, act queue.Action, object json.RawMessage, apiVersion, kind string) *model.Message {
 	m := model.New(sourceEdgeController, model.GroupResource, operation(key, act.Op), key.String(), object)
 	if act.Op == queue.Delete {

@@ -13,7 +13,7 @@ import (
 )
 
 // ListenQUIC listens on a UDP address for edges of ours; upstream's QUIC is older than IETF's, and cannot come in
-// (protocol section 2.3).
+// (docs/wire.md, QUIC).
 func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, error) {
 	return wire.ListenQUIC(addr, config, h.limits(), func(c wire.Caller) (wire.AcceptOptions, error) {
 		node, why := h.admit(c.Header, c.Chain)

@@ -17,7 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// Bounds of the CSI driver's socket (protocol section 6.7).
+// Bounds of the CSI driver's socket (docs/wire.md, CSI socket).
 const (
 	volumeTimeout  = time.Minute
 	volumeIdle     = 2 * time.Minute

@@ -18,7 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// How a peer is served: upstream's edges as upstream's cloud does (protocol section 5.2), ours with more on the way.
+// How a peer is served: upstream's edges as upstream's cloud does (docs/wire.md, Delivery), ours with more on the way.
 var (
 	upstreamPeer = queue.Options{Window: 1, Resend: 5 * time.Second, Tries: 5, Backoff: 5 * time.Second, MaxBackoff: 5 * time.Minute}
 	ourPeer      = queue.Options{Window: 16, Resend: 15 * time.Second, Tries: 5, Backoff: time.Second, MaxBackoff: time.Minute}

@@ -14,11 +14,11 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Module and group in the route of answers (protocol section 4.5).
+// Module and group in the route of answers (docs/wire.md, Responses).
 const sourceName = "edgecontroller"
 
-// statusError is the content that says what went wrong: alone in the answer of a query, under Err in others (protocol
-// section 6).
+// statusError is the content that says what went wrong: alone in the answer of a query, under Err in others
+// (docs/wire.md, Responses).
 type statusError struct {
 	ErrStatus metav1.Status
 }

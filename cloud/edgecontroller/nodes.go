@@ -60,7 +60,7 @@ func ownNode(r *request) error {
 	return nil
 }
 
-// registerNode creates the node object (protocol section 6.1).
+// registerNode creates the node object (docs/wire.md, Registration).
 func (c *Controller) registerNode(ctx context.Context, r *request) result {
 	node, err := c.register(ctx, r)
 	if err != nil {
@@ -191,7 +191,7 @@ func differing(now, wanted map[string]string) map[string]string {
 	return out
 }
 
-// patchNodeStatus applies a strategic merge patch to the node's status (protocol section 6.2).
+// patchNodeStatus applies a strategic merge patch to the node's status.
 func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 	err := ownNode(r)
 	if err == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// What edges before 1.12 send (protocol section 6.8).
+// What edges before 1.12 send (docs/wire.md, Requests of the node).
 
 type oldNodeStatus struct {
 	UID             types.UID

@@ -66,7 +66,7 @@ type flow struct {
 
 type flowName struct{ kind, op string }
 
-// flows is the table of protocol sections 6 and 6.8.
+// flows is the table of docs/wire.md, Requests of the node.
 func (c *Controller) flows() map[flowName]flow {
 	medium, large := mediumContent(), largeContent()
 	return map[flowName]flow{

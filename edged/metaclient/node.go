@@ -23,7 +23,7 @@ const leaseNamespace = "kube-node-lease"
 // errNoObject: the cloud answered neither with an object nor with an error.
 var errNoObject = errors.New("the answer has no object")
 
-// done is how the cloud answers what is to be done (protocol section 6).
+// done is how the cloud answers what is to be done (docs/wire.md, Requests of the node).
 type done struct {
 	Object json.RawMessage `json:"Object"`
 	Err    json.RawMessage `json:"Err"`

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Labels are those that every node of ours has (protocol section 6.1), and those of the configuration.
+// Labels are those that every node of ours has (docs/wire.md, Registration), and those of the configuration.
 func Labels(name string, more map[string]string) map[string]string {
 	all := map[string]string{
 		v1.LabelHostname: name, v1.LabelOSStable: goruntime.GOOS, v1.LabelArchStable: goruntime.GOARCH,

@@ -4,7 +4,7 @@
 // changed only when all that belongs together is there; the pods do not depend on any of this; and every
 // failure is a Problem, whose sentence says what to do.
 //
-// What goes over the wire is protocol sections 1.1 to 1.4, so the cloud may be KubeEdge's.
+// It speaks KubeEdge's protocol (docs/wire.md, Certificates), so the cloud may be KubeEdge's.
 package certificates
 
 import (

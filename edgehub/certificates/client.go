@@ -32,7 +32,7 @@ const (
 	maxSkew = 10 * time.Minute
 )
 
-// client talks to the endpoints of protocol section 1.1.
+// client talks to the cloud's HTTPS endpoints (docs/wire.md, Certificates).
 type client struct {
 	server string // https://host:port
 	proxy  func(*http.Request) (*url.URL, error)

@@ -1,7 +1,7 @@
 package store
 
 // The schema. People look inside with sqlite3, so the tables and keys of KubeEdge keep their names
-// (protocol section 10.3); those that later parts need are made by their own migrations.
+// (docs/wire.md, Local store); those that later parts need are made by their own migrations.
 //
 //	meta                          desired state, and the newest reported status of pods
 //	  key    text primary key     resource on the wire: "default/pod/web", "null/node/edge1"

@@ -5,7 +5,7 @@
 // where others can read them; and files are replaced so that after a power cut either the old certificate and
 // its key are there, or the new ones.
 //
-// The forms are those of protocol section 1, which KubeEdge has too.
+// The forms are KubeEdge's (docs/wire.md, Certificates).
 package certs
 
 import (

@@ -84,7 +84,7 @@ func TestNewRequest(t *testing.T) {
 	}
 }
 
-// TestKubeEdgeRequest: a request with the subject of section 1.3, made by openssl.
+// TestKubeEdgeRequest: a request with the subject that KubeEdge's nodes ask for, made by openssl.
 func TestKubeEdgeRequest(t *testing.T) {
 	req, err := ParseRequest(readTestdata(t, "kubeedge-v1.23.csr.der"))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // maxToken bounds a token's text; a real one has about 200 bytes.
 const maxToken = 8 << 10
 
-// Token is what a device joins with (protocol section 1.2): it says by its hash which CA the device is to
+// Token is what a device joins with (docs/wire.md, Token): it says by its hash which CA the device is to
 // trust, and carries a JSON Web Token by which the cloud trusts the device.
 type Token struct {
 	// CAHash is the SHA-256 of the CA certificate's DER form.

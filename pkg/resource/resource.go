@@ -1,5 +1,5 @@
-// Package resource names objects as messages and the store do: "<namespace>/<type>[/<name>]" (protocol
-// section 4.1).
+// Package resource names objects as messages and the store do: "<namespace>/<type>[/<name>]" (docs/wire.md,
+// Resources).
 package resource
 
 import (

@@ -16,7 +16,7 @@ const (
 	maxName = 4096
 )
 
-// EncodeJSON is the form of a message on a WebSocket (protocol section 3.1): compact, HTML characters escaped, a
+// EncodeJSON is the form of a message on a WebSocket (docs/wire.md, JSON encoding): compact, HTML characters escaped, a
 // newline at the end.
 func EncodeJSON(m *model.Message) ([]byte, error) {
 	own := *m

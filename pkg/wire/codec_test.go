@@ -93,7 +93,7 @@ func TestRecordedPacked(t *testing.T) {
 	}
 }
 
-// TestKeepalivePacked is the example of protocol section 3.2.
+// TestKeepalivePacked is KubeEdge's example (docs/wire.md, Packed encoding).
 func TestKeepalivePacked(t *testing.T) {
 	want, err := hex.DecodeString("01010100" + "01" + "00" + "0000005d" +
 		"0a2d0a2438663063386635652d336133312d346332352d396434312d31663861306532623763313118f681e682b966" +
@@ -192,7 +192,7 @@ func TestDecodeJSON(t *testing.T) {
 	}
 }
 
-// TestSyncStaysHome: the flag is absent on the wire, and one that comes means nothing (protocol section 4).
+// TestSyncStaysHome: the flag is absent on the wire, and one that comes means nothing (docs/wire.md, JSON encoding).
 func TestSyncStaysHome(t *testing.T) {
 	m := &model.Message{Header: model.Header{ID: "a", Sync: true}}
 	data, err := EncodeJSON(m)

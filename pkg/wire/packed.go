@@ -14,7 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// The packer's head (protocol section 3.2): version, type, flags, length; big endian.
+// The packer's head (docs/wire.md, Packed encoding): version, type, flags, length; big endian.
 const (
 	packedVersion = 0x01010100
 	packedMessage = 1

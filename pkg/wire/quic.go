@@ -16,7 +16,7 @@ import (
 )
 
 // alpn names our protocol over QUIC: upstream's library is from before IETF QUIC, and neither can talk to the other
-// (protocol section 2.3). What goes over the streams is as there: a control stream with the header message and its
+// (docs/wire.md, QUIC). What goes over the streams is KubeEdge's: a control stream with the header message and its
 // answer, then a stream of messages that begins with "msg". After its answer the control stream carries single
 // bytes, the pings and their answers.
 const (

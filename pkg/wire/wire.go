@@ -1,5 +1,5 @@
 // Package wire is the link between edge and cloud as both ends see it: connections that carry messages, their
-// encodings, and what two ends of ours may agree on beyond KubeEdge's protocol (protocol sections 2 to 4).
+// encodings, and what two ends of ours may agree on beyond KubeEdge's protocol (docs/wire.md).
 //
 // It promises:
 //
@@ -91,7 +91,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Headers of the handshake (protocol section 2.1).
+// Headers of the handshake (docs/wire.md, WebSocket).
 const (
 	HeaderNodeID    = "node_id"
 	HeaderProjectID = "project_id"

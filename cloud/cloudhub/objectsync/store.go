@@ -1,4 +1,4 @@
-// Package objectsync keeps what upstream edges have acked in the API, as KubeEdge does (protocol section 5.4): an
+// Package objectsync keeps what upstream edges have acked in the API, as KubeEdge does (docs/wire.md, Delivery): an
 // ObjectSync or ClusterObjectSync a node and object, named <node>.<uid>.
 //
 // It promises: what it is told is written soon, and off the path of who tells, but that an object is to be sent is

@@ -1,5 +1,5 @@
 // Package v1alpha1 is reliablesyncs.kubeedge.io/v1alpha1: what edges without an inventory have acked, kept in the
-// API so that it outlives cloudcore, and is read by KubeEdge's cloudcore as well (protocol section 5.4).
+// API so that it outlives cloudcore, and is read by KubeEdge's cloudcore as well (docs/wire.md, Delivery).
 package v1alpha1
 
 import (
