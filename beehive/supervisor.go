@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -68,8 +69,7 @@ func (b *Bus) start(mem *member) {
 
 // supervise runs a module again and again until it ends by itself or ctx does.
 func (b *Bus) supervise(ctx context.Context, mem *member) {
-	delay := restartMin
-	for {
+	for backoff := retry.NewBackoff(restartMin, restartMax); ; {
 		began := time.Now()
 		run, end := mem.vitals.begin(ctx)
 		err := runOnce(run, mem.module)
@@ -81,16 +81,13 @@ func (b *Bus) supervise(ctx context.Context, mem *member) {
 			return
 		}
 		if time.Since(began) >= steady {
-			delay = restartMin
+			backoff.Reset()
 		}
-		wait := delay/2 + rand.N(delay) // spread, so that modules that fell together rise one by one
-		klog.ErrorS(err, "Module failed; it is restarted", "module", mem.module.Name(), "in", wait.Round(time.Millisecond))
-		select {
-		case <-ctx.Done():
+		delay := backoff.Next()
+		klog.ErrorS(err, "Module failed; restarting it", "module", mem.module.Name(), "in", delay.Round(time.Millisecond))
+		if !retry.Sleep(ctx, delay) {
 			return
-		case <-time.After(wait):
 		}
-		delay = min(2*delay, restartMax)
 		b.mu.Lock()
 		mem.restarts++
 		b.mu.Unlock()

@@ -32,6 +32,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -79,7 +80,7 @@ type Module struct {
 	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// again asks for a new connection, changed says that the network is another.
-	again, changed chan struct{}
+	again, changed notify.Signal
 
 	mu sync.Mutex
 	// next is the configuration that the next connection takes over; nil when there is none.
@@ -114,7 +115,7 @@ func New(o Options) (*Module, error) {
 	}
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
-		instance: o.Instance, again: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		instance: o.Instance, again: notify.NewSignal(), changed: notify.NewSignal(),
 	}
 	if !m.instance.Known() {
 		m.instance = wire.NewInstance()
@@ -154,10 +155,10 @@ func (m *Module) Run(ctx context.Context) error {
 }
 
 // Retry dials at once where there is no link, and sees that one that is there still lives: after the clock was set, say.
-func (m *Module) Retry() { poke(m.changed) }
+func (m *Module) Retry() { m.changed.Notify() }
 
 // Reconnect replaces the connection by a new one at once: after the certificate was renewed, say.
-func (m *Module) Reconnect() { poke(m.again) }
+func (m *Module) Reconnect() { m.again.Notify() }
 
 // Configure takes over another way to the cloud, and connects anew by it. The node's name and the files of
 // certificates stay what they were.
@@ -183,14 +184,6 @@ func (m *Module) takeOver() {
 	next := *m.next
 	next.files, next.features, next.backoffMin, next.backoffMax = m.set.files, m.set.features, m.set.backoffMin, m.set.backoffMax
 	m.set, m.next = next, nil
-}
-
-// poke makes a channel of one hold something.
-func poke(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
 }
 
 // State returns the link as it is now.

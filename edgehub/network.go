@@ -6,6 +6,9 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -19,7 +22,7 @@ const (
 
 // watchNetwork notes changes of the network until ctx ends.
 func (m *Module) watchNetwork(ctx context.Context) {
-	seen := make(chan struct{}, 1)
+	seen := notify.NewSignal()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -33,17 +36,14 @@ func (m *Module) watchNetwork(ctx context.Context) {
 			if limit.Wait(ctx) != nil {
 				return
 			}
-			poke(m.changed)
+			m.changed.Notify()
 		}
 	}()
 	for ctx.Err() == nil {
-		if err := m.watch(ctx, func() { poke(seen) }); err != nil && ctx.Err() == nil {
+		if err := m.watch(ctx, seen.Notify); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Changes of the network go unnoticed; the link is dialled at its own pace", "again", watchAgain)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchAgain):
-		}
+		retry.Sleep(ctx, watchAgain)
 	}
 	<-done
 }

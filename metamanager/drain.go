@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -118,7 +119,7 @@ func choose(lanes map[string]*lane, now time.Time, room, eventRoom int) (next *l
 
 // drain keeps track of the reports that wait while there is a link. Its zero value is not ready; see newDrain.
 type drain struct {
-	woken chan struct{}
+	woken notify.Signal
 	// grace is how long the link has to live on after an event that nobody answers.
 	grace time.Duration
 
@@ -135,15 +136,12 @@ type drain struct {
 }
 
 func newDrain() *drain {
-	return &drain{woken: make(chan struct{}, 1), grace: eventGrace, lanes: map[string]*lane{}}
+	return &drain{woken: notify.NewSignal(), grace: eventGrace, lanes: map[string]*lane{}}
 }
 
 // wake has runDrain look for what is to be sent.
 func (d *drain) wake() {
-	select {
-	case d.woken <- struct{}{}:
-	default:
-	}
+	d.woken.Notify()
 }
 
 // up begins anew over a new link.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -121,7 +122,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	m.link.mu.Unlock()
 	var again []wire.Held
 	patience := syncFirst
-	for wait := retryFirst; ; wait = min(2*wait, retryMax) {
+	for backoff := retry.NewBackoff(retryFirst, retryMax); ; {
 		select {
 		case <-before:
 		case <-ctx.Done():
@@ -136,8 +137,9 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 		if ctx.Err() != nil {
 			return
 		}
-		klog.ErrorS(err, "Cloud did not take the list of what is stored here; trying again", "in", wait)
-		if !sleep(ctx, wait) {
+		delay := backoff.Next()
+		klog.ErrorS(err, "Cloud did not take the list of what is stored here; trying again", "in", delay)
+		if !retry.Sleep(ctx, delay) {
 			return
 		}
 		before = m.lanes.settled()

@@ -39,6 +39,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -156,8 +157,8 @@ func (m *Module) background(ctx context.Context, f func(context.Context)) {
 
 // keepRunning runs something again, after a while, until it ends without a panic.
 func (m *Module) keepRunning(ctx context.Context, f func(context.Context)) {
-	for wait := retryFirst; !guard(ctx, f); wait = min(2*wait, retryMax) {
-		if !sleep(ctx, wait) {
+	for backoff := retry.NewBackoff(retryFirst, retryMax); !guard(ctx, f); {
+		if !backoff.Wait(ctx) {
 			return
 		}
 	}

@@ -258,15 +258,3 @@ func again(failure metav1.Status) bool {
 	}
 	return failure.Code < 400 || failure.Code >= 500
 }
-
-// sleep waits; it returns false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}

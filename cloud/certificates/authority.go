@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Options are what the configuration says about certificates (modules.cloudHub).
@@ -65,7 +66,7 @@ type Authority struct {
 	server   atomic.Pointer[pair]
 	revoked  atomic.Pointer[revocations]
 	changed  listener
-	due      chan struct{} // holds something when Refresh has work
+	due      notify.Signal // holds something when Refresh has work
 }
 
 // pair is a certificate with its key.
@@ -93,7 +94,7 @@ func New(ctx context.Context, secrets Secrets, opts Options) (*Authority, error)
 	if opts.TokenRefresh <= 0 {
 		opts.TokenRefresh = DefaultTokenRefresh
 	}
-	a := &Authority{opts: opts, secrets: secrets, due: make(chan struct{}, 1)}
+	a := &Authority{opts: opts, secrets: secrets, due: notify.NewSignal()}
 	ca, err := a.loadCA(ctx)
 	if err != nil {
 		return nil, err

@@ -262,8 +262,5 @@ func (a *Authority) refreshTokenKey(ctx context.Context) error {
 
 // refreshSoon has Run call Refresh. It does not block.
 func (a *Authority) refreshSoon() {
-	select {
-	case a.due <- struct{}{}:
-	default:
-	}
+	a.due.Notify()
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // HolderLabel names the device that a Node belongs to, as its certificates do (certs.HolderOf).
@@ -86,7 +87,7 @@ type Guard struct {
 	opts              Options
 	dials, registrars lookups
 	hub               Hub
-	wake              chan struct{} // holds something while unbound does
+	wake              notify.Signal // holds something while unbound does
 
 	mu      sync.Mutex
 	unbound map[string]bool // Nodes with a session that are to be labelled
@@ -99,7 +100,7 @@ func New(opts Options) *Guard {
 	return &Guard{
 		opts:  opts,
 		dials: newLookups(), registrars: newLookups(),
-		wake: make(chan struct{}, 1), unbound: map[string]bool{},
+		wake: notify.NewSignal(), unbound: map[string]bool{},
 	}
 }
 
@@ -138,10 +139,7 @@ func (g *Guard) addUnbound(node string) {
 	g.mu.Lock()
 	g.unbound[node] = true
 	g.mu.Unlock()
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
+	g.wake.Notify()
 }
 
 func (g *Guard) takeUnbound() []string {

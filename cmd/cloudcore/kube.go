@@ -18,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
@@ -107,7 +108,7 @@ const (
 // meanwhile. Credentials that are refused are an error.
 func awaitAPI(ctx context.Context, client kubernetes.Interface, waiting func(error)) error {
 	said := ""
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+	for backoff := retry.NewBackoff(firstRetry, lastRetry); ; {
 		err := askAPI(ctx, client)
 		switch {
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
@@ -122,10 +123,8 @@ func awaitAPI(ctx context.Context, client kubernetes.Interface, waiting func(err
 			klog.ErrorS(err, "kube-apiserver does not answer; asking again until it does")
 			said = text
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return ctx.Err()
-		case <-time.After(wait):
 		}
 	}
 }

@@ -117,8 +117,8 @@ func TestAwaitAPI(t *testing.T) {
 				if (tc.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("%v, want %q", err, tc.err)
 				}
-				if got := time.Since(began); got != tc.waited {
-					t.Errorf("waited %v, want %v", got, tc.waited)
+				if got := time.Since(began); got < tc.waited || got > tc.waited+tc.waited/4 { // delays have a random part
+					t.Errorf("waited %v, want %v to a quarter more", got, tc.waited)
 				}
 				if (last != nil) != (asked > 1) {
 					t.Errorf("asked %d times and reported %v, want a report after a second question alone", asked, last)
@@ -141,8 +141,8 @@ func TestAwaitAPIEnds(t *testing.T) {
 		if err := awaitAPI(ctx, client, func(error) { asked++ }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v, want %v", err, context.DeadlineExceeded)
 		}
-		if asked != 21 { // after 0, 1, 3, 6, 9 ... 57 s
-			t.Errorf("asked %d times, want 21", asked)
+		if asked < 17 || asked > 21 { // after 0, 1, 3, 6, 9 ... 57 s, or up to a quarter later each time
+			t.Errorf("asked %d times, want 17 to 21", asked)
 		}
 	})
 }

@@ -39,6 +39,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Objects gives the objects of the cluster that volumes depend on, from the store where there is no link.
@@ -103,7 +104,7 @@ type Manager struct {
 	// unswept are the drivers that registered since the last sweep.
 	unswept []*driver
 	// news says that drivers came or went.
-	news chan struct{}
+	news notify.Signal
 }
 
 // mounted is a volume in its place.
@@ -126,7 +127,7 @@ type mounted struct {
 
 // New makes a Manager, which knows at once what pods had in use when the agent ended; Run starts what it does by itself.
 func New(opts Options) *Manager {
-	m := &Manager{opts: opts, drivers: map[string]*driver{}, volumes: map[string]*mounted{}, news: make(chan struct{}, 1)}
+	m := &Manager{opts: opts, drivers: map[string]*driver{}, volumes: map[string]*mounted{}, news: notify.NewSignal()}
 	if err := m.recall(); err != nil {
 		klog.ErrorS(err, "Volumes of before not all known; the cluster may detach one that a pod uses")
 	}

@@ -16,6 +16,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // What the Node says of drivers.
@@ -34,14 +36,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	told := m.registered() // nothing
-	retry, delay := (<-chan time.Time)(nil), firstRetry
+	backoff, again := retry.NewBackoff(firstRetry, lastRetry), (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-m.news:
-			delay = firstRetry
-		case <-retry:
+			backoff.Reset()
+		case <-again:
 		}
 		m.mu.Lock()
 		unswept := m.unswept
@@ -51,13 +53,14 @@ func (m *Manager) Run(ctx context.Context) error {
 			wg.Go(func() { m.sweep(ctx, d) })
 		}
 		now := m.registered()
-		retry = nil
+		again = nil
 		if m.opts.Cluster == nil {
 			continue
 		}
 		if err := m.tellCluster(ctx, told, now); err != nil && ctx.Err() == nil {
+			delay := backoff.Next()
 			klog.V(2).InfoS("The cluster does not know of all CSI drivers yet", "err", err, "again", delay)
-			retry, delay = time.After(delay), min(2*delay, lastRetry)
+			again = time.After(delay)
 			// What was told may be half done: whatever is gone has to be said again.
 			maps.Copy(now, told)
 		}

@@ -134,10 +134,7 @@ func (m *Manager) Deregister(name, _ string) {
 }
 
 func (m *Manager) tell() {
-	select {
-	case m.news <- struct{}{}:
-	default:
-	}
+	m.news.Notify()
 }
 
 func (m *Manager) driver(name string) (*driver, error) {

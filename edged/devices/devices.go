@@ -29,6 +29,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 const (
@@ -70,7 +72,7 @@ type Manager struct {
 	saved     []byte
 	forgotten bool
 	// woken: devices are not what they were.
-	woken chan struct{}
+	woken notify.Signal
 }
 
 // pool is the devices of one resource.
@@ -101,7 +103,7 @@ func New(opts Options) *Manager {
 		opts:           opts,
 		optionsTimeout: optionsTimeout,
 		resources:      map[string]*pool{},
-		woken:          make(chan struct{}, 1),
+		woken:          notify.NewSignal(),
 	}
 	m.load()
 	return m
@@ -170,10 +172,7 @@ func (m *Manager) nextExpiry() time.Duration {
 
 // changed has Run tell that devices are not what they were.
 func (m *Manager) changed() {
-	select {
-	case m.woken <- struct{}{}:
-	default:
-	}
+	m.woken.Notify()
 }
 
 // Capacity returns the number of devices and of healthy devices of each resource that plugins have registered.

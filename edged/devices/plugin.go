@@ -16,6 +16,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // What a plugin may take of time and space.
@@ -129,7 +130,7 @@ func (m *Manager) watch(ctx context.Context, p *plugin) {
 			klog.V(2).InfoS("Connection to a device plugin not closed", "resource", p.resource, "err", err)
 		}
 	}()
-	delay, ended := watchAgain, time.Time{}
+	backoff, ended := retry.NewBackoff(watchAgain, watchAgainMax), time.Time{}
 	for {
 		began := time.Now()
 		err := m.follow(ctx, p)
@@ -138,17 +139,15 @@ func (m *Manager) watch(ctx context.Context, p *plugin) {
 		}
 		// The plugin may only have dropped the stream, or be on its way back to the same socket.
 		if time.Since(began) > watchAgainMax || ended.IsZero() {
-			delay, ended = watchAgain, time.Now()
+			backoff.Reset()
+			ended = time.Now()
 		}
 		if time.Since(ended) > m.opts.Grace {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return
-		case <-time.After(delay):
 		}
-		delay = min(2*delay, watchAgainMax)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // service is the Registration service.
@@ -71,18 +72,9 @@ func extended(name string) bool {
 
 // serve serves the registration socket until ctx ends, and tries again while it cannot.
 func (m *Manager) serve(ctx context.Context) {
-	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
-		err := m.serveOnce(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		klog.ErrorS(err, "Device plugins cannot register; trying again", "socket", m.path(socketName), "in", delay)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(delay):
-		}
-	}
+	retry.Until(ctx, time.Second, time.Minute, m.serveOnce, func(err error, again time.Duration) {
+		klog.ErrorS(err, "Device plugins cannot register; trying again", "socket", m.path(socketName), "in", again)
+	})
 }
 
 func (m *Manager) serveOnce(ctx context.Context) error {

@@ -22,7 +22,7 @@ func (r *Rotator) untidyAt(log string) {
 	r.mu.Lock()
 	r.untidy[log] = true
 	r.mu.Unlock()
-	poke(r.tidier)
+	r.tidier.Notify()
 }
 
 // nextUntidy takes a log whose parts are to be looked after; "" when there is none.

@@ -18,7 +18,7 @@ func (r *Rotator) SetLimits(size int64, files int) {
 		size = math.MaxInt64
 	}
 	r.limits.Store(&limits{size, max(files, 2)})
-	poke(r.changed)
+	r.changed.Notify()
 }
 
 // budget is what the rotated parts of a log may take together.

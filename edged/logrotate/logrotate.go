@@ -32,6 +32,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Log is the log of a container that runs.
@@ -65,9 +66,9 @@ type Rotator struct {
 	opts   Options
 	limits atomic.Pointer[limits]
 	// changed wakes the loop: containers came or went.
-	changed chan struct{}
+	changed notify.Signal
 	// tidier wakes the one who compresses.
-	tidier chan struct{}
+	tidier notify.Signal
 	slots  chan struct{}
 	ended  chan outcome
 
@@ -106,7 +107,7 @@ func New(opts Options) *Rotator {
 		opts.Interval = defaultInterval
 	}
 	r := &Rotator{
-		opts: opts, changed: make(chan struct{}, 1), tidier: make(chan struct{}, 1), slots: make(chan struct{}, opts.Workers),
+		opts: opts, changed: notify.NewSignal(), tidier: notify.NewSignal(), slots: make(chan struct{}, opts.Workers),
 		ended: make(chan outcome), logs: map[string]*watched{}, untidy: map[string]bool{},
 	}
 	r.SetLimits(opts.MaxSize, opts.MaxFiles)
@@ -116,14 +117,7 @@ func New(opts Options) *Rotator {
 // Changed says that containers came or went. A nil rotator has nothing to learn from it.
 func (r *Rotator) Changed() {
 	if r != nil {
-		poke(r.changed)
-	}
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		r.changed.Notify()
 	}
 }
 
@@ -245,7 +239,7 @@ func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 		// somebody took away goes on writing into nothing: that is not ours to mend.
 		klog.V(4).InfoS("Log not looked at", "log", f.Path, "err", err)
 		f.last, f.due = sighting{at: now}, now.Add(r.opts.Interval)
-		poke(r.changed)
+		r.changed.Notify()
 		return false
 	}
 	seen := sighting{size, now}
@@ -280,7 +274,7 @@ func (r *Rotator) rotated(out outcome, now time.Time) {
 		klog.ErrorS(out.err, "Log not rotated; trying again", "container", f.Name, "log", f.Path, "in", r.opts.Interval)
 		f.due = now.Add(r.opts.Interval)
 	}
-	poke(r.changed) // the container may have gone meanwhile
+	r.changed.Notify() // the container may have gone meanwhile
 }
 
 // rotate renames a log, has a new one opened, and removes the parts that are too many.

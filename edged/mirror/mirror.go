@@ -32,6 +32,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 const (
@@ -63,7 +65,7 @@ type Options struct {
 // on a device without a cloud, do nothing.
 type Manager struct {
 	opts Options
-	wake chan struct{}
+	wake notify.Signal
 
 	mu     sync.Mutex
 	loaded bool
@@ -86,7 +88,7 @@ type pair struct {
 
 // New makes a manager; Run starts it.
 func New(opts Options) *Manager {
-	return &Manager{opts: opts, wake: make(chan struct{}, 1), pods: map[types.NamespacedName]*pair{}}
+	return &Manager{opts: opts, wake: notify.NewSignal(), pods: map[types.NamespacedName]*pair{}}
 }
 
 // Wake has everything looked at again: a status has changed.
@@ -94,10 +96,7 @@ func (m *Manager) Wake() {
 	if m == nil {
 		return
 	}
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Notify()
 }
 
 // change changes what is known, and has it looked at.

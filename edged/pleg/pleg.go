@@ -29,6 +29,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Lister reads the runtime; see runtime.Runtime.
@@ -81,8 +82,8 @@ type PLEG struct {
 	locks  map[types.UID]*sync.Mutex // serialise snapshots of a pod
 	listed time.Time                 // of the newest good relist
 	down   error
-	again  chan struct{} // relist at once
-	active chan struct{} // relist often for a while
+	again  notify.Signal // relist at once
+	active notify.Signal // relist often for a while
 }
 
 // New makes a PLEG over a runtime. client gives the event stream and the pids; nil uses the relist alone.
@@ -103,7 +104,7 @@ func New(lister Lister, client Client, opts Options) *PLEG {
 		opts.OnHealth = func(error) {}
 	}
 	p := &PLEG{
-		lister: lister, opts: opts, noticed: make(chan types.UID, 256), again: make(chan struct{}, 1), active: make(chan struct{}, 1),
+		lister: lister, opts: opts, noticed: make(chan types.UID, 256), again: notify.NewSignal(), active: notify.NewSignal(),
 		behind: make(chan types.UID, 256), pods: map[types.UID]*observed.Pod{}, locks: map[types.UID]*sync.Mutex{},
 	}
 	p.client = client
@@ -165,10 +166,7 @@ func (p *PLEG) relistLoop(ctx context.Context) {
 
 // relistSoon asks for a relist at once, and often for a while.
 func (p *PLEG) relistSoon() {
-	select {
-	case p.again <- struct{}{}:
-	default:
-	}
+	p.again.Notify()
 }
 
 // notice says that something of a pod changed.
@@ -293,10 +291,7 @@ func sameLists(a, b *observed.Pod) bool {
 
 // Refresh makes a snapshot of a pod now, and returns it. OnChange is not called.
 func (p *PLEG) Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error) {
-	select {
-	case p.active <- struct{}{}: // what the caller did may have more consequences soon
-	default:
-	}
+	p.active.Notify()
 	pod, behind, err := p.update(ctx, uid, false)
 	if behind {
 		p.fallsBehind(uid)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // Client is what the sources need of a CRI client.
@@ -56,10 +57,10 @@ func (s *sources) start(ctx context.Context, wg *sync.WaitGroup) {
 
 // follow reads the runtime's stream, again after each end, unless the runtime has none.
 func (s *sources) follow(ctx context.Context) {
-	for delay := streamRetryMin; ; delay = min(2*delay, streamRetryMax) {
+	for backoff := retry.NewBackoff(streamRetryMin, streamRetryMax); ; {
 		err := s.stream(ctx)
 		if s.streaming.Swap(false) {
-			delay = streamRetryMin // it was a good one
+			backoff.Reset() // it was a good one
 		}
 		if ctx.Err() != nil {
 			return
@@ -69,10 +70,8 @@ func (s *sources) follow(ctx context.Context) {
 			klog.V(2).InfoS("The runtime has no event stream; watching processes instead")
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return
-		case <-time.After(delay):
 		}
 	}
 }

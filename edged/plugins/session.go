@@ -17,6 +17,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -33,20 +34,12 @@ const (
 
 // keep registers the plugin of a socket, and tries again until that works or the context ends.
 func (w *Watcher) keep(ctx context.Context, path string) {
-	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
-		err := w.register(ctx, path)
-		if err == nil || ctx.Err() != nil {
-			return
+	register := func(ctx context.Context) error { return w.register(ctx, path) }
+	retry.Until(ctx, firstRetry, lastRetry, register, func(err error, again time.Duration) {
+		if again > 10*firstRetry { // a plugin that has just started may not listen yet
+			klog.ErrorS(err, "Plugin not registered; trying again", "socket", path, "in", again)
 		}
-		if delay > 10*firstRetry { // one that has just started is no news
-			klog.ErrorS(err, "Plugin not registered; trying again", "socket", path, "in", delay)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(delay):
-		}
-	}
+	})
 }
 
 // register asks a plugin what it is, hands it to its handler, and tells it the result.

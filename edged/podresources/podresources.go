@@ -26,6 +26,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/devices"
 	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -64,18 +65,10 @@ func New(opts Options) *Server {
 
 // Run serves the socket until ctx ends, and tries again while it cannot.
 func (s *Server) Run(ctx context.Context) error {
-	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
-		err := s.serve(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		klog.ErrorS(err, "The devices of containers cannot be asked for; trying again", "socket", s.socket(), "in", delay)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(delay):
-		}
-	}
+	retry.Until(ctx, time.Second, time.Minute, s.serve, func(err error, again time.Duration) {
+		klog.ErrorS(err, "The devices of containers cannot be asked for; trying again", "socket", s.socket(), "in", again)
+	})
+	return nil
 }
 
 func (s *Server) socket() string { return filepath.Join(s.opts.Dir, "kubelet.sock") }

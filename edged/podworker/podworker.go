@@ -45,6 +45,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Syncer does the work of a pod. Each method is called from that pod's goroutine only.
@@ -217,7 +219,7 @@ func (p *Pool) worker(uid types.UID) *worker {
 	if p.ctx.Err() != nil {
 		return nil
 	}
-	w := &worker{uid: uid, pool: p, wake: make(chan struct{}, 1)}
+	w := &worker{uid: uid, pool: p, wake: notify.NewSignal()}
 	p.workers[uid] = w
 	p.wg.Go(w.run)
 	return w

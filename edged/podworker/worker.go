@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // phase is where a pod stands; see the package comment.
@@ -34,7 +36,7 @@ type news struct {
 type worker struct {
 	uid  types.UID
 	pool *Pool
-	wake chan struct{}
+	wake notify.Signal
 
 	mu       sync.Mutex
 	news     news
@@ -52,10 +54,7 @@ func (w *worker) wish(fold func(*news)) {
 	if w.cancel != nil && w.interrupts() {
 		w.cancel()
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Notify()
 }
 
 // interrupts tells whether the news ends the call under way: a sync of a pod that has to end, or a

@@ -28,6 +28,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/restart"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Recorder records events of containers.
@@ -56,12 +57,12 @@ type Prober struct {
 	pods  map[types.UID]*watches
 	queue queue
 	// wake tells Run that the first in the queue has changed.
-	wake chan struct{}
+	wake notify.Signal
 }
 
 // New makes a Prober. It probes while Run runs.
 func New(opts Options) *Prober {
-	return &Prober{opts: opts, attempts: newAttempts(opts), began: time.Now(), pods: map[types.UID]*watches{}, wake: make(chan struct{}, 1)}
+	return &Prober{opts: opts, attempts: newAttempts(opts), began: time.Now(), pods: map[types.UID]*watches{}, wake: notify.NewSignal()}
 }
 
 // watches are the containers of one pod that have probes and run, by name.

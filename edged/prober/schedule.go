@@ -41,10 +41,7 @@ func (p *Prober) push(r *probe, due time.Time) {
 	r.due = due
 	heap.Push(&p.queue, r)
 	if r.at == 0 {
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		p.wake.Notify()
 	}
 }
 

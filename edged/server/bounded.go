@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/source"
 )
 
@@ -28,7 +29,7 @@ type bounded struct {
 	net.Listener
 	size, share int
 	// room says that a connection was closed. closed is closed with the listener.
-	room   chan struct{}
+	room   notify.Signal
 	closed chan struct{}
 	once   sync.Once
 
@@ -42,7 +43,7 @@ type bounded struct {
 
 func newBounded(l net.Listener, size, share int) *bounded {
 	return &bounded{
-		Listener: l, size: size, share: share, room: make(chan struct{}, 1), closed: make(chan struct{}),
+		Listener: l, size: size, share: share, room: notify.NewSignal(), closed: make(chan struct{}),
 		unauthenticated: map[netip.Prefix][]*boundedConn{},
 	}
 }
@@ -127,10 +128,7 @@ func (b *bounded) leave(c *boundedConn) {
 	c.gone = true
 	if c.admitted {
 		b.admitted--
-		select {
-		case b.room <- struct{}{}:
-		default:
-		}
+		b.room.Notify()
 		return
 	}
 	b.forget(c)

@@ -25,6 +25,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // Names of files; none is a kubelet's, which may have been on the device before.
@@ -78,7 +80,7 @@ type Options struct {
 type Certificate struct {
 	opts Options
 	// wake has the cluster asked at once.
-	wake chan struct{}
+	wake notify.Signal
 
 	mu     sync.Mutex
 	given  *tls.Certificate // of the configuration
@@ -101,15 +103,12 @@ func New(opts Options) *Certificate {
 	if opts.Fault == nil {
 		opts.Fault = func(error) {}
 	}
-	return &Certificate{opts: opts, wake: make(chan struct{}, 1)}
+	return &Certificate{opts: opts, wake: notify.NewSignal()}
 }
 
 // Wake has the cluster asked at once for what it has not signed yet: there is a link again.
 func (c *Certificate) Wake() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.wake.Notify()
 }
 
 // Get is tls.Config.GetCertificate.
@@ -256,15 +255,15 @@ func (c *Certificate) Run(ctx context.Context) error {
 		return nil
 	}
 	c.readSigned()
-	for wait := firstRetry; ; {
+	for backoff := retry.NewBackoff(firstRetry, lastRetry); ; {
 		pause, err := c.step(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
-			pause, wait = wait, min(2*wait, lastRetry)
+			pause = backoff.Next()
 		} else {
-			wait = firstRetry
+			backoff.Reset()
 		}
 		c.opts.Fault(err)
 		timer := time.NewTimer(pause)
@@ -275,7 +274,7 @@ func (c *Certificate) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-c.wake:
 			timer.Stop()
-			wait = firstRetry
+			backoff.Reset()
 		}
 	}
 }

@@ -22,6 +22,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -82,7 +84,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	for delay := w.retryMin; ; delay = min(2*delay, retryMax) {
+	for backoff := retry.NewBackoff(w.retryMin, retryMax); ; {
 		began := time.Now()
 		err := w.session(ctx)
 		if ctx.Err() != nil {
@@ -90,12 +92,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 		}
 		w.opts.Failed(err)
 		if time.Since(began) > retryMax {
-			delay = w.retryMin
+			backoff.Reset()
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Wait(ctx) {
 			return nil
-		case <-time.After(delay):
 		}
 	}
 }
