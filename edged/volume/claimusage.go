@@ -3,8 +3,9 @@ package volume
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,8 +14,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// usageTimeout bounds how long a server may take to tell how full a file system is.
+// usageTimeout bounds how long a server or a disk may take to tell how full a file system is.
 const usageTimeout = 3 * time.Second
+
+// sectorSize is the unit in which the kernel tells the size of a block device, whatever its own sectors are.
+const sectorSize = 512
 
 // FileSystem is how full a file system is, in bytes and files.
 type FileSystem struct {
@@ -41,7 +45,7 @@ func (m *Manager) ClaimUsages(ctx context.Context) []ClaimUsage {
 	for uid, specs := range m.claimed() {
 		for _, spec := range specs {
 			wg.Go(func() {
-				fs, ok, err := m.usageOf(ctx, uid, spec)
+				fs, ok, err := m.usageInTime(ctx, uid, spec)
 				if err != nil {
 					klog.V(4).InfoS("Usage of a volume not known", "volume", spec.Name, "podUID", uid, "err", err)
 				}
@@ -57,6 +61,48 @@ func (m *Manager) ClaimUsages(ctx context.Context) []ClaimUsage {
 	}
 	wg.Wait()
 	return out
+}
+
+// usageLook is a look at one volume that has not returned.
+type usageLook struct {
+	// done is closed when the fields below hold.
+	done chan struct{}
+	fs   FileSystem
+	ok   bool
+	err  error
+}
+
+// usageInTime is usageOf for at most usageTimeout. A disk that fails can hold a process so that nothing ends it: the look
+// at such a volume is left alone, and until it returns whoever asks again waits for the same one.
+func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (FileSystem, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
+	defer cancel()
+	key := string(uid) + "/" + spec.Name
+	m.mu.Lock()
+	look := m.looks[key]
+	if look == nil {
+		look = &usageLook{done: make(chan struct{})}
+		m.looks[key] = look
+		go m.look(context.WithoutCancel(ctx), key, uid, spec, look)
+	}
+	m.mu.Unlock()
+	select {
+	case <-look.done:
+		return look.fs, look.ok, look.err
+	case <-ctx.Done():
+		return FileSystem{}, false, fmt.Errorf("usage of volume %s is not known: its disk or server does not answer: %w", spec.Name, ctx.Err())
+	}
+}
+
+// look fills in a usageLook, and has the next one who asks look again.
+func (m *Manager) look(ctx context.Context, key string, uid types.UID, spec Spec, look *usageLook) {
+	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
+	defer cancel()
+	look.fs, look.ok, look.err = m.usageOf(ctx, uid, spec)
+	m.mu.Lock()
+	delete(m.looks, key)
+	m.mu.Unlock()
+	close(look.done)
 }
 
 // claimed returns what the claims of all pods are bound to.
@@ -97,18 +143,8 @@ func (m *Manager) usageOf(ctx context.Context, uid types.UID, spec Spec) (fs Fil
 	if points, err := mountsBelow(dir); err != nil || len(points) == 0 {
 		return fs, false, err
 	}
-	if plugin == pluginNFS {
-		ctx, cancel := context.WithTimeout(ctx, usageTimeout)
-		defer cancel()
-		fs, err = m.opts.Mounter.Usage(ctx, dir)
-		return fs, err == nil, err
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return fs, false, &os.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	size := int64(st.Bsize) // 32 bits on ARM
-	return fileSystem(size, int64(st.Blocks), int64(st.Bfree), int64(st.Bavail), int64(st.Files), int64(st.Ffree)), true, nil
+	fs, err = m.opts.Mounter.Usage(ctx, dir)
+	return fs, err == nil, err
 }
 
 // fileSystem makes bytes of blocks.
@@ -123,19 +159,23 @@ func fileSystem(size, blocks, free, available, files, filesFree int64) FileSyste
 	}
 }
 
-// deviceSize returns how many bytes a block device has.
+// deviceSize returns how many bytes a block device has. The kernel tells it without opening the device, which may hang.
 func deviceSize(path string) (int64, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, err
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if info.Mode()&os.ModeType != os.ModeDevice {
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return 0, fmt.Errorf("%s is not a block device", path)
 	}
-	f, err := os.Open(path)
+	name := fmt.Sprintf("/sys/dev/block/%d:%d/size", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	return f.Seek(0, io.SeekEnd)
+	sectors, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return sectors * sectorSize, nil
 }

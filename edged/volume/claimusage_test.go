@@ -3,7 +3,11 @@ package volume
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
+	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -12,6 +16,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 func TestClaimUsages(t *testing.T) {
@@ -71,4 +77,124 @@ func TestClaimUsageOfAHangingServer(t *testing.T) {
 		}
 	})
 	s.hangs = false
+}
+
+// deaf is a Mounter whose Usage comes back only when it is let, whatever its context says.
+type deaf struct {
+	server
+	asked atomic.Int32
+	let   chan struct{}
+}
+
+func (d *deaf) Usage(context.Context, string) (FileSystem, error) {
+	d.asked.Add(1)
+	<-d.let
+	return FileSystem{Capacity: 7}, nil
+}
+
+// A local disk that hangs takes its own figures, one look, and no more time than usageTimeout, whatever ends the look.
+func TestClaimUsageOfAHangingDisk(t *testing.T) {
+	m, c, _ := withClaims(t)
+	c.bound("local", "pv-local", localSource(t.TempDir()))
+	setup(t, m, podWith(claimed("local")))
+	synctest.Test(t, func(t *testing.T) {
+		d := &deaf{let: make(chan struct{})}
+		m.opts.Mounter = d
+		for range 3 {
+			if got := m.ClaimUsages(context.WithoutCancel(t.Context())); len(got) != 0 {
+				t.Errorf("usages of a disk that hangs: got %v, want none", got)
+			}
+		}
+		if got := d.asked.Load(); got != 1 {
+			t.Errorf("looks at a disk that hangs: got %d, want 1", got)
+		}
+		close(d.let)
+		synctest.Wait()
+		got := m.ClaimUsages(t.Context())
+		if len(got) != 1 || got[0].Capacity != 7 {
+			t.Errorf("usages of a disk that answers again: got %v, want one of capacity 7", got)
+		}
+	})
+}
+
+// The same with mount(8)'s programs and a file system of the kernel's, which holds whoever asks it so that no signal ends
+// the process.
+func TestClaimUsageOfAHangingFileSystem(t *testing.T) {
+	m, c, _ := withClaims(t)
+	m.opts.Mounter = mountCommand{}
+	c.bound("local", "pv-local", localSource(t.TempDir()))
+	setup(t, m, podWith(claimed("local")))
+	dir, err := m.podVolume(uid, pluginLocal, "pv-local")
+	must(t, err)
+	asked := hangingFileSystem(t, dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan []ClaimUsage, 1)
+	go func() { got <- m.ClaimUsages(ctx) }()
+	wait.Closed(t, "question to the file system how full it is", asked)
+	cancel()
+	if got := wait.Receive(t, "usages of a file system that hangs", got); len(got) != 0 {
+		t.Errorf("usages of a file system that hangs: got %v, want none", got)
+	}
+}
+
+// hangingFileSystem mounts a file system on a folder that does not answer how full it is until the test ends. The channel
+// is closed when it has been asked.
+func hangingFileSystem(t *testing.T, dir string) <-chan struct{} {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	must(t, err)
+	must(t, unix.Mount("hanging", dir, "fuse.hanging", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)))
+	asked, end := make(chan struct{}), make(chan struct{})
+	var served sync.WaitGroup
+	served.Go(func() { serveHanging(fd, asked, end) })
+	t.Cleanup(func() {
+		close(end)
+		must(t, unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)) // by force: whoever still waits gets an error
+		served.Wait()
+		must(t, unix.Close(fd))
+	})
+	return asked
+}
+
+// Requests of FUSE, and sizes of its messages.
+const (
+	fuseStatfs, fuseInit         = 17, 26
+	fuseOutHeader, fuseInitReply = 16, 64
+	fuseMajor, fuseMinor         = 7, 31
+	fuseBuffer                   = 1 << 17
+)
+
+// serveHanging answers the requests of a file system, those after its figures only once end is closed, until it is
+// unmounted.
+func serveHanging(fd int, asked chan<- struct{}, end <-chan struct{}) {
+	once := sync.OnceFunc(func() { close(asked) })
+	request := make([]byte, fuseBuffer)
+	for {
+		n, err := unix.Read(fd, request)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n < 40 {
+			return
+		}
+		reply := make([]byte, fuseOutHeader)
+		copy(reply[8:], request[8:16]) // which request it is of
+		order := binary.NativeEndian
+		switch order.Uint32(request[4:]) {
+		case fuseInit:
+			reply = append(reply, make([]byte, fuseInitReply)...)
+			order.PutUint32(reply[16:], fuseMajor)
+			order.PutUint32(reply[20:], fuseMinor)
+			order.PutUint32(reply[36:], 4096)
+		case fuseStatfs:
+			once()
+			<-end
+			fallthrough
+		default:
+			order.PutUint32(reply[4:], ^uint32(unix.ENOSYS)+1)
+		}
+		order.PutUint32(reply, uint32(len(reply)))
+		_, _ = unix.Write(fd, reply) // the process that asked may be gone
+	}
 }

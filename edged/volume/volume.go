@@ -91,6 +91,8 @@ type Manager struct {
 	specs map[types.UID]map[string]Spec
 	// alone holds which pod has a volume that no two pods may have, by the name of the PersistentVolume.
 	alone map[string]types.UID
+	// looks holds the looks at how full volumes are that have not returned.
+	looks map[string]*usageLook
 }
 
 // New makes a Manager.
@@ -98,7 +100,12 @@ func New(opts Options) *Manager {
 	if opts.Mounter == nil {
 		opts.Mounter = mountCommand{}
 	}
-	return &Manager{opts: opts, specs: map[types.UID]map[string]Spec{}, alone: map[string]types.UID{}}
+	return &Manager{
+		opts:  opts,
+		specs: map[types.UID]map[string]Spec{},
+		alone: map[string]types.UID{},
+		looks: map[string]*usageLook{},
+	}
 }
 
 // Volumes says by the name of each volume of a pod where it is.
