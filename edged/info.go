@@ -96,16 +96,20 @@ type addresses struct {
 }
 
 // choose returns the address that was found now, or the one found last. Where none was found since the start it is that of
-// the hardware, else the one that the Node had before, else that of another interface; local finds both.
+// the hardware, else the one that the Node had before, else that of another interface; local finds both. A node that has had
+// an address of IPv4 does not take one of IPv6 instead: its route of IPv4 is gone for a while.
 func (a *addresses) choose(found string, local func() (hardware, other string)) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if found != "" {
+	if found != "" && (isIPv4(found) || !isIPv4(cmp.Or(a.last, a.before))) {
 		a.last = found
 	}
 	ip := a.last
 	if ip == "" {
 		hardware, other := local()
+		if isIPv4(a.before) && !isIPv4(hardware) {
+			hardware = ""
+		}
 		ip = cmp.Or(hardware, a.before, other)
 	}
 	if ip == "" {
@@ -113,6 +117,9 @@ func (a *addresses) choose(found string, local func() (hardware, other string)) 
 	}
 	return []string{ip}
 }
+
+// isIPv4 reports whether a text is an address of IPv4.
+func isIPv4(text string) bool { return net.ParseIP(text).To4() != nil }
 
 // remember takes note of the address that the Node had in an earlier life of the agent.
 func (a *addresses) remember(status *v1.NodeStatus) {

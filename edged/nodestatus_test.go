@@ -146,6 +146,13 @@ func TestAddressKept(t *testing.T) {
 		"lost since before":              {before, []string{""}, "", "10.0.0.1", []string{"192.0.2.7"}},
 		"in a container without a route": {nil, []string{""}, "", "10.0.0.1", []string{"10.0.0.1"}},
 		"no network yet":                 {nil, []string{""}, "", "", nil},
+		"only IPv6's route is left":      {nil, []string{"192.0.2.1", "2001:db8::7"}, "", "", []string{"192.0.2.1"}},
+		"and IPv4's comes back":          {nil, []string{"192.0.2.1", "2001:db8::7", "192.0.2.2"}, "", "", []string{"192.0.2.2"}},
+		"so since before":                {before, []string{"2001:db8::7"}, "", "", []string{"192.0.2.7"}},
+		"so since before, hardware":      {before, []string{"2001:db8::7"}, "192.0.2.3", "", []string{"192.0.2.3"}},
+		"only IPv6's hardware is left":   {before, []string{""}, "2001:db8::7", "", []string{"192.0.2.7"}},
+		"a node of IPv6":                 {nil, []string{"2001:db8::7", "2001:db8::8"}, "", "", []string{"2001:db8::8"}},
+		"IPv4 is new":                    {nil, []string{"2001:db8::7", "192.0.2.1"}, "", "", []string{"192.0.2.1"}},
 	} {
 		var a addresses
 		if c.before != nil {
