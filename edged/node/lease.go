@@ -62,6 +62,19 @@ func (l *lease) expired() bool {
 	return !l.renewedAt.IsZero() && time.Since(l.renewedAt) >= l.duration
 }
 
+// runAfter runs the lease once first is closed, or has not been for a quarter of the lease's duration.
+func (l *lease) runAfter(ctx context.Context, first <-chan struct{}) {
+	timer := time.NewTimer(leaseAge(l.duration))
+	defer timer.Stop()
+	select {
+	case <-first:
+	case <-timer.C:
+	case <-ctx.Done():
+		return
+	}
+	l.run(ctx)
+}
+
 // run renews the lease until ctx ends: when a quarter of its duration has passed, and after a failure at growing intervals.
 func (l *lease) run(ctx context.Context) {
 	age := leaseAge(l.duration)
@@ -101,6 +114,24 @@ func (l *lease) sleep(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
+// inTime bounds one question to the cloud: an answer that is lost must not use up the lease. A kubelet's bound is of the
+// same length.
+func (l *lease) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, leaseAge(l.duration))
+}
+
+func (l *lease) read(ctx context.Context) (*coordinationv1.Lease, error) {
+	ctx, cancel := l.inTime(ctx)
+	defer cancel()
+	return l.cloud.Lease(ctx, l.name)
+}
+
+func (l *lease) update(ctx context.Context, next *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	ctx, cancel := l.inTime(ctx)
+	defer cancel()
+	return l.cloud.UpdateLease(ctx, next)
+}
+
 // renew renews the lease, and makes it where there is none.
 func (l *lease) renew(ctx context.Context) error {
 	next, err := l.next(ctx)
@@ -118,7 +149,7 @@ func (l *lease) next(ctx context.Context) (*coordinationv1.Lease, error) {
 	have := l.have
 	if have == nil {
 		var err error
-		if have, err = l.cloud.Lease(ctx, l.name); apierrors.IsNotFound(err) {
+		if have, err = l.read(ctx); apierrors.IsNotFound(err) {
 			return l.create(ctx)
 		} else if err != nil {
 			return nil, err
@@ -132,7 +163,7 @@ func (l *lease) next(ctx context.Context) (*coordinationv1.Lease, error) {
 			next.OwnerReferences = []metav1.OwnerReference{*owner}
 		}
 	}
-	return l.cloud.UpdateLease(ctx, next)
+	return l.update(ctx, next)
 }
 
 // create makes the lease. One without an owner would outlive its Node: it is made when the Node is known.
@@ -141,6 +172,8 @@ func (l *lease) create(ctx context.Context) (*coordinationv1.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := l.inTime(ctx)
+	defer cancel()
 	return l.cloud.CreateLease(ctx, &coordinationv1.Lease{
 		TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -160,6 +193,8 @@ func (l *lease) ownerOf(ctx context.Context) (*metav1.OwnerReference, error) {
 	if owner != nil {
 		return owner, nil
 	}
+	ctx, cancel := l.inTime(ctx)
+	defer cancel()
 	node, err := l.cloud.Node(ctx, l.name)
 	if err != nil {
 		return nil, err

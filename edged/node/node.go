@@ -108,10 +108,12 @@ func (n *Node) Look() {
 
 // Run keeps the Node until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
-	n.keep(ctx) // first: the lease belongs to the Node
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { n.lease.run(ctx) })
+	first := make(chan struct{})
+	wg.Go(func() { n.lease.runAfter(ctx, first) })
+	n.keep(ctx) // first: the lease belongs to the Node, which may be new
+	close(first)
 	tick := time.NewTicker(n.opts.Check)
 	defer tick.Stop()
 	for {

@@ -154,7 +154,9 @@ func (c *cloud) UpdateLease(_ context.Context, lease *coordinationv1.Lease) (*co
 }
 
 // started runs a loop in a bubble until the test's end.
-func started(t *testing.T, c *cloud, change func(*Options)) *Node {
+func started(t *testing.T, c *cloud, change func(*Options)) *Node { return startedOn(t, c, change) }
+
+func startedOn(t *testing.T, c Cloud, change func(*Options)) *Node {
 	opts := Options{
 		Name: "edge-1", Labels: map[string]string{"site": "roof"}, Schedulable: true, Register: true,
 		Check: 10 * time.Second, Report: 5 * time.Minute, Lease: 40 * time.Second,
@@ -337,6 +339,48 @@ func TestLeaseAlone(t *testing.T) {
 			}
 			if told := c.node.Status.Capacity != nil; told != (c.noStatus == nil) {
 				t.Errorf("%s: status told %v, want %v", name, told, c.noStatus == nil)
+			}
+		})
+	}
+}
+
+// silent is a cloud that does not answer some calls until their context ends.
+type silent struct {
+	*cloud
+	registers, renewals atomic.Bool
+}
+
+func (s *silent) RegisterNode(ctx context.Context, node *v1.Node) (*v1.Node, error) {
+	if s.registers.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.cloud.RegisterNode(ctx, node)
+}
+
+func (s *silent) UpdateLease(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	if s.renewals.CompareAndSwap(true, false) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return s.cloud.UpdateLease(ctx, lease)
+}
+
+// TestLostAnswers: a lost answer does not use up the lease, whether it is that of a renewal or that of the registration.
+func TestLostAnswers(t *testing.T) {
+	for name, lose := range map[string]func(*silent){
+		"registration": func(s *silent) { s.registers.Store(true) },
+		"renewal":      func(s *silent) { s.renewals.Store(true) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &silent{cloud: &cloud{node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", UID: "u"}}}}
+			c.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "edge-1"}}
+			lose(c)
+			startedOn(t, c, nil)
+			time.Sleep(25 * time.Second) // 40 s, less what was left of it, and some for the restart of the agent
+			synctest.Wait()
+			if got := c.took(); !strings.Contains(got, "renew") {
+				t.Errorf("calls with a lost answer of a %s = %q, want a renewal of the lease among them", name, got)
 			}
 		})
 	}
