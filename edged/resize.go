@@ -406,7 +406,7 @@ func (e *Edged) resized(ctx context.Context, pod *v1.Pod, obs *observed.Pod, fai
 			generation = going.ObservedGeneration
 		}
 		have.going = resize.Condition(v1.PodResizeInProgress, going, v1.PodReasonError, failed.Error(), generation, now)
-		if going == nil || going.Reason != have.going.Reason || going.Message != have.going.Message {
+		if going == nil || going.Reason != have.going.Reason || !resize.SameFailure(going.Message, failed.Error()) {
 			e.recorder.Eventf(pod, v1.EventTypeWarning, eventResizeError, "%s",
 				resize.Message("Pod resize error", pod, generation, failed.Error()))
 		}

@@ -128,6 +128,18 @@ func TestResizeConditions(t *testing.T) {
 	if diff := cmp.Diff([]string{"PodResizeInProgress Error 3 no"}, told()); diff != "" {
 		t.Errorf("a resize that failed: conditions mismatch (-want +got):\n%s", diff)
 	}
+	// How much memory is in use is no news.
+	for _, used := range []uint64{7, 19, 200} {
+		failed := resize.CheckMemory([]resize.Decrease{{Name: "app", Limit: 5, Used: &used}})
+		if err := e.resized(t.Context(), got, obs, failed); err != nil {
+			t.Errorf("resized() with an error that is the caller's: got %v, want nil", err)
+		}
+	}
+	want = []string{"PodResizeInProgress Error 3 cannot decrease memory limits: " +
+		`attempting to set container "app" memory limit (5) below current usage (7)`}
+	if diff := cmp.Diff(want, told()); diff != "" {
+		t.Errorf("a decrease below use: conditions mismatch (-want +got):\n%s", diff)
+	}
 	_, conditions := e.sizeOf(got, obs)
 	again, _, _ := resizing("1")
 	again.statuses.Set(pod, v1.PodStatus{Conditions: conditions})
@@ -139,7 +151,7 @@ func TestResizeConditions(t *testing.T) {
 		t.Errorf("a resize that is done: %v, conditions %q; want none", err, told())
 	}
 	wantEvents := []string{
-		"ResizeCompleted Pod resize completed", "ResizeError Pod resize error", "ResizeInfeasible Pod resize Infeasible",
+		"ResizeCompleted Pod resize completed", "ResizeError Pod resize error", "ResizeError Pod resize error", "ResizeInfeasible Pod resize Infeasible",
 		"ResizeStarted Pod resize started",
 	}
 	if diff := cmp.Diff(wantEvents, events()); diff != "" {

@@ -9,7 +9,7 @@ import (
 )
 
 // Condition makes a condition of a resize. The time of transition is that of the newest reason, and the time of probing
-// that of the newest change: a condition that says what it said is the one before.
+// that of the newest change: a condition that says what it said, but for how much memory is in use, is the one before.
 func Condition(kind v1.PodConditionType, before *v1.PodCondition, reason, message string, generation int64,
 	now time.Time) *v1.PodCondition {
 	at := metav1.Time{Time: now.Truncate(time.Second)} // as it travels
@@ -26,8 +26,8 @@ func Condition(kind v1.PodConditionType, before *v1.PodCondition, reason, messag
 		return c
 	}
 	c.LastTransitionTime = before.LastTransitionTime
-	if before.Message == message && before.ObservedGeneration == generation {
-		c.LastProbeTime = before.LastProbeTime
+	if SameFailure(before.Message, message) && before.ObservedGeneration == generation {
+		c.Message, c.LastProbeTime = before.Message, before.LastProbeTime
 	}
 	return c
 }

@@ -2,6 +2,7 @@ package resize
 
 import (
 	"fmt"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -34,7 +35,7 @@ func CheckMemory(list []Decrease) error {
 		case d.Used == nil:
 			errs = append(errs, fmt.Errorf("missing %s memory usage", what))
 		case *d.Used >= uint64(max(d.Limit, 0)):
-			errs = append(errs, fmt.Errorf("attempting to set %s memory limit (%d) below current usage (%d)",
+			errs = append(errs, fmt.Errorf("attempting to set %s memory limit (%d) "+belowUsage+"%d)",
 				what, d.Limit, *d.Used))
 		}
 	}
@@ -42,4 +43,25 @@ func CheckMemory(list []Decrease) error {
 		return nil
 	}
 	return fmt.Errorf("cannot decrease memory limits: %w", utilerrors.NewAggregate(errs))
+}
+
+// belowUsage is what stands before the memory in use in an error of CheckMemory.
+const belowUsage = "below current usage ("
+
+// SameFailure reports whether two messages tell of the same failure, which is tried again and again: the memory in use is
+// another each time.
+func SameFailure(a, b string) bool { return withoutUsage(a) == withoutUsage(b) }
+
+// withoutUsage is a message without how much memory was in use.
+func withoutUsage(message string) string {
+	var out strings.Builder
+	for {
+		before, after, found := strings.Cut(message, belowUsage)
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		out.WriteString(belowUsage)
+		message = strings.TrimLeft(after, "0123456789")
+	}
 }
