@@ -15,9 +15,9 @@ import (
 )
 
 // resizePod gives the cgroup of a pod other limits. The runtime is told first, since a virtual machine that cannot take the
-// new size refuses it.
+// new size refuses it. It is not told of a sandbox that has ended: the next one is made with the new limits.
 func (e *Edged) resizePod(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
-	if sandbox := obs.Sandbox(); sandbox != nil {
+	if sandbox := obs.Sandbox(); sandbox != nil && sandbox.Ready {
 		resources, overhead := e.cgroups.SandboxUpdate(pod)
 		_, err := e.client.UpdatePodSandboxResources(ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{
 			PodSandboxId: sandbox.ID, Resources: resources, Overhead: overhead,

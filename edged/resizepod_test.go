@@ -32,6 +32,11 @@ func TestResizePod(t *testing.T) {
 			t.Errorf("%s: without a sandbox: %v, %d calls; want none", name, err, len(fake.Calls("UpdatePodSandboxResources")))
 		}
 		obs.Sandboxes = []*observed.Sandbox{{ID: "s"}}
+		if err := e.resizePod(t.Context(), pod, obs); err != nil || len(fake.Calls("UpdatePodSandboxResources")) != 0 {
+			t.Errorf("%s: with a sandbox that has ended: %v, %d calls; want none",
+				name, err, len(fake.Calls("UpdatePodSandboxResources")))
+		}
+		obs.Sandboxes[0].Ready = true
 		fake.Fail("UpdatePodSandboxResources", 1, c.answer)
 		if err := e.resizePod(t.Context(), pod, obs); (err != nil) != c.refuses || (c.refuses && !errors.Is(err, c.answer)) {
 			t.Errorf("%s: resizePod = %v, want an error: %v", name, err, c.refuses)
