@@ -197,14 +197,14 @@ func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 	}
 	failure, failed := readFailure(data)
 	if !failed {
-		m.noteRefused(key, nil)
+		m.noteRefused(ctx, key, nil)
 		return nil
 	}
 	if again(failure) || failure.Code == http.StatusForbidden && m.stillWanted(ctx, key, reportedUID(msg)) {
 		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
 	}
 	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation, "reason", failure.Reason, "message", failure.Message)
-	m.noteRefused(key, &failure)
+	m.noteRefused(ctx, key, &failure)
 	return nil
 }
 
@@ -218,8 +218,9 @@ type tooLarge struct {
 const tooLargeMax = 100
 
 // noteRefused tells Options.Refused what became of a report on an object; failure is nil when the cloud took it. Events are
-// left out: each is an object of its own, and a later one does not make up for it.
-func (m *Module) noteRefused(key resource.Key, failure *metav1.Status) {
+// left out: each is an object of its own, and a later one does not make up for it. So are pods that are not stored: they
+// are gone, and no later report makes up for the last one.
+func (m *Module) noteRefused(ctx context.Context, key resource.Key, failure *metav1.Status) {
 	switch key.Type {
 	case resource.TypeEvent:
 		return
@@ -230,7 +231,12 @@ func (m *Module) noteRefused(key resource.Key, failure *metav1.Status) {
 	m.tooLarge.mu.Lock()
 	defer m.tooLarge.mu.Unlock()
 	known := m.tooLarge.objects[object]
-	switch refused := failure != nil && failure.Code == http.StatusRequestEntityTooLarge; {
+	refused := failure != nil && failure.Code == http.StatusRequestEntityTooLarge
+	if refused && key.Type == resource.TypePod {
+		_, err := m.storedUID(ctx, key)
+		refused = !errors.Is(err, store.ErrNotFound)
+	}
+	switch {
 	case refused && (known || len(m.tooLarge.objects) < tooLargeMax):
 		if m.tooLarge.objects == nil {
 			m.tooLarge.objects = map[string]bool{}
@@ -238,6 +244,17 @@ func (m *Module) noteRefused(key resource.Key, failure *metav1.Status) {
 		m.tooLarge.objects[object] = true
 		m.opts.Refused(object, errors.New(failure.Message))
 	case !refused && known:
+		delete(m.tooLarge.objects, object)
+		m.opts.Refused(object, nil)
+	}
+}
+
+// forgetRefused ends what noteRefused told of an object that is gone. It is called when the object is not stored any more.
+func (m *Module) forgetRefused(key resource.Key) {
+	object := key.String()
+	m.tooLarge.mu.Lock()
+	defer m.tooLarge.mu.Unlock()
+	if m.tooLarge.objects[object] {
 		delete(m.tooLarge.objects, object)
 		m.opts.Refused(object, nil)
 	}

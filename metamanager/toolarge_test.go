@@ -12,7 +12,7 @@ import (
 )
 
 // TestReportTooLarge: a report that the cloud refuses as too large is told, with the object and the cloud's words, until
-// another report on the object is accepted; other refusals and events are not told.
+// another report on the object is accepted or the object is gone; other refusals and events are not told.
 func TestReportTooLarge(t *testing.T) {
 	var mu sync.Mutex
 	var told []string
@@ -31,14 +31,23 @@ func TestReportTooLarge(t *testing.T) {
 		wait.True(t, "the report is done with", func() bool { return len(e.waiting()) == 0 })
 	}
 	e.link(up)
+	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
+	e.ok(e.cloud("insert", "default/pod/gone", object("default", "gone", "u3", "1")))
 	report(refusal(413), "patch", "default/podpatch/one", quote(t, patch("u1", "Running")))
 	report(refusal(413), "insert", "default/event/e1", `{"reason":"Started"}`)
 	report(refusal(409), "patch", "default/podpatch/two", quote(t, patch("u2", "Running")))
 	report(always(good), "patch", "default/podpatch/two", quote(t, patch("u2", "Failed")))
 	report(always(good), "patch", "default/podpatch/one", quote(t, patch("u1", "Failed")))
+	report(refusal(413), "patch", "default/podpatch/gone", quote(t, patch("u3", "Running")))
+	e.ok(e.cloud("delete", "default/pod/gone", object("default", "gone", "u3", "1")))
+	report(refusal(413), "patch", "default/podpatch/gone", quote(t, patch("u3", "Failed")))
 	mu.Lock()
 	defer mu.Unlock()
-	if diff := cmp.Diff([]string{"default/pod/one: has 9 bytes, limit 8", "default/pod/one: <nil>"}, told); diff != "" {
+	want := []string{
+		"default/pod/one: has 9 bytes, limit 8", "default/pod/one: <nil>",
+		"default/pod/gone: has 9 bytes, limit 8", "default/pod/gone: <nil>",
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 }

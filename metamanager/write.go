@@ -192,8 +192,14 @@ func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Messag
 		return err
 	}
 	m.questions.pushed(key.String())
-	if err := m.apply(ctx, key, ops...); err != nil || !forward {
+	if err := m.apply(ctx, key, ops...); err != nil {
 		return err
+	}
+	if _, err := m.storedUID(ctx, key); errors.Is(err, store.ErrNotFound) {
+		m.forgetRefused(key)
+	}
+	if !forward {
+		return nil
 	}
 	return m.forward(ctx, key, msg)
 }
