@@ -265,8 +265,9 @@ func (h *Hub) unique(ctx context.Context, c caller) *refusal {
 	}
 	why := refuse(http.StatusConflict, "duplicate", "two devices use the certificate of this node, and the other one is "+
 		"connected: join each under its own name (cloudcore gettoken --node NAME --replace)")
-	if found.late {
-		why.text = "the node's agent has started again since this connection began"
+	if found.late { // which an agent that has started twice in a moment may be, at two cloudcores
+		why = refuse(http.StatusServiceUnavailable, "late", "another run of the node's agent has connected since this "+
+			"connection began; try again")
 	}
 	h.metrics.refused.WithLabelValues(why.cause).Inc()
 	return why

@@ -347,8 +347,10 @@ func TestLateConnection(t *testing.T) {
 		agent.connect(t)
 		now := c.hub.session("n1")
 		close(open)
-		if err := <-refused; err == nil || !strings.Contains(err.Error(), "has started again") {
-			t.Errorf("the late connection: %v, want a refusal as the agent has started again", err)
+		var late *wire.Refused
+		if err := <-refused; !errors.As(err, &late) || late.Status != http.StatusServiceUnavailable {
+			t.Errorf("the late connection: %v, want a refusal with status %d, since it is not of another device",
+				err, http.StatusServiceUnavailable)
 		}
 		if got := c.hub.session("n1"); got != now {
 			t.Errorf("session after the late connection = %p, want still %p", got, now)

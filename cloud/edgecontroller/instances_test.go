@@ -98,6 +98,33 @@ func TestInstanceWritten(t *testing.T) {
 	}
 }
 
+// TestInstanceRefused: a refusal that lasts, as with an old policy, is not tried again until something changes.
+func TestInstanceRefused(t *testing.T) {
+	for reason, code := range map[metav1.StatusReason]int32{
+		metav1.StatusReasonForbidden: http.StatusForbidden, metav1.StatusReasonInvalid: http.StatusUnprocessableEntity,
+	} {
+		w := newWorld(t)
+		w.add(edgeNode("edge-1"))
+		w.hub.toRecord = map[string]cloudhub.Record{"edge-1": record('A', 1)}
+		refusal := metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: code}
+		w.api.answer(func(call) (int, any) { return int(code), refusal })
+		i := w.instances
+		for range keyFailureTold + 1 {
+			i.queue.Add("edge-1")
+			i.next(t.Context())
+		}
+		if got, told := i.queue.NumRequeues("edge-1"), i.refusalTold.Load(); got != keyFailureTold || !told {
+			t.Errorf("%s: %d tries at growing intervals, told: %v; want %d, true", reason, got, told, keyFailureTold)
+		}
+		w.api.answer(func(c call) (int, any) { return http.StatusOK, edgeNode("edge-1") })
+		i.queue.Add("edge-1") // something changed
+		i.next(t.Context())
+		if got, told := i.queue.NumRequeues("edge-1"), i.refusalTold.Load(); got != 0 || told {
+			t.Errorf("%s: allowed again: %d failures, told: %v; want 0, false", reason, got, told)
+		}
+	}
+}
+
 // TestInstanceRead: the hub is told of each change of the annotation, and of nothing else that changes in a Node.
 func TestInstanceRead(t *testing.T) {
 	w := newWorld(t)
