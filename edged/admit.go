@@ -29,7 +29,7 @@ func (e *Edged) admitAndRun(uid types.UID) {
 	e.admitMu.Lock()
 	defer e.admitMu.Unlock()
 	w, ok := e.wanted.get(uid)
-	if !ok || w.leaving {
+	if !ok || w.leaving || w.staysRejected() {
 		return
 	}
 	if !w.admitted && w.pod.DeletionTimestamp == nil {
@@ -47,9 +47,7 @@ func (e *Edged) admitAndRun(uid types.UID) {
 			e.preparing.Go(func() { e.makeReady(e.life, w, verdict) })
 			return
 		}
-		if w.rejected != nil {
-			e.statuses.Delete(uid) // the rejection of before is history
-		}
+		e.forgetRejection(w)
 	} else if w.preparing && w.pod.DeletionTimestamp == nil {
 		return // makeReady does the rest
 	}
@@ -114,9 +112,7 @@ func (e *Edged) makeReady(ctx context.Context, w want, verdict admission.Verdict
 		e.wanted.judge(uid, why)
 		e.reject(w, *why)
 	default:
-		if w.rejected != nil {
-			e.statuses.Delete(uid)
-		}
+		e.forgetRejection(w)
 		e.pool.Update(now.pod, e.predecessor(now.pod))
 	}
 }
@@ -208,8 +204,8 @@ func (e *Edged) ended(uid types.UID) {
 	poke(e.roomMade)
 }
 
-// reject records that a pod does not fit. A static pod, which nobody replaces, is judged again
-// whenever another pod goes or devices change.
+// reject records that a pod does not fit. A pod of the API server has failed then, and its owner makes another. A static
+// pod, which nobody replaces, is judged again whenever another pod goes or devices change.
 func (e *Edged) reject(w want, why observed.Reason) {
 	if w.rejected != nil && *w.rejected == why {
 		return
@@ -220,6 +216,14 @@ func (e *Edged) reject(w want, why observed.Reason) {
 	in.Rejected = &why
 	made, _ := status.Generate(in)
 	e.statuses.Set(w.pod, made)
+}
+
+// forgetRejection drops the status of a static pod that was rejected, by this run of the agent or an earlier one, and now
+// starts.
+func (e *Edged) forgetRejection(w want) {
+	if before, _ := e.statuses.Get(w.pod.UID); w.static && status.WasRejected(&before) {
+		e.statuses.Delete(w.pod.UID)
+	}
 }
 
 // retryRejected judges the rejected static pods again.

@@ -39,6 +39,12 @@ type want struct {
 	leaving bool
 }
 
+// staysRejected reports whether a pod of the API server was rejected: it was reported as Failed, and never starts. Its
+// deletion goes on.
+func (w *want) staysRejected() bool {
+	return w.rejected != nil && !w.static && w.pod.DeletionTimestamp == nil
+}
+
 func newWanted() *wanted { return &wanted{pods: map[types.UID]*want{}} }
 
 // setStatic replaces all static pods, and returns what came and what went.

@@ -19,6 +19,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -119,10 +120,18 @@ func Generate(in Inputs) (status v1.PodStatus, finished bool) {
 	return out, Terminal(phase)
 }
 
+// rejectedPrefix begins the message of a pod that the node does not take.
+const rejectedPrefix = "Pod was rejected: "
+
+// WasRejected reports whether a status is that of a pod that the node did not take: nothing of it ever ran.
+func WasRejected(s *v1.PodStatus) bool {
+	return s.Phase == v1.PodFailed && strings.HasPrefix(s.Message, rejectedPrefix) && len(s.ContainerStatuses) == 0
+}
+
 // rejected is the status of a pod that the node does not take.
 func rejected(in Inputs) v1.PodStatus {
 	return v1.PodStatus{
-		Phase: v1.PodFailed, Reason: in.Rejected.Reason, Message: "Pod was rejected: " + in.Rejected.Message,
+		Phase: v1.PodFailed, Reason: in.Rejected.Reason, Message: rejectedPrefix + in.Rejected.Message,
 		StartTime: startTime(in), QOSClass: cgroups.QOS(in.Pod), ObservedGeneration: in.Pod.Generation,
 	}
 }

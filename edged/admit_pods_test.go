@@ -1,0 +1,166 @@
+package edged
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/devices"
+	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/pleg"
+	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/security"
+	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/status"
+)
+
+// emptyRuntime is a runtime that has no pods.
+type emptyRuntime struct{}
+
+func (emptyRuntime) ListPods(context.Context) ([]*observed.Pod, error) { return nil, nil }
+
+func (emptyRuntime) GetPod(_ context.Context, uid types.UID) (*observed.Pod, error) {
+	return &observed.Pod{UID: uid, Detailed: true, At: time.Now()}, nil
+}
+
+// startedPods remembers which pods were handed to their workers.
+type startedPods struct {
+	mu   sync.Mutex
+	uids []types.UID
+}
+
+func (s *startedPods) Sync(_ context.Context, pod *v1.Pod) podworker.Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uids = append(s.uids, pod.UID)
+	return podworker.Outcome{}
+}
+
+func (s *startedPods) Terminate(context.Context, podworker.End) error { return nil }
+
+func (s *startedPods) Terminated(context.Context, podworker.End) error { return nil }
+
+func (s *startedPods) has(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, have := range s.uids {
+		if have == uid {
+			return true
+		}
+	}
+	return false
+}
+
+// admitting is an agent of one cpu that admits pods and does not run them, and what its workers were given.
+func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
+	t.Helper()
+	e := New(Options{NodeName: "n", NodeIP: "192.0.2.1", Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}).next()
+	e.life, e.recorder, e.statuses = ctx, events.New("n", nil), status.NewManager(noReports{})
+	e.cgroups, e.runtime, e.evictions = cgroups.New(cgroups.Options{}), runtime.New(runtime.Options{}), eviction.New(eviction.Options{})
+	e.devices = devices.New(devices.Options{Dir: t.TempDir(), Changed: func() {}})
+	e.pleg = pleg.New(emptyRuntime{}, nil, pleg.Options{})
+	var err error
+	if e.sysctls, err = security.NewSysctls("6.1", nil); err != nil {
+		t.Fatal(err)
+	}
+	s := &startedPods{}
+	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
+	e.started.Store(true)
+	return e, s
+}
+
+// podAsking is a pod that asks for cpu.
+func podAsking(name, cpu string, from string) *v1.Pod {
+	pod := asking(cpu)
+	pod.Name, pod.UID = name, types.UID(name)
+	pod.Annotations = map[string]string{source.AnnotationSource: from}
+	return pod
+}
+
+// TestRejectedPodStays: a pod of the API server that was reported Failed never starts, whatever is said of it later and
+// however much room there is. A static pod, which nobody replaces, starts when there is room.
+func TestRejectedPodStays(t *testing.T) {
+	for from, wantStart := range map[string]bool{source.API: false, "file": true} {
+		t.Run(from, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				e, workers := admitting(t, ctx)
+				first, second := podAsking("first", "1", from), podAsking("second", "1", from)
+				if from == source.API {
+					e.storedPod(first)
+					e.storedPod(second)
+				} else {
+					e.wanted.setStatic([]*v1.Pod{first, second})
+					e.start()
+				}
+				synctest.Wait()
+				got, _ := e.statuses.Get("second")
+				if got.Phase != v1.PodFailed || got.Reason != "OutOfcpu" || !workers.has("first") || workers.has("second") {
+					t.Fatalf("second: %s %s, handed to a worker %t; want Failed OutOfcpu, false", got.Phase, got.Reason, workers.has("second"))
+				}
+				e.wanted.leave("first")
+				e.wanted.forget("first")
+				e.retryRejected()
+				if from == source.API {
+					again := second.DeepCopy()
+					again.Status.Phase, again.ResourceVersion = v1.PodFailed, "2" // as the API server sends it back
+					e.storedPod(again)
+				}
+				e.start() // the runtime is back
+				synctest.Wait()
+				got, _ = e.statuses.Get("second")
+				if started := workers.has("second"); started != wantStart || !wantStart && got.Reason != "OutOfcpu" {
+					t.Errorf("second when there is room: handed to a worker %t, reason %q; want %t", started, got.Reason, wantStart)
+				}
+				cancel()
+				e.pool.Wait()
+			})
+		})
+	}
+}
+
+// TestRejectedBeforeRestart: after a restart of the agent a static pod that was rejected is judged again, and one of the API
+// server stays Failed. A static pod that has ended stays as it ended.
+func TestRejectedBeforeRestart(t *testing.T) {
+	rejected := v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: no"}
+	ended := v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{{Name: "main"}}}
+	for name, c := range map[string]struct {
+		from   string
+		before v1.PodStatus
+		want   v1.PodPhase
+	}{
+		"static, rejected":     {"file", rejected, ""},
+		"static, ended":        {"file", ended, v1.PodFailed},
+		"API server, rejected": {source.API, rejected, v1.PodFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				e, _ := admitting(t, ctx)
+				e.statuses.Restore(map[types.UID]v1.PodStatus{"p": c.before})
+				pod := podAsking("p", "1", c.from)
+				if c.from == source.API {
+					e.wanted.put(pod, true)
+				} else {
+					e.wanted.setStatic([]*v1.Pod{pod})
+				}
+				e.admitAndRun("p")
+				if got := e.statuses.Phase("p"); got != c.want {
+					t.Errorf("phase after the restart = %q, want %q", got, c.want)
+				}
+				cancel()
+				e.pool.Wait()
+			})
+		})
+	}
+}
