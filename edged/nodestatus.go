@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/version"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
@@ -61,9 +62,9 @@ func (e *Edged) nodeStatus() v1.NodeStatus {
 	}
 	system := e.system
 	name, _ := e.runtimeName.Load().(string)
-	version, _ := e.runtimeVersion.Load().(string)
+	runtimeVersion, _ := e.runtimeVersion.Load().(string)
 	if name != "" {
-		system.ContainerRuntimeVersion = name + "://" + version
+		system.ContainerRuntimeVersion = name + "://" + plainVersion(runtimeVersion)
 	}
 	features, _ := e.runtime.Known()
 	handlers, nodeFeatures := nodeHandlers(features)
@@ -75,6 +76,17 @@ func (e *Edged) nodeStatus() v1.NodeStatus {
 		Addresses: append(addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: e.opts.NodeName}), VolumesInUse: e.csi.VolumesInUse(),
 		Images: e.nodeImages(), DaemonEndpoints: e.daemonEndpoints(), DeclaredFeatures: declaredFeatures(),
 	}
+}
+
+// plainVersion is a runtime's version without what its packager has added, as kubelets tell it.
+func plainVersion(text string) string {
+	if v, err := version.ParseSemantic(text); err == nil {
+		return v.String()
+	}
+	if v, err := version.ParseGeneric(text); err == nil {
+		return v.String()
+	}
+	return text
 }
 
 // declaredFeatures are the features that a cluster of v1.36 takes from a node's status, in order: without the first the

@@ -38,6 +38,22 @@ func TestOwnConditions(t *testing.T) {
 }
 
 // TestConditionsAreTold: one event for each time that a condition begins, also one that an earlier agent told of.
+// Kubelets leave out what a distribution adds to the version of its runtime.
+func TestPlainVersion(t *testing.T) {
+	for text, want := range map[string]string{
+		"1.6.20~ds1":    "1.6.20",
+		"v2.1.0":        "2.1.0",
+		"2.1.0-rc.1":    "2.1.0-rc.1",
+		"1.7.24+dfsg-1": "1.7.24+dfsg-1",
+		"unknown":       "unknown",
+		"":              "",
+	} {
+		if got := plainVersion(text); got != want {
+			t.Errorf("plainVersion(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestConditionsAreTold(t *testing.T) {
 	e := &Edged{health: &health.Registry{}, recorder: events.New("edge-1", nil)}
 	e.system.BootID = "now"

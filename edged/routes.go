@@ -20,7 +20,7 @@ func (e *Edged) routes() []server.Route {
 
 // registry is what /metrics tells.
 func (e *Edged) registry() *prometheus.Registry {
-	registry := server.NewRegistry(e, e.health)
+	registry := server.NewRegistry(e.opts.NodeName, e, e.health)
 	for _, c := range append(slices.Clone(e.opts.Collectors), prometheus.Collector(e.csi), e.evictions, e.preemptions, e.garbage.images.Metrics()) {
 		if err := registry.Register(c); err != nil {
 			klog.ErrorS(err, "Metrics left out")

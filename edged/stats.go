@@ -14,7 +14,7 @@ import (
 // newStats makes what tells how much the node and its pods use.
 func (e *Edged) newStats() *stats.Stats {
 	return stats.New(stats.Options{
-		NodeName: e.opts.NodeName, RootDir: e.opts.RootDir, LogsDir: e.opts.PodLogsDir,
+		NodeName: e.opts.NodeName, System: e.system, RootDir: e.opts.RootDir, LogsDir: e.opts.PodLogsDir,
 		Pods: e.Pods, Runtime: e.client, Images: e.client.Images,
 		PodCgroup: e.cgroups.PodDirs, PodsCgroup: e.cgroups.PodsDirs,
 		Volumes: e.volumes.MeasureVolumes, LogDir: e.runtime.LogDir, Claims: e.csi.Usages,

@@ -26,7 +26,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("GET /pods HTTP/1.1\r\n"+host, "Authorization: Bearer a\r\n", uint16(600))
 	f.Add("POST /debug HTTP/1.1\r\n"+host+"Content-Length: 99999999999\r\n", "", uint16(0))
 	n := &node{}
-	options := Options{Node: n, Registry: NewRegistry(n, &health.Registry{}), Debugging: true}
+	options := Options{Node: n, Registry: NewRegistry("node1", n, &health.Registry{}), Debugging: true}
 	handlers := []http.Handler{New(options), NewSecure(options, &guardian{may: "all"}), NewSecure(options, &guardian{})}
 	f.Fuzz(func(t *testing.T, head, part string, times uint16) {
 		const most = maxHeader + 4<<10 // package net/http adds 4 KiB to the limit

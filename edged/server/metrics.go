@@ -11,20 +11,22 @@ import (
 // Metrics are made when they are asked for: an idle node counts nothing.
 type nodeCollector struct {
 	node   Node
+	name   string
 	health *health.Registry
 
-	runningPods, runningContainers, podsByPhase, conditions, restarts *prometheus.Desc
+	nodeName, runningPods, runningContainers, podsByPhase, conditions, restarts *prometheus.Desc
 }
 
 // NewRegistry makes a registry with the metrics of the process and of the node, under the kubelet's names
 // where it has them.
-func NewRegistry(node Node, h *health.Registry) *prometheus.Registry {
+func NewRegistry(nodeName string, node Node, h *health.Registry) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewGoCollector(),
 		&nodeCollector{
-			node: node, health: h,
+			node: node, health: h, name: nodeName,
+			nodeName:          prometheus.NewDesc("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", []string{"node"}, nil),
 			runningPods:       prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil),
 			runningContainers: prometheus.NewDesc("kubelet_running_containers", "Number of containers by state", []string{"container_state"}, nil),
 			podsByPhase:       prometheus.NewDesc("edgecore_pods", "Number of pods by phase", []string{"phase"}, nil),
@@ -37,7 +39,7 @@ func NewRegistry(node Node, h *health.Registry) *prometheus.Registry {
 
 // Describe implements prometheus.Collector.
 func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.runningPods, c.runningContainers, c.podsByPhase, c.restarts, c.conditions} {
+	for _, d := range []*prometheus.Desc{c.nodeName, c.runningPods, c.runningContainers, c.podsByPhase, c.restarts, c.conditions} {
 		ch <- d
 	}
 }
@@ -70,6 +72,7 @@ func (c *nodeCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(c.restarts, restarts, pod.Namespace, pod.Name)
 	}
+	gauge(c.nodeName, 1, c.name)
 	gauge(c.runningPods, running)
 	for state, n := range states {
 		gauge(c.runningContainers, n, state)

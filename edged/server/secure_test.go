@@ -45,7 +45,7 @@ func (g *guardian) Check(_ *http.Request, verb string, subs ...string) error {
 
 func secure(g Guard, debugging bool, routes ...Route) http.Handler {
 	n := &node{}
-	return NewSecure(Options{Node: n, Registry: NewRegistry(n, &health.Registry{}), Debugging: debugging, Routes: routes}, g)
+	return NewSecure(Options{Node: n, Registry: NewRegistry("node1", n, &health.Registry{}), Debugging: debugging, Routes: routes}, g)
 }
 
 // TestEachRouteAsks: what the authorizer is asked about each route, which is what a kubelet asks.
@@ -127,7 +127,7 @@ func TestEachRouteAsks(t *testing.T) {
 			t.Errorf("%s without debugging handlers: %d, want %d", path, w.Code, code)
 		}
 	}
-	if w := request(New(Options{Node: &node{}, Registry: NewRegistry(&node{}, &health.Registry{}), Routes: routes}), "GET", "localhost", "/exec/n/p/c"); w.Code != 404 {
+	if w := request(New(Options{Node: &node{}, Registry: NewRegistry("node1", &node{}, &health.Registry{}), Routes: routes}), "GET", "localhost", "/exec/n/p/c"); w.Code != 404 {
 		t.Errorf("the read-only port runs things: %d, want 404", w.Code)
 	}
 }

@@ -48,7 +48,7 @@ func TestHandler(t *testing.T) {
 	conditions := &health.Registry{}
 	conditions.Set(health.StoreFailing, "", "full")
 	n := &node{}
-	h := New(Options{Node: n, Registry: NewRegistry(n, conditions)})
+	h := New(Options{Node: n, Registry: NewRegistry("node1", n, conditions)})
 	for _, c := range []struct {
 		method, host, path string
 		code               int
@@ -61,6 +61,7 @@ func TestHandler(t *testing.T) {
 		{"GET", "127.0.0.1", "/healthz?verbose", 200, "[+]syncloop ok\nhealthz check passed"},
 		{"GET", "127.0.0.1", "/healthz/ping", 200, "ok"},
 		{"GET", "127.0.0.1", "/metrics", 200, "kubelet_running_pods 1\n"},
+		{"GET", "127.0.0.1", "/metrics", 200, `kubelet_node_name{node="node1"} 1`},
 		{"GET", "127.0.0.1", "/metrics", 200, `edgecore_container_restarts{namespace="",pod="a"} 2`},
 		{"GET", "127.0.0.1", "/metrics", 200, `edgecore_condition{code="StoreFailing",severity="Error"} 1`},
 		{"GET", "127.0.0.1", "/nothing", 404, ""},

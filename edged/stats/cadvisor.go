@@ -37,6 +37,22 @@ var (
 	cSeen       = gauge("container_last_seen", "Last time a container was seen by the exporter", cadvisorLabels...)
 	cFSReads    = counter("container_fs_reads_bytes_total", "Cumulative count of bytes read", with("device")...)
 	cFSWrites   = counter("container_fs_writes_bytes_total", "Cumulative count of bytes written", with("device")...)
+	cFSReadN    = counter("container_fs_reads_total", "Cumulative count of reads completed", with("device")...)
+	cFSWriteN   = counter("container_fs_writes_total", "Cumulative count of writes completed", with("device")...)
+	cUserCPU    = counter("container_cpu_user_seconds_total", "Cumulative user cpu time consumed in seconds.", cadvisorLabels...)
+	cSystemCPU  = counter("container_cpu_system_seconds_total", "Cumulative system cpu time consumed in seconds.", cadvisorLabels...)
+	cShares     = gauge("container_spec_cpu_shares", "CPU share of the container.", cadvisorLabels...)
+	cSwapLimit  = gauge("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.", cadvisorLabels...)
+	cReserved   = gauge("container_spec_memory_reservation_limit_bytes", "Memory reservation limit for the container.", cadvisorLabels...)
+	cFailures   = counter("container_memory_failcnt", "Number of memory usage hits limits", cadvisorLabels...)
+	cMaxMemory  = gauge("container_memory_max_usage_bytes", "Maximum memory usage recorded in bytes", cadvisorLabels...)
+	cMapped     = gauge("container_memory_mapped_file", "Size of memory mapped files in bytes.", cadvisorLabels...)
+	cKernel     = gauge("container_memory_kernel_usage", "Size of kernel memory allocated in bytes.", cadvisorLabels...)
+	cActive     = gauge("container_memory_total_active_file_bytes", "Current total active file in bytes.", cadvisorLabels...)
+	cInactive   = gauge("container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.", cadvisorLabels...)
+	cProcesses  = gauge("container_processes", "Number of processes running inside the container.", cadvisorLabels...)
+	cThreadsMax = gauge("container_threads_max", "Maximum number of threads allowed inside the container, infinity if value is zero", cadvisorLabels...)
+	cError      = gauge("container_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise")
 
 	cRx  = counter("container_network_receive_bytes_total", "Cumulative count of bytes received", with("interface")...)
 	cRxP = counter("container_network_receive_packets_total", "Cumulative count of packets received", with("interface")...)
@@ -47,9 +63,14 @@ var (
 	cTxE = counter("container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", with("interface")...)
 	cTxD = counter("container_network_transmit_packets_dropped_total", "Cumulative count of packets dropped while transmitting", with("interface")...)
 
-	machineCores  = gauge("machine_cpu_cores", "Number of logical CPU cores.")
-	machineMemory = gauge("machine_memory_bytes", "Amount of memory installed on the machine.")
-	machineSwap   = gauge("machine_swap_bytes", "Amount of swap memory available on the machine.")
+	machineLabels = []string{"boot_id", "machine_id", "system_uuid"}
+	machineCores  = gauge("machine_cpu_cores", "Number of logical CPU cores.", machineLabels...)
+	machineMemory = gauge("machine_memory_bytes", "Amount of memory installed on the machine.", machineLabels...)
+	machineSwap   = gauge("machine_swap_bytes", "Amount of swap memory available on the machine.", machineLabels...)
+	machineError  = gauge("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.")
+	versionInfo   = gauge("cadvisor_version_info",
+		"A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.",
+		"cadvisorRevision", "cadvisorVersion", "dockerVersion", "kernelVersion", "osVersion")
 )
 
 // Cadvisor collects what /metrics/cadvisor tells.
@@ -57,13 +78,26 @@ func (s *Stats) Cadvisor() prometheus.Collector { return &collector{s.collectCad
 
 func (s *Stats) collectCadvisor(ctx context.Context, ch chan<- prometheus.Metric) {
 	n, err := s.sampleNode(ctx)
+	var pods []*pod
+	if err == nil {
+		pods, err = s.samplePods(ctx)
+	}
+	failed := 0.0
 	if err != nil {
 		klog.V(2).InfoS("Metrics of containers left out", "err", err)
+		failed = 1
+	}
+	cError.now(ch, failed)
+	machineError.now(ch, failed)
+	if err != nil {
 		return
 	}
-	machineCores.now(ch, float64(n.cpus))
-	machineMemory.now(ch, float64(n.capacity))
-	machineSwap.now(ch, float64(n.swapTotal))
+	sys := &s.opts.System
+	versionInfo.now(ch, 1, "", "", "", sys.KernelVersion, sys.OSImage)
+	machine := []string{sys.BootID, sys.MachineID, sys.SystemUUID}
+	machineCores.now(ch, float64(n.cpus), machine...)
+	machineMemory.now(ch, float64(n.capacity), machine...)
+	machineSwap.now(ch, float64(n.swapTotal), machine...)
 	root := []string{"", "/", "", "", "", ""}
 	tellUsage(ch, &n.usage, root)
 	tellLinks(ch, &n.usage, n.links, root)
@@ -72,21 +106,18 @@ func (s *Stats) collectCadvisor(ctx context.Context, ch chan<- prometheus.Metric
 			tellUsage(ch, &n.pods, []string{"", d.Path, "", "", "", ""})
 		}
 	}
-	pods, err := s.samplePods(ctx)
-	if err != nil {
-		return
-	}
+	disks := devices(read(s.opts.Proc, "partitions"))
 	for _, p := range alone(pods) {
-		s.tellPod(ch, p)
+		s.tellPod(ch, p, disks)
 	}
 }
 
-// tellPod tells a pod and its containers.
-func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod) {
+// tellPod tells a pod and its containers. disks names devices by their numbers.
+func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod, disks map[string]string) {
 	labels := []string{"", p.cgroup.Path, "", "", p.pod.Namespace, p.pod.Name}
 	if p.known() {
 		tellUsage(ch, &p.usage, labels)
-		tellCgroup(ch, &p.usage, &p.cgroup, labels)
+		tellCgroup(ch, &p.usage, &p.cgroup, disks, labels)
 		tellLinks(ch, &p.usage, p.links, labels)
 	}
 	for i := range p.containers {
@@ -96,7 +127,7 @@ func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod) {
 		}
 		labels := []string{c.name, c.cgroup.Path, c.image, c.id, p.pod.Namespace, p.pod.Name}
 		tellUsage(ch, &c.usage, labels)
-		tellCgroup(ch, &c.usage, &c.cgroup, labels)
+		tellCgroup(ch, &c.usage, &c.cgroup, disks, labels)
 		cStart.now(ch, float64(c.started.UnixNano())/1e9, labels...)
 		cSeen.tell(ch, c.at, ptr.To(float64(c.at.Unix())), labels...)
 	}
@@ -117,13 +148,43 @@ func tellUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
 }
 
 // tellCgroup reads and tells what nobody else asks for: limits, how often they were met, and what was read and written.
-func tellCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
-	more := func(values ...string) []string { return append(append([]string(nil), labels...), values...) }
+func tellCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks map[string]string, labels []string) {
 	cLimit.now(ch, float64(ptr.Deref(u.limit, 0)), labels...)
 	if d.Path == "" {
 		return
 	}
+	tellCPU(ch, u, d, labels)
+	tellMemory(ch, u, d, labels)
+	cOOM.tell(ch, u.at, whole(ooms(d)), labels...)
+	pids := d.Dir("pids")
+	cThreadsMax.now(ch, float64(ptr.Deref(limited(number(read(pids, "pids.max"))), 0)), labels...)
+	if processes := read(mainDir(d), "cgroup.procs"); processes != "" {
+		cProcesses.tell(ch, u.at, ptr.To(float64(strings.Count(processes, "\n"))), labels...)
+	}
+	blocks, bytes, counts := d.Dir("blkio"), "blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"
+	if d.Unified != "" {
+		blocks, bytes, counts = d.Unified, "io.stat", "io.stat"
+	}
+	tellBlocks(ch, u, blockIO(read(blocks, bytes), "rbytes", "wbytes"), cFSReads, cFSWrites, disks, labels)
+	tellBlocks(ch, u, blockIO(read(blocks, counts), "rios", "wios"), cFSReadN, cFSWriteN, disks, labels)
+}
+
+// tellCPU tells the CPU time and its limits. Without a quota nothing is throttled, and dashboards divide by periods.
+func tellCPU(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
 	cpu := table(read(d.Dir("cpu"), "cpu.stat"))
+	cUserCPU.tell(ch, u.at, seconds(cpuPart(d, cpu, "user")), labels...)
+	cSystemCPU.tell(ch, u.at, seconds(cpuPart(d, cpu, "system")), labels...)
+	if shares := sharesOf(d); shares != nil {
+		cShares.now(ch, float64(*shares), labels...)
+	}
+	quota, period := quotaOf(d)
+	if period != nil {
+		cPeriod.now(ch, float64(*period), labels...)
+	}
+	if quota == nil {
+		return
+	}
+	cQuota.now(ch, float64(*quota), labels...)
 	cPeriods.tell(ch, u.at, whole(entry(cpu, "nr_periods")), labels...)
 	cThrottled.tell(ch, u.at, whole(entry(cpu, "nr_throttled")), labels...)
 	throttled := entry(cpu, "throttled_time") // ns
@@ -131,20 +192,74 @@ func tellCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels [
 		throttled = ptr.To(*usec * 1000)
 	}
 	cThrottleS.tell(ch, u.at, seconds(throttled), labels...)
-	if quota, period := quotaOf(d); period != nil {
-		cPeriod.now(ch, float64(*period), labels...)
-		if quota != nil {
-			cQuota.now(ch, float64(*quota), labels...)
-		}
-	}
-	cOOM.tell(ch, u.at, whole(ooms(d)), labels...)
-	blocks, file := d.Dir("blkio"), "blkio.throttle.io_service_bytes_recursive"
+}
+
+// cpuPart is how long a cgroup ran in the mode "user" or "system", in nanoseconds.
+func cpuPart(d *cgroups.Dirs, cpu map[string]uint64, mode string) *uint64 {
 	if d.Unified != "" {
-		blocks, file = d.Unified, "io.stat"
+		if n := entry(cpu, mode+"_usec"); n != nil {
+			return ptr.To(*n * 1000)
+		}
+		return nil
 	}
-	if got, written, ok := blockIO(read(blocks, file)); ok {
-		cFSReads.tell(ch, u.at, whole(&got), more("")...)
-		cFSWrites.tell(ch, u.at, whole(&written), more("")...)
+	if n := entry(table(read(d.Dir("cpuacct"), "cpuacct.stat")), mode); n != nil {
+		return ptr.To(*n * (1e9 / hertz))
+	}
+	return nil
+}
+
+// sharesOf is a cgroup's part of the CPU in the unit of v1.
+func sharesOf(d *cgroups.Dirs) *uint64 {
+	if d.Unified == "" {
+		return number(read(d.Dir("cpu"), "cpu.shares"))
+	}
+	weight := number(read(d.Unified, "cpu.weight"))
+	if weight == nil || *weight == 0 || *weight > 10000 {
+		return nil
+	}
+	return ptr.To(2 + (*weight-1)*262142/9999)
+}
+
+// tellMemory tells what memory is used for, and its limits; 0 is none.
+func tellMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
+	dir, prefix := d.Unified, ""
+	peak, kernel, swap, reserved := "memory.peak", "", "memory.swap.max", "memory.low"
+	if dir == "" {
+		dir, prefix = d.Dir("memory"), "total_"
+		peak, kernel, swap, reserved = "memory.max_usage_in_bytes", "memory.kmem.usage_in_bytes", "memory.memsw.limit_in_bytes", "memory.soft_limit_in_bytes"
+	}
+	stat := table(read(dir, "memory.stat"))
+	if len(stat) == 0 {
+		return
+	}
+	more := func(values ...string) []string { return append(append([]string(nil), labels...), values...) }
+	failures, used := number(read(dir, "memory.failcnt")), number(read(dir, kernel))
+	if d.Unified != "" {
+		failures, used = entry(table(read(dir, "memory.events")), "max"), entry(stat, "kernel")
+	}
+	cFailures.tell(ch, u.at, whole(failures), labels...)
+	cKernel.tell(ch, u.at, whole(used), labels...)
+	cMaxMemory.tell(ch, u.at, whole(number(read(dir, peak))), labels...)
+	mapped := prefix + "mapped_file"
+	if d.Unified != "" {
+		mapped = "file_mapped"
+	}
+	cMapped.tell(ch, u.at, whole(entry(stat, mapped)), labels...)
+	cActive.tell(ch, u.at, whole(entry(stat, prefix+"active_file")), labels...)
+	cInactive.tell(ch, u.at, whole(entry(stat, prefix+"inactive_file")), labels...)
+	cFaults.tell(ch, u.at, whole(entry(stat, "pgfault")), more("pgfault", "container")...)
+	cFaults.tell(ch, u.at, whole(entry(stat, "pgmajfault")), more("pgmajfault", "container")...)
+	cSwapLimit.now(ch, float64(ptr.Deref(limited(number(read(dir, swap))), 0)), labels...)
+	cReserved.now(ch, float64(ptr.Deref(limited(number(read(dir, reserved))), 0)), labels...)
+}
+
+// tellBlocks tells what was read and written, for each device.
+func tellBlocks(ch chan<- prometheus.Metric, u *usage, all []blocks, reads, writes series, disks map[string]string, labels []string) {
+	for i := range all {
+		b := &all[i]
+		labels := append(append([]string(nil), labels...), disks[b.device])
+		reads.tell(ch, u.at, whole(&b.read), labels...)
+		writes.tell(ch, u.at, whole(&b.written), labels...)
 	}
 }
 

@@ -74,7 +74,6 @@ func TestResourceMetrics(t *testing.T) {
 		"pod_memory_working_set_bytes":       {"default a": 4000, "default b": 4000},
 		"pod_swap_usage_bytes":               {"default a": 3, "default b": 3},
 		"resource_scrape_error":              {"": 0},
-		"scrape_error":                       {"": 0},
 	} {
 		if diff := cmp.Diff(want, samples(got[name], "container", "namespace", "pod")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -95,8 +94,8 @@ func TestResourceMetricsSayThatTheyFailed(t *testing.T) {
 	m, s := newMachine(t)
 	m.write("proc/meminfo", "")
 	got := families(t, MetricsHandler(s.Resource()))
-	if diff := cmp.Diff(map[string]float64{"": 1}, samples(got["resource_scrape_error"])); diff != "" || len(got) != 2 {
-		t.Errorf("%d families, want 2; resource_scrape_error (-want +got):\n%s", len(got), diff)
+	if diff := cmp.Diff(map[string]float64{"": 1}, samples(got["resource_scrape_error"])); diff != "" || len(got) != 1 {
+		t.Errorf("%d families, want 1; resource_scrape_error (-want +got):\n%s", len(got), diff)
 	}
 }
 
@@ -109,15 +108,33 @@ func TestCadvisorMetrics(t *testing.T) {
 	m.write("proc/17/net/dev", netDev)
 	m.write("cgroup/kubepods/poduid-a/a-id/cpu.max", "50000 100000\n")
 	m.write("cgroup/kubepods/poduid-a/a-id/io.stat", "8:0 rbytes=10 wbytes=20 rios=3 wios=4\n")
-	m.write("cgroup/kubepods/poduid-a/a-id/memory.events", "low 0\noom 4\noom_kill 3\n")
+	m.write("cgroup/kubepods/poduid-a/a-id/memory.events", "low 0\nmax 7\noom 4\noom_kill 3\n")
+	m.write("cgroup/kubepods/poduid-a/a-id/memory.peak", "4500\n")
+	m.write("cgroup/kubepods/poduid-a/a-id/memory.swap.max", "max\n")
+	m.write("cgroup/kubepods/poduid-a/a-id/cpu.weight", "20\n")
+	m.write("cgroup/kubepods/poduid-a/a-id/pids.max", "100\n")
+	m.write("cgroup/kubepods/poduid-a/a-id/cgroup.procs", "18\n19\n")
+	m.write("proc/partitions", "major minor  #blocks  name\n\n   8        0   1 sda\n")
 	got := families(t, MetricsHandler(s.Cadvisor()))
 	pod, box := " /kubepods/poduid-a   default a", "main /kubepods/poduid-a/a-id demo:1 a-id default a"
 	for name, want := range map[string]map[string]float64{
 		"container_cpu_usage_seconds_total":               {" /    ": 1, " /kubepods    ": 2.5, pod: 1.5, box: 1.5},
 		"container_memory_working_set_bytes":              {" /    ": 500 << 10, " /kubepods    ": 9000, pod: 4000, box: 3000},
 		"container_spec_memory_limit_bytes":               {pod: 0, box: 10000},
-		"container_cpu_cfs_throttled_seconds_total":       {pod: .003, box: .003},
-		"container_cpu_cfs_throttled_periods_total":       {pod: 2, box: 2},
+		"container_cpu_cfs_throttled_seconds_total":       {box: .003},
+		"container_cpu_cfs_throttled_periods_total":       {box: 2},
+		"container_memory_failcnt":                        {box: 7},
+		"container_memory_max_usage_bytes":                {box: 4500},
+		"container_spec_memory_swap_limit_bytes":          {pod: 0, box: 0},
+		"container_spec_cpu_shares":                       {box: 500},
+		"container_threads_max":                           {pod: 0, box: 100},
+		"container_processes":                             {box: 2},
+		"container_fs_reads_total":                        {box: 3},
+		"container_fs_writes_total":                       {box: 4},
+		"container_cpu_user_seconds_total":                {pod: 1e-6, box: 1e-6},
+		"container_scrape_error":                          {"": 0},
+		"machine_scrape_error":                            {"": 0},
+		"cadvisor_version_info":                           {"": 1},
 		"container_spec_cpu_quota":                        {box: 50000},
 		"container_oom_events_total":                      {box: 3},
 		"container_fs_writes_bytes_total":                 {box: 20},
@@ -126,7 +143,7 @@ func TestCadvisorMetrics(t *testing.T) {
 		"machine_cpu_cores":                               {"": 2},
 		"machine_memory_bytes":                            {"": 1000 << 10},
 		"container_memory_rss":                            {" /    ": 300 << 10, " /kubepods    ": 10, pod: 10, box: 10},
-		"container_cpu_cfs_periods_total":                 {pod: 5, box: 5},
+		"container_cpu_cfs_periods_total":                 {box: 5},
 		"container_network_receive_errors_total":          {" /    ": 3, pod: 3},
 		"container_network_transmit_packets_total":        {" /    ": 10, pod: 10},
 		"container_network_receive_bytes_total":           {" /    ": 1, pod: 1},
@@ -143,6 +160,13 @@ func TestCadvisorMetrics(t *testing.T) {
 		if diff := cmp.Diff(want, samples(got[name], cadvisorLabels...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+	// Dashboards select by the device, and by the machine.
+	if diff := cmp.Diff(map[string]float64{"main /dev/sda": 10}, samples(got["container_fs_reads_bytes_total"], "container", "device")); diff != "" {
+		t.Errorf("container_fs_reads_bytes_total (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]float64{"boot-1 machine-1 system-1": 2}, samples(got["machine_cpu_cores"], machineLabels...)); diff != "" {
+		t.Errorf("machine_cpu_cores (-want +got):\n%s", diff)
 	}
 }
 

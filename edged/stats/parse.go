@@ -172,29 +172,57 @@ func defaultLink(route string) string {
 	return ""
 }
 
-// blockIO adds up what was read and written over all devices: of io.stat ("8:0 rbytes=1 wbytes=2 rios=3 wios=4"), or of
+// blocks is what was read from a device and written to it, in bytes or in operations.
+type blocks struct {
+	device        string
+	read, written uint64
+}
+
+// maxDevices bounds how many devices are told of a container.
+const maxDevices = 64
+
+// blockIO reads what was read and written for each device: of io.stat ("8:0 rbytes=1 wbytes=2 rios=3 wios=4") under two names, or of
 // blkio.throttle.io_service_bytes_recursive ("8:0 Read 1").
-func blockIO(text string) (read, written uint64, ok bool) {
+func blockIO(text, reads, writes string) []blocks {
+	var out []blocks
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 || !strings.Contains(fields[0], ":") {
 			continue
 		}
-		ok = true
+		if len(out) == 0 || out[len(out)-1].device != fields[0] {
+			if len(out) == maxDevices {
+				return out
+			}
+			out = append(out, blocks{device: fields[0]})
+		}
+		b := &out[len(out)-1]
 		for key, value := range assignments(fields[1:]) {
 			n, err := strconv.ParseUint(value, 10, 64)
 			if err != nil {
 				continue
 			}
 			switch key {
-			case "rbytes", "Read":
-				read += n
-			case "wbytes", "Write":
-				written += n
+			case reads, "Read":
+				b.read = n
+			case writes, "Write":
+				b.written = n
 			}
 		}
 	}
-	return read, written, ok
+	return out
+}
+
+// devices reads the names of block devices by their numbers ("8:0") from /proc/partitions. A device without a name has none.
+func devices(partitions string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(partitions) {
+		fields := strings.Fields(line)
+		if len(fields) == 4 && number(fields[0]) != nil && number(fields[1]) != nil {
+			out[fields[0]+":"+fields[1]] = "/dev/" + fields[3]
+		}
+	}
+	return out
 }
 
 // assignments yields "a=1 b=2" and "a 1" alike.

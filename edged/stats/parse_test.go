@@ -2,7 +2,10 @@ package stats
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -91,16 +94,31 @@ func TestLinks(t *testing.T) {
 }
 
 func TestBlockIO(t *testing.T) {
-	for text, want := range map[string][2]uint64{
-		"8:0 rbytes=10 wbytes=20 rios=3 wios=4 dbytes=0 dios=0\n259:0 rbytes=1 wbytes=2 rios=0 wios=0\n": {11, 22},
-		"8:0 Read 10\n8:0 Write 20\n8:0 Sync 30\n8:0 Total 30\nTotal 30\n":                               {10, 20},
+	for text, want := range map[string][]blocks{
+		"8:0 rbytes=10 wbytes=20 rios=3 wios=4 dbytes=0 dios=0\n259:0 rbytes=1 wbytes=2 rios=0 wios=0\n": {{"8:0", 10, 20}, {"259:0", 1, 2}},
+		"8:0 Read 10\n8:0 Write 20\n8:0 Sync 30\n8:0 Total 30\nTotal 30\n":                               {{"8:0", 10, 20}},
+		"Total 0\n": nil,
 	} {
-		if r, w, ok := blockIO(text); !ok || r != want[0] || w != want[1] {
-			t.Errorf("%q: %d read, %d written, %t; want %d, %d, true", text, r, w, ok, want[0], want[1])
+		if got := blockIO(text, "rbytes", "wbytes"); !slices.Equal(got, want) {
+			t.Errorf("blockIO(%q) = %v, want %v", text, got, want)
 		}
 	}
-	if r, w, ok := blockIO("Total 0\n"); ok {
-		t.Errorf("blockIO(no device) = %d, %d, true, want false", r, w)
+	if got, want := blockIO("8:0 rbytes=10 wbytes=20 rios=3 wios=4\n", "rios", "wios"), (blocks{"8:0", 3, 4}); len(got) != 1 || got[0] != want {
+		t.Errorf("operations = %v, want %v", got, want)
+	}
+	var many strings.Builder
+	for i := range 2 * maxDevices {
+		fmt.Fprintf(&many, "8:%d rbytes=1\n", i)
+	}
+	if got := len(blockIO(many.String(), "rbytes", "wbytes")); got != maxDevices {
+		t.Errorf("devices = %d, want %d", got, maxDevices)
+	}
+}
+
+func TestDevices(t *testing.T) {
+	got := devices("major minor  #blocks  name\n\n   8        0   10485760 sda\n 259        1   1048576 nvme0n1p1\n")
+	if want := map[string]string{"8:0": "/dev/sda", "259:1": "/dev/nvme0n1p1"}; !maps.Equal(got, want) {
+		t.Errorf("devices = %v, want %v", got, want)
 	}
 }
 
@@ -119,7 +137,8 @@ func FuzzParse(f *testing.F) {
 		membound.Check(t, limit, func() { tasks(text) })
 		membound.Check(t, limit, func() { links(text) })
 		membound.Check(t, limit, func() { defaultLink(text) })
-		membound.Check(t, limit, func() { blockIO(text) })
+		membound.Check(t, limit, func() { blockIO(text, "rbytes", "wbytes") })
+		membound.Check(t, limit, func() { devices(text) })
 		membound.Check(t, limit, func() { pressure(text) })
 		if _, err := json.Marshal(pressure(text)); err != nil {
 			t.Error(err)

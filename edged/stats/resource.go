@@ -9,24 +9,23 @@ import (
 
 // The series of /metrics/resource, which metrics-server and with it `kubectl top` and the autoscalers read.
 var (
-	nodeCPU    = counter("node_cpu_usage_seconds_total", "Cumulative cpu time consumed by the node in core-seconds")
-	nodeMemory = gauge("node_memory_working_set_bytes", "Current working set of the node in bytes")
-	nodeSwap   = gauge("node_swap_usage_bytes", "Current swap usage of the node in bytes")
+	nodeCPU    = counter("node_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the node in core-seconds")
+	nodeMemory = gauge("node_memory_working_set_bytes", "[STABLE] Current working set of the node in bytes")
+	nodeSwap   = gauge("node_swap_usage_bytes", "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems")
 
 	containerLabels = []string{"container", "namespace", "pod"}
-	containerCPU    = counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds", containerLabels...)
-	containerMemory = gauge("container_memory_working_set_bytes", "Current working set of the container in bytes", containerLabels...)
-	containerSwap   = gauge("container_swap_usage_bytes", "Current amount of the container swap usage in bytes", containerLabels...)
-	containerLimit  = gauge("container_swap_limit_bytes", "Current amount of the container swap limit in bytes", containerLabels...)
-	containerStart  = gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds", containerLabels...)
+	containerCPU    = counter("container_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the container in core-seconds", containerLabels...)
+	containerMemory = gauge("container_memory_working_set_bytes", "[STABLE] Current working set of the container in bytes", containerLabels...)
+	containerSwap   = gauge("container_swap_usage_bytes", "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems", containerLabels...)
+	containerLimit  = gauge("container_swap_limit_bytes", "[ALPHA] Current amount of the container swap limit in bytes. Reported only on non-windows systems", containerLabels...)
+	containerStart  = gauge("container_start_time_seconds", "[STABLE] Start time of the container since unix epoch in seconds", containerLabels...)
 
 	podNames  = []string{"namespace", "pod"}
-	podCPU    = counter("pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the pod in core-seconds", podNames...)
-	podMemory = gauge("pod_memory_working_set_bytes", "Current working set of the pod in bytes", podNames...)
-	podSwap   = gauge("pod_swap_usage_bytes", "Current amount of the pod swap usage in bytes", podNames...)
+	podCPU    = counter("pod_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the pod in core-seconds", podNames...)
+	podMemory = gauge("pod_memory_working_set_bytes", "[STABLE] Current working set of the pod in bytes", podNames...)
+	podSwap   = gauge("pod_swap_usage_bytes", "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems", podNames...)
 
-	resourceError = gauge("resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise")
-	scrapeError   = gauge("scrape_error", "1 if there was an error while getting container metrics, 0 otherwise; replaced by resource_scrape_error")
+	resourceError = gauge("resource_scrape_error", "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise")
 )
 
 // Resource collects what /metrics/resource tells.
@@ -44,7 +43,6 @@ func (s *Stats) collectResource(ctx context.Context, ch chan<- prometheus.Metric
 		failed = 1
 	}
 	resourceError.now(ch, failed)
-	scrapeError.now(ch, failed)
 	if err != nil {
 		return
 	}

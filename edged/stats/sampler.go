@@ -38,6 +38,8 @@ type Images interface {
 // Options say what is measured, and where.
 type Options struct {
 	NodeName string
+	// System is what the Node says of the machine.
+	System v1.NodeSystemInfo
 	// RootDir is the agent's folder, which names the node's file system; LogsDir is that of the pods' logs.
 	RootDir, LogsDir string
 	// Pods are those of the node, with their statuses.

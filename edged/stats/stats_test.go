@@ -52,6 +52,7 @@ func newMachine(t testing.TB) (*machine, *Stats) {
 	m.write("proc/sys/kernel/threads-max", "15000\n")
 	m.write("proc/net/dev", netDev)
 	s := New(Options{
+		System: v1.NodeSystemInfo{BootID: "boot-1", MachineID: "machine-1", SystemUUID: "system-1", KernelVersion: "6.1", OSImage: "Debian"},
 		NodeName: "node1", RootDir: m.path("root"), LogsDir: m.path("logs"), Proc: m.path("proc"),
 		Pods:    func() []*v1.Pod { m.read.Add(1); return append([]*v1.Pod(nil), m.pods...) },
 		Runtime: m, Images: m,

@@ -133,14 +133,14 @@ func nodeStats(in *inputs) statsapi.NodeStats {
 	out.Memory.AvailableBytes = ptr.To(n.available)
 	out.Swap.SwapAvailableBytes = ptr.To(n.swapFree)
 	out.SystemContainers = systemContainers(n)
+	if !in.full {
+		return out
+	}
 	if n.maxPIDs > 0 {
 		out.Rlimit = &statsapi.RlimitStats{Time: metav1.NewTime(n.at), MaxPID: ptr.To(int64(n.maxPIDs))}
 		if n.processes != nil {
 			out.Rlimit.NumOfRunningProcesses = ptr.To(int64(*n.processes))
 		}
-	}
-	if !in.full {
-		return out
 	}
 	out.IO = ioStats(&n.usage)
 	out.Network = networkStats(n.at, n.links, n.defaultLink)
@@ -161,7 +161,11 @@ func systemContainers(n *node) []statsapi.ContainerStats {
 		u     *usage
 	}{{statsapi.SystemContainerKubelet, n.began, &n.agent}, {statsapi.SystemContainerPods, n.booted, &n.pods}} {
 		if c.u.known() {
-			out = append(out, statsapi.ContainerStats{Name: c.name, StartTime: metav1.NewTime(c.since), CPU: cpuStats(c.u), Memory: memoryStats(c.u)})
+			one := statsapi.ContainerStats{Name: c.name, StartTime: metav1.NewTime(c.since), CPU: cpuStats(c.u), Memory: memoryStats(c.u)}
+			if c.u.swap != nil {
+				one.Swap = swapStats(c.u)
+			}
+			out = append(out, one)
 		}
 	}
 	return out

@@ -66,7 +66,7 @@ func parseSince(seconds, at string, now time.Time) (time.Time, error) {
 	if at != "" {
 		t, err := time.Parse(time.RFC3339, at)
 		if err != nil {
-			return time.Time{}, invalid("sinceTime %q: want a time such as 2026-01-02T15:04:05Z", at)
+			return time.Time{}, refuse(http.StatusBadRequest, "sinceTime %q: want a time such as 2026-01-02T15:04:05Z", at)
 		}
 		return t, nil
 	}
@@ -80,12 +80,16 @@ func parseSince(seconds, at string, now time.Time) (time.Time, error) {
 // maxSince is more than any log holds, and no more than a Duration does.
 const maxSince = 100 * 365 * 24 * 3600
 
+// number reads a number. What is none is a bad request, one that is too small an invalid one.
 func number(name, text string, least, none int64) (int64, error) {
 	if text == "" {
 		return none, nil
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least {
+	if err != nil {
+		return 0, refuse(http.StatusBadRequest, "%s %q: want a number of at least %d", name, text, least)
+	}
+	if n < least {
 		return 0, invalid("%s %q: want a number of at least %d", name, text, least)
 	}
 	return n, nil
