@@ -322,10 +322,10 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.reporter.kept = e.mirrors.Wake
 	e.statuses = status.NewManager(e.reporter)
 	e.prober = e.newProber()
+	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	e.stats, e.slis = e.newStats(), server.NewSLIs()
 	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
 	e.preemptions = newPreemptions()
-	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	if o.Node != nil {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus, e.unready
