@@ -19,11 +19,15 @@ type lookups struct {
 	all     *rate.Limiter
 }
 
-func newLookups() lookups {
+// newLookups makes limits of which one source has perSource lookups a second.
+func newLookups(perSource int) lookups {
+	source := rate.Limit(perSource)
+	burst := func(r rate.Limit) int { return int(r * lookupBurst) }
+	name, all := source*namePerSource, source*allPerSource
 	return lookups{
-		sources: ratelimit.New[netip.Prefix](sourceRate, sourceBurst),
-		names:   ratelimit.New[string](nameRate, nameBurst),
-		all:     rate.NewLimiter(lookupRate, lookupBurst),
+		sources: ratelimit.New[netip.Prefix](source, burst(source)),
+		names:   ratelimit.New[string](name, burst(name)),
+		all:     rate.NewLimiter(all, burst(all)),
 	}
 }
 

@@ -38,7 +38,7 @@ func TestLookupsAreShared(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLookups()
+				l := newLookups(DefaultLookupsPerSource)
 				ctx, cancel := context.WithCancel(t.Context())
 				var all sync.WaitGroup
 				defer all.Wait()
@@ -63,7 +63,7 @@ func TestLookupsAreShared(t *testing.T) {
 // TestLookupsOfOneName: many sources that try one name leave lookups of other names.
 func TestLookupsOfOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLookups()
+		l := newLookups(DefaultLookupsPerSource)
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -84,7 +84,8 @@ func TestLookupsOfOneName(t *testing.T) {
 // later.
 func TestLookupsOfOneSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, from := newLookups(), netip.MustParsePrefix("192.0.2.1/32")
+		const rate = 7
+		l, from := newLookups(rate), netip.MustParsePrefix("192.0.2.1/32")
 		try := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
@@ -94,14 +95,14 @@ func TestLookupsOfOneSource(t *testing.T) {
 		for try() == nil {
 			n++
 		}
-		if n != sourceBurst {
-			t.Errorf("%d lookups at once, want %d", n, sourceBurst)
+		if n != rate*lookupBurst {
+			t.Errorf("%d lookups at once, want %d", n, rate*lookupBurst)
 		}
 		time.Sleep(time.Second)
 		for n = 0; try() == nil; n++ {
 		}
-		if n != sourceRate {
-			t.Errorf("%d lookups after a second, want %d", n, sourceRate)
+		if n != rate {
+			t.Errorf("%d lookups after a second, want %d", n, rate)
 		}
 	})
 }

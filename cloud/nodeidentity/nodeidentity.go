@@ -14,6 +14,7 @@
 package nodeidentity
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -41,15 +42,15 @@ import (
 const HolderLabel = certs.HolderLabel
 
 const (
-	// lookupRate and lookupBurst bound the lookups at the API server of names that no device's Node has, for new connections
-	// and for requests of nodes that register, each.
-	lookupRate, lookupBurst = 50, 500
-	// sourceRate and sourceBurst bound how many of these one source causes, so that a single one leaves most of them to
-	// others. A site of hundreds of devices may be behind one address: a join takes about ten.
-	sourceRate, sourceBurst = 10, 100
-	// nameRate and nameBurst bound how many of these are of one name, whoever asks. They are above those of a source, so that
-	// a single source cannot use up a name that is another's.
-	nameRate, nameBurst = 15, 150
+	// DefaultLookupsPerSource is how many lookups a second at the API server one source causes, of names that no device's Node
+	// has: for new connections and for requests of nodes that register, each. A join takes about ten. A single source leaves
+	// most lookups to others, although a site of hundreds of devices may be behind one address.
+	DefaultLookupsPerSource = 20
+	// namePerSource times that is the bound of one name, whoever asks. It is above that of a source, so that a single source
+	// cannot use up a name that is another's. allPerSource times that is the bound of all.
+	namePerSource, allPerSource = 1.5, 5
+	// lookupBurst is for how many seconds lookups that nobody made can be made later.
+	lookupBurst = 10
 	// lookupTimeout bounds one question.
 	lookupTimeout = 5 * time.Second
 	// maxRaces bounds how often a label is written again because the Node changed meanwhile.
@@ -80,6 +81,8 @@ type Options struct {
 	// Edge returns the Node of a device from memory, or nil.
 	Edge  func(name string) *v1.Node
 	Nodes API
+	// LookupsPerSource is how many lookups a second one source may cause; 0 is DefaultLookupsPerSource.
+	LookupsPerSource int
 }
 
 // Guard is a gate of the hub (cloudhub.Gate), and stands before its Upstream and Downstream.
@@ -97,9 +100,10 @@ var _ cloudhub.Gate = (*Guard)(nil)
 
 // New makes a guard. SetHub is called before its first use.
 func New(opts Options) *Guard {
+	perSource := cmp.Or(opts.LookupsPerSource, DefaultLookupsPerSource)
 	return &Guard{
 		opts:  opts,
-		dials: newLookups(), registrars: newLookups(),
+		dials: newLookups(perSource), registrars: newLookups(perSource),
 		wake: notify.NewSignal(), unbound: map[string]bool{},
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
@@ -19,6 +20,7 @@ type built struct {
 	Burst             int
 	Certificates      certificates.Options
 	Hub               cloudhub.Options
+	Guard             nodeidentity.Options
 }
 
 func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
@@ -28,7 +30,7 @@ func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
 		t.Fatal(err)
 	}
 	hub := &cfg.Modules.CloudHub
-	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, certificateOptions(hub), hubOptions(hub)}
+	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, certificateOptions(hub), hubOptions(hub), guardOptions(hub)}
 }
 
 // TestLiveKeysChangeSomething: a key that is said to be acted on changes what cloudcore is built with. This keeps the
@@ -55,6 +57,7 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		hub + "edgeCertSigningDuration": {"17"},
 		hub + "tokenRefreshDuration":    {"17"},
 		hub + "legacyCertificates":      {"true"},
+		hub + "lookupsPerSource":        {"17"},
 	}
 	base := buildWith(t, v1alpha1.Default())
 	for _, key := range v1alpha1.LiveKeys() {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -36,3 +37,8 @@ func hubOptions(hub *v1alpha1.CloudHub) cloudhub.Options {
 }
 
 func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
+
+// guardOptions works out what the configuration says to nodeidentity.
+func guardOptions(hub *v1alpha1.CloudHub) nodeidentity.Options {
+	return nodeidentity.Options{LookupsPerSource: int(hub.LookupsPerSource)}
+}

@@ -175,9 +175,9 @@ func (c *cloud) build(ctx context.Context) error {
 		klog.InfoS("The certificate that nodes before KubeEdge v1.16 share is accepted: anyone who has it can impersonate any node. " +
 			"Set modules.cloudHub.legacyCertificates to false when the last of these nodes has joined again")
 	}
-	c.guard = nodeidentity.New(nodeidentity.Options{
-		Revoked: c.authority.Check, Edge: c.controller.EdgeNode, Nodes: c.api.client.CoreV1().Nodes(),
-	})
+	guard := guardOptions(&c.cfg.Modules.CloudHub)
+	guard.Revoked, guard.Edge, guard.Nodes = c.authority.Check, c.controller.EdgeNode, c.api.client.CoreV1().Nodes()
+	c.guard = nodeidentity.New(guard)
 	if err := c.controller.OnEdgeNode(c.guard.NodeChanged); err != nil {
 		return err
 	}

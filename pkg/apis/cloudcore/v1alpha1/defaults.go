@@ -12,6 +12,8 @@ const (
 	DefaultUnixSocket  = "unix:///var/lib/kubeedge/kubeedge.sock"
 	DefaultMonitorBind = "127.0.0.1:9091"
 	DefaultNodeLimit   = 500
+	// defaultLookupsPerSource lets 300 devices behind one address join in two and a half minutes.
+	defaultLookupsPerSource = 20
 
 	caFile    = "/etc/kubeedge/ca/rootCA.crt"
 	caKeyFile = "/etc/kubeedge/ca/rootCA.key"
@@ -65,7 +67,7 @@ func defaultCloudHub(nodeLimit int32) CloudHub {
 		Enable: true, KeepaliveInterval: 30, NodeLimit: nodeLimit, WriteTimeout: 30,
 		AdvertiseAddress: []string{HostIP()}, DNSNames: []string{""},
 		TLSCAFile: caFile, TLSCAKeyFile: caKeyFile, TLSCertFile: certFile, TLSPrivateKeyFile: keyFile,
-		EdgeCertSigningDuration: 365, TokenRefreshDuration: 12,
+		EdgeCertSigningDuration: 365, TokenRefreshDuration: 12, LookupsPerSource: defaultLookupsPerSource,
 		Quic:          Quic{Listener: listen(false, 10001), MaxIncomingStreams: 10000},
 		WebSocket:     listen(true, 10000),
 		UnixSocket:    UnixSocket{Enable: true, Address: DefaultUnixSocket},

@@ -14,6 +14,7 @@ func live() map[string]bool {
 		"enable", // to switch it off is refused
 		"keepaliveInterval", "nodeLimit", "writeTimeout", "advertiseAddress", "dnsNames",
 		"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile", "edgeCertSigningDuration", "tokenRefreshDuration", "legacyCertificates",
+		"lookupsPerSource",
 		"quic.enable", "quic.address", "quic.port", "websocket", "unixsocket", "https",
 	} {
 		keys["modules.cloudHub."+k] = true

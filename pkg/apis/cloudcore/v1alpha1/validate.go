@@ -12,7 +12,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-const maxDays = 100 * 365
+const (
+	maxDays             = 100 * 365
+	maxLookupsPerSource = 10000
+)
 
 // Validate checks the values; all that is wrong is in the error, which is of type strict.Problems. Modules
 // that are switched off are not looked at.
@@ -72,6 +75,7 @@ func (k *checker) cloudHub(p string, h *CloudHub) {
 	k.pair(p, "tlsCertFile", h.TLSCertFile, "tlsPrivateKeyFile", h.TLSPrivateKeyFile)
 	k.Within(p+".edgeCertSigningDuration", int64(h.EdgeCertSigningDuration), 1, maxDays)
 	k.Within(p+".tokenRefreshDuration", int64(h.TokenRefreshDuration), 1, maxDays*24)
+	k.Within(p+".lookupsPerSource", int64(h.LookupsPerSource), 1, maxLookupsPerSource)
 	k.servers(p, h)
 }
 
