@@ -164,20 +164,3 @@ func FuzzHostileObjects(f *testing.F) {
 		checkAllocated(t, s, ways[int(way)%len(ways)], typ, inflated(prefix, unit, suffix))
 	})
 }
-
-func TestHasMoreElements(t *testing.T) {
-	for text, want := range map[string]int{
-		`{}`:                         1,
-		`{"a":[1,2,3]}`:              4,
-		`{"a,[{":"\",{[\\","b":"["}`: 2,
-		`"unended ,,,,`:              0,
-		`"ends in a backslash\`:      0,
-		``:                           0,
-	} {
-		padded := []byte(text + strings.Repeat(" ", 100))
-		if hasMoreElements(padded, want) || want > 0 && !hasMoreElements(padded, want-1) {
-			t.Errorf("%s: more than %d: %v, more than %d: %v; want %d elements", text,
-				want, hasMoreElements(padded, want), want-1, hasMoreElements(padded, want-1), want)
-		}
-	}
-}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/jsonbound"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -262,7 +263,7 @@ func readFailure(data []byte) (status metav1.Status, failed bool) {
 		} `json:"Err"`
 	}
 	switch {
-	case hasMoreElements(data, elementsMax):
+	case jsonbound.HasMore(data, elementsMax):
 		return metav1.Status{Message: "the answer is too large to be read"}, true
 	case json.Unmarshal(data, &answer) != nil: // a string, or nothing
 		return status, false

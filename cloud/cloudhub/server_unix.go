@@ -112,7 +112,7 @@ func (h *Hub) volume(ctx context.Context, m *model.Message) (*model.Message, err
 	node := parts[1]
 	s := h.session(node)
 	if s == nil {
-		return nil, fmt.Errorf("node %s is not connected to this cloudcore", node)
+		return nil, fmt.Errorf("node %s is not connected to this cloudcore", clip(node, 256))
 	}
 	request := *m
 	request.Route.Resource, request.Header.ParentID = parts[2], ""

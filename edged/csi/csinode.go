@@ -188,7 +188,7 @@ func markNode(node *v1.Node, before, now map[string]storagev1.CSINodeDriver, lab
 	ids := map[string]string{}
 	if text := node.Annotations[annotationIDs]; text != "" {
 		if err := json.Unmarshal([]byte(text), &ids); err != nil || ids == nil {
-			return nil, fmt.Errorf("annotation %s of node %s is not readable; remove it: %q", annotationIDs, node.Name, text)
+			return nil, fmt.Errorf("annotation %s of node %s is not readable; remove it: %.200q", annotationIDs, node.Name, text)
 		}
 	}
 	for name := range before {

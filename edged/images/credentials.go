@@ -15,6 +15,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/jsonbound"
 )
 
 // credential is one entry of a docker configuration.
@@ -60,16 +62,20 @@ func credentials(secrets []v1.Secret, node []credential, image string) ([]creden
 // matching are those of some entries that are for an image, the most specific first. Those of Docker Hub by its former name
 // are for images of it where no other is.
 func matching(entries []credential, image string) []credential {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil
+	}
 	var found, hub []credential
 	for _, e := range entries {
 		switch key := keyOf(e.registry); {
-		case matches(key, image):
+		case matches(key, named):
 			found = append(found, e)
 		case key == formerHub:
 			hub = append(hub, e)
 		}
 	}
-	if len(found) == 0 && matches("docker.io", image) {
+	if len(found) == 0 && matches("docker.io", named) {
 		return hub
 	}
 	slices.SortStableFunc(found, func(a, b credential) int { return strings.Compare(keyOf(b.registry), keyOf(a.registry)) })
@@ -118,13 +124,30 @@ func parseSecret(s *v1.Secret) ([]credential, error) {
 // notConfig does not say what stands in the text, which is secret.
 const notConfig = "it is not a docker configuration; make it again with docker login or kubectl create secret docker-registry"
 
+// maxElements bounds what a docker configuration takes in memory: about 2,000 registries.
+const maxElements = 10_000
+
+// maxRegistry is how much of the key of an entry an error shows.
+const maxRegistry = 256
+
+// decode reads a docker configuration.
+func decode(data []byte, into any) error {
+	if jsonbound.HasMore(data, maxElements) {
+		return fmt.Errorf("it has more than %d fields; keep the entries that pods on this node need", maxElements)
+	}
+	if json.Unmarshal(data, into) != nil {
+		return errors.New(notConfig)
+	}
+	return nil
+}
+
 // parseConfig reads a config.json.
 func parseConfig(data []byte) ([]credential, error) {
 	var doc struct {
 		Auths map[string]credential `json:"auths"`
 	}
-	if json.Unmarshal(data, &doc) != nil {
-		return nil, errors.New(notConfig)
+	if err := decode(data, &doc); err != nil {
+		return nil, err
 	}
 	return complete(doc.Auths)
 }
@@ -132,8 +155,8 @@ func parseConfig(data []byte) ([]credential, error) {
 // parseLegacy reads a .dockercfg, which has nothing but the entries.
 func parseLegacy(data []byte) ([]credential, error) {
 	var entries map[string]credential
-	if json.Unmarshal(data, &entries) != nil {
-		return nil, errors.New(notConfig)
+	if err := decode(data, &entries); err != nil {
+		return nil, err
 	}
 	return complete(entries)
 }
@@ -147,7 +170,7 @@ func complete(entries map[string]credential) ([]credential, error) {
 			text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(c.Auth), "="))
 			user, password, ok := strings.Cut(string(text), ":")
 			if err != nil || !ok {
-				return nil, fmt.Errorf("entry %q: auth is not base64 of \"user:password\"", registry)
+				return nil, fmt.Errorf("entry %.*q: auth is not base64 of \"user:password\"", maxRegistry, registry)
 			}
 			c.Username, c.Password = user, strings.TrimRight(password, "\x00")
 		}
@@ -159,11 +182,7 @@ func complete(entries map[string]credential) ([]credential, error) {
 
 // matches reports whether an entry is for an image: the host part by part with wildcards, the same port, and the path as the
 // beginning of the image's.
-func matches(key, image string) bool {
-	named, err := reference.ParseNormalizedNamed(image)
-	if err != nil {
-		return false
-	}
+func matches(key string, named reference.Named) bool {
 	keyHost, keyPath, _ := strings.Cut(key, "/")
 	host, port := splitPort(reference.Domain(named))
 	entryHost, entryPort := splitPort(keyHost)

@@ -2,10 +2,13 @@ package metaclient
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/pkg/jsonbound"
 )
 
 // The status of a pod travels as a strategic merge patch. It is to make the API server's status what this one is,
@@ -89,8 +92,14 @@ func wholeConditions(conditions []v1.PodCondition) (json.RawMessage, error) {
 	return json.Marshal(out)
 }
 
+// maxElements bounds what a status takes in memory: that of 500 containers with ten mounts each has 50,000 elements.
+const maxElements = 50_000
+
 // readPatch reads a patch of ours, or one of KubeEdge's.
 func readPatch(text []byte) (types.UID, v1.PodStatus, error) {
+	if jsonbound.HasMore(text, maxElements) {
+		return "", v1.PodStatus{}, fmt.Errorf("the status of a pod has more than %d elements", maxElements)
+	}
 	var p struct {
 		Metadata struct {
 			UID types.UID `json:"uid"`
