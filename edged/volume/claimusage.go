@@ -17,6 +17,9 @@ import (
 // usageTimeout bounds how long a server or a disk may take to tell how full a file system is.
 const usageTimeout = 3 * time.Second
 
+// usageFresh is how long figures are good: each look is a process. It is the kubelet's default of volumeStatsAggPeriod.
+const usageFresh = time.Minute
+
 // sectorSize is the unit in which the kernel tells the size of a block device, whatever its own sectors are.
 const sectorSize = 512
 
@@ -63,27 +66,45 @@ func (m *Manager) ClaimUsages(ctx context.Context) []ClaimUsage {
 	return out
 }
 
-// usageLook is a look at one volume that has not returned.
+// volumeOfPod names a volume of a pod.
+type volumeOfPod struct {
+	uid  types.UID
+	name string
+}
+
+// usageLook is a look at one volume: one that has not returned, or the newest that did.
 type usageLook struct {
 	// done is closed when the fields below hold.
 	done chan struct{}
+	at   time.Time
 	fs   FileSystem
 	ok   bool
 	err  error
 }
 
-// usageInTime is usageOf for at most usageTimeout. A disk that fails can hold a process so that nothing ends it: the look
-// at such a volume is left alone, and until it returns whoever asks again waits for the same one.
+// fresh reports whether nobody needs to look again: the look has not returned yet, or its figures are not old.
+func (l *usageLook) fresh() bool {
+	select {
+	case <-l.done:
+		return l.ok && time.Since(l.at) < usageFresh
+	default:
+		return true
+	}
+}
+
+// usageInTime returns what usageOf found within the last usageFresh, or looks again and waits for at most usageTimeout. A
+// disk that fails can hold a process so that no signal ends it: the look at such a volume is left alone, and until it
+// returns everyone who asks waits for the same one.
 func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (FileSystem, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
-	key := string(uid) + "/" + spec.Name
+	key := volumeOfPod{uid, spec.Name}
 	m.mu.Lock()
 	look := m.looks[key]
-	if look == nil {
+	if look == nil || !look.fresh() {
 		look = &usageLook{done: make(chan struct{})}
 		m.looks[key] = look
-		go m.look(context.WithoutCancel(ctx), key, uid, spec, look)
+		go m.look(context.WithoutCancel(ctx), uid, spec, look)
 	}
 	m.mu.Unlock()
 	select {
@@ -94,14 +115,12 @@ func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (Fi
 	}
 }
 
-// look fills in a usageLook, and has the next one who asks look again.
-func (m *Manager) look(ctx context.Context, key string, uid types.UID, spec Spec, look *usageLook) {
+// look fills in a usageLook.
+func (m *Manager) look(ctx context.Context, uid types.UID, spec Spec, look *usageLook) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
 	look.fs, look.ok, look.err = m.usageOf(ctx, uid, spec)
-	m.mu.Lock()
-	delete(m.looks, key)
-	m.mu.Unlock()
+	look.at = time.Now()
 	close(look.done)
 }
 

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -113,6 +115,46 @@ func TestClaimUsageOfAHangingDisk(t *testing.T) {
 		got := m.ClaimUsages(t.Context())
 		if len(got) != 1 || got[0].Capacity != 7 {
 			t.Errorf("usages of a disk that answers again: got %v, want one of capacity 7", got)
+		}
+	})
+}
+
+// counted is a Mounter that counts how often it is asked how full a file system is.
+type counted struct {
+	server
+	asked int
+}
+
+func (c *counted) Usage(context.Context, string) (FileSystem, error) {
+	c.asked++
+	if c.asked == 1 {
+		return FileSystem{}, errors.New("not yet")
+	}
+	return FileSystem{Capacity: int64(c.asked)}, nil
+}
+
+// Figures are good for a minute, however many ask for them; a failure is not kept.
+func TestClaimUsageIsKept(t *testing.T) {
+	m, c, _ := withClaims(t)
+	c.bound("local", "pv-local", localSource(t.TempDir()))
+	setup(t, m, podWith(claimed("local")))
+	synctest.Test(t, func(t *testing.T) {
+		server := &counted{}
+		m.opts.Mounter = server
+		for i, step := range []struct {
+			after    time.Duration
+			capacity []int64
+		}{
+			{0, nil}, {0, []int64{2}}, {30 * time.Second, []int64{2}}, {29 * time.Second, []int64{2}}, {time.Second, []int64{3}},
+		} {
+			time.Sleep(step.after)
+			var got []int64
+			for _, u := range m.ClaimUsages(t.Context()) {
+				got = append(got, u.Capacity)
+			}
+			if !slices.Equal(got, step.capacity) {
+				t.Errorf("capacities at step %d: got %v, want %v", i, got, step.capacity)
+			}
 		}
 	})
 }

@@ -91,8 +91,8 @@ type Manager struct {
 	specs map[types.UID]map[string]Spec
 	// alone holds which pod has a volume that no two pods may have, by the name of the PersistentVolume.
 	alone map[string]types.UID
-	// looks holds the looks at how full volumes are that have not returned.
-	looks map[string]*usageLook
+	// looks holds the newest look at how full each volume is.
+	looks map[volumeOfPod]*usageLook
 }
 
 // New makes a Manager.
@@ -104,7 +104,7 @@ func New(opts Options) *Manager {
 		opts:  opts,
 		specs: map[types.UID]map[string]Spec{},
 		alone: map[string]types.UID{},
-		looks: map[string]*usageLook{},
+		looks: map[volumeOfPod]*usageLook{},
 	}
 }
 
@@ -241,6 +241,7 @@ func (m *Manager) forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.specs, uid)
+	maps.DeleteFunc(m.looks, func(v volumeOfPod, _ *usageLook) bool { return v.uid == uid })
 	maps.DeleteFunc(m.alone, func(_ string, holder types.UID) bool { return holder == uid })
 }
 
