@@ -246,6 +246,43 @@ func TestReporterDrops(t *testing.T) {
 	}
 }
 
+// failing is a statusStore of which the first call fails, after a while.
+type failing struct {
+	memory
+	failed bool
+}
+
+func (s *failing) ReportStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	if !s.failed {
+		s.failed = true
+		time.Sleep(time.Second)
+		return errors.New("no")
+	}
+	return s.memory.ReportStatus(ctx, pod, status)
+}
+
+// TestReporterFlushFails: what another goroutine could not store is stored by run, though there was nothing to do when run
+// looked.
+func TestReporterFlushFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{}
+		r := newReporter(s, func(error) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		r.PodStatus(testPod("a", "1"), v1.PodStatus{Phase: v1.PodPending})
+		wg.Go(func() { _ = r.flush(ctx, "1") }) // its failure is what the test is about
+		synctest.Wait()
+		wg.Go(func() { r.run(ctx) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := fmt.Sprint(s.puts); got != "[report a Pending]" {
+			t.Errorf("stored %s, want [report a Pending]", got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
 func TestExpandPath(t *testing.T) {
 	lookup := func(name string) (string, bool) {
 		value, ok := map[string]string{"A": "v", "EMPTY": ""}[name]

@@ -140,6 +140,9 @@ func (e *Edged) podChanged(uid types.UID) {
 // podForgotten is called when nothing is left of a pod that nobody wants.
 func (e *Edged) podForgotten(uid types.UID) {
 	e.wanted.forget(uid)
+	if _, ok := e.wanted.get(uid); !ok {
+		e.sizes.drop(uid) // others may have asked for it since its end was reported
+	}
 	e.terminations.forget(uid)
 	e.showStatic()
 	poke(e.roomMade)

@@ -193,6 +193,7 @@ func (r *reporter) flush(ctx context.Context, uid types.UID) error {
 	if _, newer := r.dirty[uid]; !newer {
 		r.dirty[uid] = rep
 	}
+	poke(r.wake) // run may have found nothing to do meanwhile
 	return err
 }
 

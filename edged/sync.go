@@ -200,7 +200,7 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 		e.setStatus(end.Pod, obs, nil)
 	}
 	if !obs.Alive() {
-		return nil
+		return e.releaseSandboxes(ctx, end.Pod, obs)
 	}
 	if end.Pod == nil {
 		klog.InfoS("Stopping a pod that nobody wants", "pod", klog.KRef(obs.Namespace, obs.Name), "podUID", end.UID)
@@ -220,6 +220,17 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 		return errors.Join(killErr, fmt.Errorf("pod %s: containers still run", end.UID))
 	}
 	return killErr
+}
+
+// releaseSandboxes gives back what the sandboxes of a pod hold of which nothing runs. Those of a pod that was reported as
+// ended gave it back then, and those of an orphan do when they are removed.
+func (e *Edged) releaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
+	if pod == nil || status.Terminal(e.statuses.Phase(pod.UID)) {
+		return nil
+	}
+	err := e.runtime.ReleaseSandboxes(ctx, pod, obs)
+	e.sayFailed(ctx, pod, events.FailedKillPod, "error killing pod", err)
+	return err
 }
 
 // Terminated implements podworker.Syncer.
@@ -269,6 +280,9 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 
 // reportEnd tells the store that nothing is left of a pod.
 func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
+	if w, ok := e.wanted.get(end.UID); ok && w.leaving && end.Pod == nil {
+		end.Pod = w.pod // it never had a worker before its end: it was rejected, or waited to start
+	}
 	if end.Pod == nil {
 		e.statuses.Delete(end.UID) // of a pod that went while the agent was not there; one that comes again begins anew
 		return nil

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -123,6 +124,24 @@ func (r *Runtime) killDead(ctx context.Context, pod *v1.Pod, obs *observed.Pod) 
 	}
 	klog.ErrorS(err, "A dead sandbox cannot be stopped; the pod gets another one", "pod", klog.KObj(pod))
 	r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxLeft, "The dead sandbox cannot be stopped, and the pod gets another one: %s", criMessage(err))
+	return nil
+}
+
+// ReleaseSandboxes stops the sandboxes of a pod of which nothing runs, but those that were stopped: until then the pod's
+// addresses and host ports are taken. One that cannot be stopped is left to the garbage collection after some tries: a power
+// cut may have damaged it.
+func (r *Runtime) ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
+	var errs []error
+	for _, s := range obs.Sandboxes {
+		if !r.stopped.has(s.ID) {
+			errs = append(errs, r.stopSandbox(ctx, s.ID))
+		}
+	}
+	err := errors.Join(errs...)
+	if err == nil || ctx.Err() != nil || cri.IsDown(err) || !r.stuck.reached(pod.UID, obs.Sandbox().ID, stopTries) {
+		return err
+	}
+	klog.ErrorS(err, "A dead sandbox of a pod that has ended cannot be stopped; trying again when it is removed", "pod", klog.KObj(pod))
 	return nil
 }
 

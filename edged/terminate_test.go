@@ -1,0 +1,118 @@
+package edged
+
+import (
+	"errors"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/logrotate"
+	"github.com/edgecore-io/edgecore/edged/pleg"
+	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/prober"
+	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/edged/source"
+)
+
+// onFakeRuntime has an agent work with a runtime in memory.
+func onFakeRuntime(t *testing.T, e *Edged) *fakecri.Runtime {
+	t.Helper()
+	fake, client := fakecri.Direct()
+	e.client = client
+	e.runtime = runtime.New(runtime.Options{Client: client, Recorder: e.recorder, RootDir: t.TempDir(), PodLogsDir: t.TempDir(), ContainerLogsDir: t.TempDir()})
+	e.pleg = pleg.New(e.runtime, nil, pleg.Options{})
+	e.prober = prober.New(prober.Options{Recorder: e.recorder, Changed: func(types.UID, bool) {}})
+	e.logs = logrotate.New(logrotate.Options{})
+	return fake
+}
+
+// TestTerminateStopsSandboxes: a pod has not ended before its sandbox was stopped: until then its addresses and host ports are
+// taken. One that an earlier run of the agent has reported as ended is left alone.
+func TestTerminateStopsSandboxes(t *testing.T) {
+	no := errors.New("no")
+	for name, c := range map[string]struct {
+		// dies: the sandbox is dead before. fails is how often it cannot be stopped: its network does not go.
+		dies  bool
+		fails int
+		phase v1.PodPhase
+		// want is the outcome of each call, tries how often the runtime is told to stop it.
+		want  []error
+		tries int
+	}{
+		"it runs":                              {want: []error{nil}, tries: 1},
+		"it died":                              {dies: true, want: []error{nil}, tries: 1},
+		"its network does not go at first":     {fails: 1, want: []error{no, nil}, tries: 2},
+		"it died, its network does not go":     {dies: true, fails: 2, want: []error{no, no, nil}, tries: 3},
+		"it is damaged, and left to garbage":   {dies: true, fails: 9, want: []error{no, no, nil}, tries: 3},
+		"it is of a pod that was ended before": {dies: true, phase: v1.PodSucceeded, want: []error{nil}, tries: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, _ := admitting(t, t.Context())
+			fake := onFakeRuntime(t, e)
+			pod := podAsking("p", "1", source.API)
+			e.statuses.Set(pod, v1.PodStatus{Phase: c.phase})
+			made, err := e.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: sandboxOf(pod)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.dies {
+				if err := fake.KillSandbox(made.PodSandboxId); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fake.FailAfter("StopPodSandbox", c.fails, no)
+			for i, want := range c.want {
+				if err := e.Terminate(t.Context(), podworker.End{UID: pod.UID, Pod: pod}); (err != nil) != (want != nil) {
+					t.Errorf("Terminate, call %d: %v, want %v", i+1, err, want)
+				}
+			}
+			if got := len(fake.Calls("StopPodSandbox")); got != c.tries {
+				t.Errorf("the runtime was told to stop the sandbox %d times, want %d", got, c.tries)
+			}
+		})
+	}
+}
+
+// sandboxOf is the configuration of a pod's sandbox, as far as the pod is known by it.
+func sandboxOf(pod *v1.Pod) *runtimeapi.PodSandboxConfig {
+	return &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
+		Labels: map[string]string{
+			"io.kubernetes.pod.name":      pod.Name,
+			"io.kubernetes.pod.namespace": pod.Namespace,
+			"io.kubernetes.pod.uid":       string(pod.UID),
+		},
+	}
+}
+
+// TestEndOfPodWithoutWorker: nothing is kept of a pod that was rejected, or waited to start, and then removed.
+func TestEndOfPodWithoutWorker(t *testing.T) {
+	e, _ := admitting(t, t.Context())
+	e.reporter = newReporter(&memory{}, func(error) {})
+	pod := podAsking("p", "2", source.API)
+	e.storedPod(pod)
+	if st, _ := e.statuses.Get("p"); st.Reason != "OutOfcpu" {
+		t.Fatalf("reason of the pod = %q, want OutOfcpu", st.Reason)
+	}
+	e.reporter.PodStatus(pod, v1.PodStatus{Phase: v1.PodFailed})
+	if !e.reporter.sendAll(t.Context()) {
+		t.Fatal("the status was not stored, want it stored")
+	}
+	e.allocated(pod)
+	e.wanted.leave("p")
+	if err := e.reportEnd(t.Context(), podworker.End{UID: "p", Removed: true}); err != nil {
+		t.Fatal(err)
+	}
+	_, status := e.statuses.Get("p")
+	if told, sizes := len(e.reporter.told), len(e.sizes.pods); status || told > 0 || sizes > 0 {
+		t.Errorf("after the end: a status %t, %d told, %d sizes; want false, 0, 0", status, told, sizes)
+	}
+	e.allocated(pod) // somebody counts the pods
+	e.podForgotten("p")
+	if n := len(e.sizes.pods); n > 0 {
+		t.Errorf("%d sizes when the pod is forgotten, want 0", n)
+	}
+}
