@@ -29,6 +29,10 @@ const (
 // keep is how many different events are remembered: the ones of the last hours on a small node.
 const keep = 256
 
+// maxMessage bounds the message of an event in bytes, so that the cloud accepts the event even if each byte is escaped as six.
+// What is in messages comes from containers, runtimes and plugins.
+const maxMessage = 32 << 10
+
 // component is who records events, as everybody knows it: filters and dashboards select source=kubelet.
 const component = "kubelet"
 
@@ -100,6 +104,7 @@ func ofPod(pod *v1.Pod, field string) subject {
 }
 
 func (r *Recorder) record(s subject, eventType, reason, message string) {
+	message = shortened(message)
 	now := metav1.Time{Time: r.now()}
 	r.mu.Lock()
 	text, combined := r.similar.message(similarity{s.ref.UID, s.ref.FieldPath, eventType, reason}, message, now.Time)
@@ -123,6 +128,15 @@ func (r *Recorder) record(s subject, eventType, reason, message string) {
 	if r.sink != nil {
 		r.sink(out, s.pod)
 	}
+}
+
+// shortened is a message that fits into an event: one that is too long ends in three dots.
+func shortened(message string) string {
+	const more = "..."
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage-len(more)], "") + more
 }
 
 // find takes the event that says the same out of the list; of combined ones that is any of the same kind.

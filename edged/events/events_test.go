@@ -1,9 +1,12 @@
 package events
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -84,5 +87,31 @@ func TestNodeEvents(t *testing.T) {
 	want := v1.ObjectReference{Kind: "Node", Name: "node1", UID: "node1"}
 	if e.InvolvedObject != want || e.Namespace != "default" || e.Message != "Node node1 status is now: NodeReady" || len(of) != 1 || of[0] != nil {
 		t.Errorf("event %+v of pods %v, want one about %+v", e, of, want)
+	}
+}
+
+// TestLongMessage: an event says as much as the cloud accepts of an event, whatever its message is made of.
+func TestLongMessage(t *testing.T) {
+	const accepted = 256 << 10 // by cloudcore
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"}}
+	for name, part := range map[string]string{"control characters": "\x01", "wide characters": "x€", "no text": "\xff"} {
+		r := New("edge-1", nil)
+		message := "failed: " + strings.Repeat(part, 1<<20)
+		r.Eventf(pod, v1.EventTypeWarning, FailedSync, "%s", message)
+		event := r.List()[0]
+		text, err := json.Marshal(event)
+		if err != nil || len(text) > accepted {
+			t.Errorf("%s: an event of %d bytes, %v; want at most %d, no error", name, len(text), err, accepted)
+		}
+		if got := event.Message; !strings.HasPrefix(got, "failed: ") || !strings.HasSuffix(got, "...") || !utf8.ValidString(got) {
+			t.Errorf("%s: message %.40q... of %d bytes, want the beginning of the text and three dots", name, got, len(got))
+		}
+	}
+	for _, length := range []int{0, maxMessage} {
+		r, message := New("edge-1", nil), strings.Repeat("x", length)
+		r.Eventf(pod, v1.EventTypeWarning, FailedSync, "%s", message)
+		if got := r.List()[0].Message; got != message {
+			t.Errorf("a message of %d bytes has %d in the event, want all", length, len(got))
+		}
 	}
 }
