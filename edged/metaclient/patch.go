@@ -3,9 +3,11 @@ package metaclient
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/pkg/jsonbound"
@@ -55,10 +57,46 @@ func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 			}
 		}
 	}
+	if status.Resources != nil {
+		if fields["resources"], err = replaced(fields["resources"]); err != nil {
+			return nil, err
+		}
+	}
+	if status.AllocatedResources != nil {
+		if fields["allocatedResources"], err = wholeAmounts(fields["allocatedResources"]); err != nil {
+			return nil, err
+		}
+	}
 	if fields["conditions"], err = wholeConditions(status.Conditions); err != nil {
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": fields})
+}
+
+// replaced is an object that takes the place of the one before: its fields are merged otherwise. Who decodes it passes over
+// the key, which is not one of its fields.
+func replaced(object json.RawMessage) (json.RawMessage, error) {
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(object, &fields); err != nil {
+		return nil, err
+	}
+	fields["$patch"] = json.RawMessage(`"replace"`)
+	return json.Marshal(fields)
+}
+
+// wholeAmounts are amounts of which the resources that a pod as a whole can have, and does not, are to go. They are no
+// object with fields: who decodes them takes each key for a resource.
+func wholeAmounts(amounts json.RawMessage) (json.RawMessage, error) {
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(amounts, &fields); err != nil {
+		return nil, err
+	}
+	for _, name := range [...]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		if _, ok := fields[string(name)]; !ok {
+			fields[string(name)] = json.RawMessage("null")
+		}
+	}
+	return json.Marshal(fields)
 }
 
 // sometimes are the conditions that a node agent does not always have: where they are not, they are to go.
@@ -111,6 +149,7 @@ func readPatch(text []byte) (types.UID, v1.PodStatus, error) {
 	}
 	p.Status.PodIPs = slices.DeleteFunc(p.Status.PodIPs, func(ip v1.PodIP) bool { return ip.IP == "" })
 	p.Status.HostIPs = slices.DeleteFunc(p.Status.HostIPs, func(ip v1.HostIP) bool { return ip.IP == "" })
-	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Status == "" }) // to go
+	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Status == "" })      // to go
+	maps.DeleteFunc(p.Status.AllocatedResources, func(_ v1.ResourceName, q resource.Quantity) bool { return q.Format == "" }) // null
 	return p.Metadata.UID, p.Status, nil
 }

@@ -2,10 +2,12 @@ package metaclient
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
@@ -15,12 +17,17 @@ func TestPatch(t *testing.T) {
 		Phase: v1.PodPending, Reason: "Evicted", Message: "old", PodIP: "10.0.0.1", PodIPs: []v1.PodIP{{IP: "10.0.0.1"}}, HostIPs: []v1.HostIP{{IP: "192.0.2.1"}},
 		Conditions:            []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "old", Message: "older"}, {Type: v1.PodResizePending, Status: v1.ConditionTrue}},
 		InitContainerStatuses: []v1.ContainerStatus{{Name: "i"}}, ContainerStatuses: []v1.ContainerStatus{{Name: "c", RestartCount: 1}},
-		NominatedNodeName: "of the scheduler",
+		NominatedNodeName:  "of the scheduler",
+		AllocatedResources: amounts("cpu", "1", "memory", "2Gi"),
+		Resources:          &v1.ResourceRequirements{Limits: amounts("cpu", "1", "memory", "2Gi"), Requests: amounts("cpu", "1")},
 	}}
 	want := v1.PodStatus{
 		Phase: v1.PodRunning, PodIP: "10.0.0.2", PodIPs: []v1.PodIP{{IP: "10.0.0.2"}}, HostIP: "192.0.2.2", HostIPs: []v1.HostIP{{IP: "192.0.2.2"}},
 		Conditions:        []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
 		ContainerStatuses: []v1.ContainerStatus{{Name: "c", RestartCount: 2}},
+
+		AllocatedResources: amounts("memory", "3Gi"),
+		Resources:          &v1.ResourceRequirements{Limits: amounts("memory", "3Gi")},
 	}
 	text, err := writePatch("u", want)
 	if err != nil {
@@ -55,4 +62,13 @@ func TestPatch(t *testing.T) {
 	if diff := cmp.Diff(want, after.Status); diff != "" {
 		t.Errorf("what the API server has (-want +got):\n%s", diff)
 	}
+}
+
+// amounts are names and quantities in turn.
+func amounts(list ...string) v1.ResourceList {
+	out := v1.ResourceList{}
+	for pair := range slices.Chunk(list, 2) {
+		out[v1.ResourceName(pair[0])] = resource.MustParse(pair[1])
+	}
+	return out
 }
