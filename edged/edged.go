@@ -297,7 +297,10 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		return err
 	}
 	e.userns = userns.New(userns.Options{PodsDir: filepath.Join(o.RootDir, "pods")})
-	e.inputs = &inputs{dns: e.dns.Load, userns: e.userns, cgroups: e.cgroups, volumes: e.volumes, devices: e.devices, objects: e.meta, recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services}
+	e.inputs = &inputs{
+		dns: e.dns.Load, userns: e.userns, cgroups: e.cgroups, volumes: e.volumes, devices: e.devices, objects: e.meta,
+		recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services, ipv6First: e.ipv6First,
+	}
 	e.limits = newDiskLimits()
 	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { poke(e.garbage.pulled) }
 	e.repairer = e.newRepairer()

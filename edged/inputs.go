@@ -22,6 +22,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/userns"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
@@ -33,18 +34,25 @@ type inputs struct {
 	userns   *userns.Manager
 	cgroups  *cgroups.Manager
 	volumes  *volume.Manager
-	devices  *devices.Manager
+	devices  deviceAnswers
 	objects  volume.Objects
 	recorder *events.Recorder
 	podDir   func(types.UID) string
 	facts    func() env.Facts
 	services func(ctx context.Context, pod *v1.Pod) []v1.Service
+	// ipv6First reports whether pods' own address is the one of IPv6.
+	ipv6First func() bool
 
 	mu sync.Mutex
 	// mounted holds the volumes of the pods that are set up.
 	mounted map[types.UID]volume.Volumes
 	// warned holds the pods that were told that there is no cluster DNS.
 	warned map[types.UID]bool
+}
+
+// deviceAnswers says what a container gets with its devices; *devices.Manager does.
+type deviceAnswers interface {
+	Container(ctx context.Context, pod *v1.Pod, c *v1.Container) (devices.Answer, error)
 }
 
 func (in *inputs) keep(uid types.UID, v volume.Volumes) {
@@ -132,10 +140,14 @@ func (in *inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 	return out, nil
 }
 
-// Container implements runtime.Inputs.
+// Container implements runtime.Inputs. Commands and paths see the variables of devices; the values of other variables do not.
 func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, podIPs []string) (runtime.ContainerInputs, error) {
+	given, err := in.devices.Container(ctx, pod, c)
+	if err != nil {
+		return runtime.ContainerInputs{}, err
+	}
 	facts := in.facts()
-	facts.PodIPs, facts.Services = podIPs, in.services(ctx, pod)
+	facts.PodIPs, facts.Services = status.SortIPs(podIPs, in.ipv6First()), in.services(ctx, pod)
 	facts.File = func(name, path string) ([]byte, error) { return fileOf(in.volumesOf(pod.UID), name, path) }
 	vars, invalid, err := env.Make(ctx, pod, c, facts, in.objects)
 	if err != nil {
@@ -145,6 +157,7 @@ func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 		in.recorder.ContainerEventf(pod, c, v1.EventTypeWarning, events.InvalidEnvironmentVariableNames,
 			"Keys [%s] from the EnvFrom of container %s were skipped since they are considered invalid environment variable names.", strings.Join(invalid, ", "), c.Name)
 	}
+	vars = append(given.Variables(vars), vars...)
 	lookup := env.Lookup(vars)
 	mounts, err := in.volumes.Mounts(pod, c, in.volumesOf(pod.UID), func(text string) (string, error) { return expandPath(text, lookup) })
 	if err != nil {
@@ -161,12 +174,8 @@ func (in *inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 	if !hasMount(c, "/etc/hosts") {
 		mounts = append(mounts, &runtimeapi.Mount{HostPath: hosts, ContainerPath: "/etc/hosts"})
 	}
-	given, err := in.devices.Container(ctx, pod, c)
-	if err != nil {
-		return runtime.ContainerInputs{}, err
-	}
 	return runtime.ContainerInputs{
-		Envs: append(given.Variables(vars), vars...), Mounts: append(given.MountsBeside(mounts), mounts...), Devices: slices.Concat(blocks, given.Devices),
+		Envs: vars, Mounts: append(given.MountsBeside(mounts), mounts...), Devices: slices.Concat(blocks, given.Devices),
 		CDIDevices: given.CDIDevices, Annotations: given.Annotations, WorkingDir: c.WorkingDir, Groups: in.volumes.Groups(pod),
 		Command: env.ExpandAll(c.Command, vars), Args: env.ExpandAll(c.Args, vars),
 	}, nil

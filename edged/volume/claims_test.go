@@ -194,6 +194,10 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 	if diff := cmp.Diff([]*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "mrw"}}, devices, cmp.Comparer(func(a, b *runtimeapi.Device) bool { return a.String() == b.String() })); diff != "" {
 		t.Errorf("devices mismatch (-want +got):\n%s", diff)
 	}
+	readOnly := Volumes{"raw": {Path: "/dev/null", Block: true, ReadOnly: true}}
+	if devices, err := m.Devices(ctr, readOnly); err != nil || devices[0].Permissions != "r" {
+		t.Errorf("Devices(a device that is read-only) = %v, %v; want permissions r", devices, err)
+	}
 	if devices, err := m.Devices(&v1.Container{VolumeDevices: []v1.VolumeDevice{{Name: "v"}}}, got); err == nil {
 		t.Errorf("Devices(a folder) = %v, nil, want an error", devices)
 	}

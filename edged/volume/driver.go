@@ -110,7 +110,7 @@ func (m *Manager) Devices(c *v1.Container, vols Volumes) ([]*runtimeapi.Device, 
 		}
 		permissions := "mrw"
 		if place.ReadOnly {
-			permissions = "mr"
+			permissions = "r"
 		}
 		out = append(out, &runtimeapi.Device{HostPath: path, ContainerPath: d.DevicePath, Permissions: permissions})
 	}

@@ -104,10 +104,17 @@ func onlyUser(pod *v1.Pod) (user int64, one bool) {
 	if sc := pod.Spec.SecurityContext; sc != nil {
 		base = sc.RunAsUser
 	}
-	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	var contexts []*v1.SecurityContext
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		contexts = append(contexts, c.SecurityContext)
+	}
+	for _, c := range pod.Spec.EphemeralContainers {
+		contexts = append(contexts, c.SecurityContext)
+	}
+	for i, sc := range contexts {
 		own := base
-		if c.SecurityContext != nil && c.SecurityContext.RunAsUser != nil {
-			own = c.SecurityContext.RunAsUser
+		if sc != nil && sc.RunAsUser != nil {
+			own = sc.RunAsUser
 		}
 		if own == nil || i > 0 && *own != user {
 			return 0, false

@@ -82,3 +82,28 @@ func TestToken(t *testing.T) {
 		})
 	}
 }
+
+// TestOnlyUser: all containers count, also those that were attached for debugging.
+func TestOnlyUser(t *testing.T) {
+	as := func(user int64) *v1.SecurityContext { return &v1.SecurityContext{RunAsUser: &user} }
+	ephemeral := func(sc *v1.SecurityContext) []v1.EphemeralContainer {
+		return []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{SecurityContext: sc}}}
+	}
+	one := []v1.Container{{SecurityContext: as(7)}}
+	for name, tc := range map[string]struct {
+		spec v1.PodSpec
+		user int64
+		one  bool
+	}{
+		"no containers":      {v1.PodSpec{}, 0, false},
+		"one user":           {v1.PodSpec{Containers: one}, 7, true},
+		"an init container":  {v1.PodSpec{Containers: one, InitContainers: []v1.Container{{SecurityContext: as(8)}}}, 0, false},
+		"debugged as it is":  {v1.PodSpec{Containers: one, EphemeralContainers: ephemeral(as(7))}, 7, true},
+		"debugged as root":   {v1.PodSpec{Containers: one, EphemeralContainers: ephemeral(as(0))}, 0, false},
+		"debugged as anyone": {v1.PodSpec{Containers: one, EphemeralContainers: ephemeral(nil)}, 0, false},
+	} {
+		if user, one := onlyUser(&v1.Pod{Spec: tc.spec}); user != tc.user || one != tc.one {
+			t.Errorf("%s: onlyUser = %d, %v; want %d, %v", name, user, one, tc.user, tc.one)
+		}
+	}
+}
