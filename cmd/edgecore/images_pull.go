@@ -41,7 +41,7 @@ func newImagesPullCommand(opts *globalOptions) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&keep, "keep", false, "put the image on the keep list, so that it stays whether a pod uses it or not")
-	cmd.Flags().StringVar(&authFile, "auth-file", "", "a docker config.json with the registry's user and password")
+	cmd.Flags().StringVar(&authFile, "auth-file", "", "a docker config.json with the registry's user and password; the node's own is used without it")
 	return cmd
 }
 
@@ -64,9 +64,18 @@ func authOf(file string) ([]v1.Secret, error) {
 	return []v1.Secret{secret}, nil
 }
 
+// pullOptions are those of a pull by hand: with the credentials of the node, as the agent pulls.
+func (t *imageTool) pullOptions() images.Options {
+	return images.Options{
+		Meter:          t.state,
+		ReportEvery:    pullReport,
+		CredentialsDir: t.cfg.Modules.Edged.RootDirectory,
+	}
+}
+
 func (t *imageTool) pull(cmd *cobra.Command, image string, secrets []v1.Secret, keep bool) error {
 	ctx := cmd.Context()
-	puller := images.New(t.client.Images, images.Options{Meter: t.state, ReportEvery: pullReport})
+	puller := images.New(t.client.Images, t.pullOptions())
 	name, done, err := puller.Pull(ctx, image, secrets, func(p images.Progress) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "Pulling %s: %v\n", image, p)
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/edged/imagegc"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
 func TestPrintImages(t *testing.T) {
@@ -88,5 +89,15 @@ func TestImagesWithoutRuntime(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "does not answer at unix:///run/nobody.sock (is it running? try: systemctl status containerd)") {
 			t.Errorf("images %v = %v, want that the runtime does not answer, with a remedy", args, err)
 		}
+	}
+}
+
+// TestPullOptions: a pull by hand looks for the node's credentials where the agent does.
+func TestPullOptions(t *testing.T) {
+	cfg := v1alpha2.Default()
+	cfg.Modules.Edged.RootDirectory = "/data/kubelet"
+	tool := &imageTool{agent: &agent{cfg: cfg}}
+	if got := tool.pullOptions().CredentialsDir; got != "/data/kubelet" {
+		t.Errorf("folder of the node's credentials = %q, want /data/kubelet", got)
 	}
 }

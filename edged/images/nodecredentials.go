@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 
 	"k8s.io/klog/v2"
@@ -81,11 +82,20 @@ func (p *Puller) node() []credential {
 	if p.opts.CredentialsDir == "" {
 		return nil
 	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		home = "" // a service has none
+	return nodeCredentials(p.opts.CredentialsDir, homeFolder(os.Getenv("HOME"), user.Current))
+}
+
+// homeFolder is the home folder that the environment names, else that of the account: systemd names none to services. Empty:
+// there is none.
+func homeFolder(named string, account func() (*user.User, error)) string {
+	if named != "" {
+		return named
 	}
-	return nodeCredentials(p.opts.CredentialsDir, home)
+	own, err := account()
+	if err != nil {
+		return ""
+	}
+	return own.HomeDir
 }
 
 // pulledBy is the credential of a pod that let a pull in; nil where it was none, or the node's: what the node pulls is for all

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -74,5 +75,35 @@ func TestNodePulls(t *testing.T) {
 		if got := pulledBy(list, used) != nil; got != want {
 			t.Errorf("the pull with credential %d is one pod's: %v, want %v", used, got, want)
 		}
+	}
+}
+
+// TestHomeFolder: without a HOME, as for services of systemd, it is that of the account.
+func TestHomeFolder(t *testing.T) {
+	root := func() (*user.User, error) { return &user.User{HomeDir: "/root"}, nil }
+	unknown := func() (*user.User, error) { return nil, errors.New("no such user") }
+	for _, tc := range []struct {
+		named   string
+		account func() (*user.User, error)
+		want    string
+	}{{"/home/of", root, "/home/of"}, {"", root, "/root"}, {"", unknown, ""}} {
+		if got := homeFolder(tc.named, tc.account); got != tc.want {
+			t.Errorf("homeFolder(%q) = %q, want %q", tc.named, got, tc.want)
+		}
+	}
+}
+
+// TestPullForNobody: what is pulled by hand is pulled with the node's credentials where it brings none.
+func TestPullForNobody(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"auths":{"reg.example.com":{"username":"node"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &service{present: map[string]bool{}}
+	if _, _, err := New(s, Options{Recorder: &events{}, CredentialsDir: dir}).Pull(t.Context(), "reg.example.com/a:1", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(s.pulls), "[reg.example.com/a:1 as node]"; got != want {
+		t.Errorf("pulls %s, want %s", got, want)
 	}
 }
