@@ -91,9 +91,9 @@ an agent that is started later runs the same pods again, with their volumes as t
 does the same; purging it deletes the rest, too.
 
 Containers run on when their runtime is stopped or removed, and only it can end them in good order. A runtime that does
-not answer is asked again for up to 30 seconds, and for no longer than --within: it may be restarting. If nothing
-listens at its socket then, --kill finds the pods' processes by their cgroups and kills them: no hooks are run, and there
-is no grace period.`,
+not answer is asked again for up to 30 seconds, and for no longer than --within: it may be restarting, also while pods
+end. If nothing listens at its socket then, --kill finds the pods' processes by their cgroups and kills them: no hooks
+are run, and there is no grace period.`,
 		Example: `  systemctl stop edgecore && edgecore end-pods
   edgecore end-pods --kill       # the container runtime was removed, and its containers run on`,
 		Args: cobra.NoArgs,
@@ -159,8 +159,17 @@ func (o *endPodsOptions) endAll(ctx context.Context, out, errOut io.Writer, cfg 
 			kubelet.ContainerRuntimeEndpoint, err)
 	}
 	mine, others := ownPods(pods, own.RootDirectory)
-	ended, err := o.endEach(ctx, r, mine)
+	ended, err := o.endEach(ctx, r, mine, &outage{
+		endpoint: kubelet.ContainerRuntimeEndpoint,
+		wait:     o.wait,
+		interval: o.interval,
+		out:      errOut,
+	})
 	fmt.Fprintf(out, "Ended %d of %d pods\n", ended, len(mine))
+	if err != nil && o.kill && restarting(err) && !listening(ctx, kubelet.ContainerRuntimeEndpoint) {
+		fmt.Fprintf(out, "The container runtime at %s is gone\n", kubelet.ContainerRuntimeEndpoint)
+		return o.killAll(out, own)
+	}
 	for _, p := range others {
 		fmt.Fprintf(out, "Left alone pod %s/%s, which has no folder in %s\n", p.Namespace, p.Name, filepath.Join(own.RootDirectory, "pods"))
 	}
@@ -259,8 +268,8 @@ func ownPods(pods []*observed.Pod, root string) (mine, others []*observed.Pod) {
 	return mine, others
 }
 
-// endEach ends pods side by side, and returns how many have ended.
-func (o *endPodsOptions) endEach(ctx context.Context, r *runtime.Runtime, pods []*observed.Pod) (int, error) {
+// endEach ends pods side by side, and returns how many have ended. A pod waits for a runtime that restarts.
+func (o *endPodsOptions) endEach(ctx context.Context, r *runtime.Runtime, pods []*observed.Pod, away *outage) (int, error) {
 	gentle, cancel := context.WithTimeout(ctx, o.within)
 	defer cancel()
 	errs := make(chan error, len(pods))
@@ -269,10 +278,10 @@ func (o *endPodsOptions) endEach(ctx context.Context, r *runtime.Runtime, pods [
 		go func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			err := endPod(gentle, r, p, nil)
+			err := away.retry(gentle, func(ctx context.Context) error { return endPod(ctx, r, p, nil) })
 			if err != nil && ctx.Err() == nil {
 				rough, cancel := context.WithTimeout(ctx, killWithin)
-				err = endPod(rough, r, p, ptr.To[int64](0))
+				err = away.retry(rough, func(ctx context.Context) error { return endPod(ctx, r, p, ptr.To[int64](0)) })
 				cancel()
 			}
 			if err != nil {

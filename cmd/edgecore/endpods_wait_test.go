@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -12,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,13 +41,15 @@ func (w *onWrite) Write(p []byte) (int, error) {
 func TestEndPodsOfRestartingRuntime(t *testing.T) {
 	unavailable := status.Error(codes.Unavailable, "server is not initialized yet")
 	for name, c := range map[string]struct {
-		absent, stale bool // the socket, at first; whether one that nothing listens at lies there
+		absent, stale bool   // the socket, at first; whether one that nothing listens at lies there
+		method        string // ListPodSandbox if ""
 		fails         int
 		errSay        string
 	}{
 		"no socket at first":        {absent: true},
 		"a stale socket at first":   {absent: true, stale: true},
 		"answers Unavailable once":  {fails: 1},
+		"restarts while pods end":   {method: "StopPodSandbox", fails: 5},
 		"answers Unavailable again": {fails: 1 << 30, errSay: "does not say which pods there are"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +68,7 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 			if _, err := client.RunPodSandbox(t.Context(), request); err != nil {
 				t.Fatal(err)
 			}
-			fake.Fail("ListPodSandbox", c.fails, unavailable)
+			fake.Fail(cmp.Or(c.method, "ListPodSandbox"), c.fails, unavailable)
 			socket := filepath.Join(dir, "cri.sock")
 			appear := func() {
 				_ = os.Remove(socket)
@@ -105,7 +108,7 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 			var out bytes.Buffer
 			progress := &onWrite{do: appear}
 			err := o.run(t.Context(), &out, progress)
-			if diff := cmp.Diff([]types.UID(nil), g.removed); diff != "" {
+			if diff := gocmp.Diff([]types.UID(nil), g.removed); diff != "" {
 				t.Errorf("pods killed by their cgroups (-want +got):\n%s", diff)
 			}
 			if (err == nil) != (c.errSay == "") || err != nil && !strings.Contains(err.Error(), c.errSay) {
@@ -115,7 +118,7 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 				t.Errorf("end-pods says %q, want %q", out.String(), want)
 			}
 			said := progress.String()
-			if strings.Count(said, "\n") != 1 || !strings.Contains(said, "does not answer yet, waiting for up to ") {
+			if strings.Count(said, "\n") != 1 || !strings.Contains(said, "waiting for up to ") {
 				t.Errorf("end-pods says on stderr %q, want one line that it waits", said)
 			}
 		})
