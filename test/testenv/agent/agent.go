@@ -46,6 +46,8 @@ type Options struct {
 	EdgeHub map[string]any
 	// Env is the environment; nil is that of this process.
 	Env []string
+	// Started, which may be nil, is told of each process as soon as there is one.
+	Started func(daemon.Identity) error
 }
 
 // Agent is an edgecore with its files. Its methods must not be called at the same time.
@@ -159,6 +161,11 @@ func (a *Agent) Start(ctx context.Context) error {
 		return err
 	}
 	a.proc = proc
+	if a.Started != nil {
+		if err := a.Started(proc.Identity); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	err = daemon.Poll(ctx, func() error {

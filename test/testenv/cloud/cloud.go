@@ -34,6 +34,8 @@ type Options struct {
 	Modules map[string]any
 	// Profiling lets Get ask for /debug/pprof.
 	Profiling bool
+	// Started, which may be nil, is told of each process as soon as there is one.
+	Started func(daemon.Identity) error
 }
 
 // Cloud is a cloudcore with its files. Its methods must not be called at the same time.
@@ -126,6 +128,11 @@ func (c *Cloud) Start(ctx context.Context) error {
 		return err
 	}
 	c.proc = proc
+	if c.Started != nil {
+		if err := c.Started(proc.Identity); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	err = daemon.Poll(ctx, func() error {

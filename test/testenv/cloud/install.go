@@ -41,7 +41,16 @@ func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Options{Binary: opts.Binary, Dir: filepath.Join(t.TempDir(), "cloud"), Kubeconfig: kubeconfig, Hub: opts.Hub})
+	dir := filepath.Join(t.TempDir(), "cloud")
+	c, err := New(Options{
+		Binary:     opts.Binary,
+		Dir:        dir,
+		Kubeconfig: kubeconfig,
+		Hub:        opts.Hub,
+		Started: func(id daemon.Identity) error {
+			return cluster.Host("cloudcore", kube.Guest{Process: id, Dir: dir})
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

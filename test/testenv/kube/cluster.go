@@ -18,9 +18,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,6 +50,9 @@ type Cluster struct {
 
 	mu          sync.Mutex
 	connections []*http.Client
+
+	guestsMu sync.Mutex
+	guests   map[string]Guest
 }
 
 // record is what another process needs to know to remove a cluster.
@@ -55,6 +60,7 @@ type record struct {
 	// Owner is the process that must live for the cluster to be wanted.
 	Owner     daemon.Identity   `json:"owner"`
 	Processes []daemon.Identity `json:"processes"`
+	Guests    []Guest           `json:"guests,omitempty"`
 }
 
 // Launch starts a cluster and waits until it is ready; the programs are built first if need be,
@@ -189,6 +195,11 @@ func (c *Cluster) save() error {
 		if p.Running() {
 			r.Processes = append(r.Processes, p.proc.Identity)
 		}
+	}
+	c.guestsMu.Lock()
+	defer c.guestsMu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.guests)) {
+		r.Guests = append(r.Guests, c.guests[name])
 	}
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -263,7 +264,8 @@ func TestSweep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Printf("orphan %s %d %d\n", c.Kubeconfig(kube.AdminUser), c.Etcd.PID(), c.APIServer.PID())
+		guest := host(t, c, filepath.Join(os.TempDir(), "guest"))
+		fmt.Printf("orphan %s %d %d %d\n", c.Kubeconfig(kube.AdminUser), c.Etcd.PID(), c.APIServer.PID(), guest)
 		os.Exit(3)
 	}
 	t.Setenv("TMPDIR", t.TempDir()) // where nobody else sweeps
@@ -274,12 +276,12 @@ func TestSweep(t *testing.T) {
 		t.Fatalf("the orphan's owner: %v, want exit code 3\n%s", err, out)
 	}
 	var path string
-	var etcd, apiServer int
-	if _, err := fmt.Sscanf(string(out), "orphan %s %d %d", &path, &etcd, &apiServer); err != nil {
+	var etcd, apiServer, guest int
+	if _, err := fmt.Sscanf(string(out), "orphan %s %d %d %d", &path, &etcd, &apiServer, &guest); err != nil {
 		t.Fatalf("output of the orphan's owner = %q: %v, want no error", out, err)
 	}
 	var left []daemon.Identity
-	for _, pid := range []int{etcd, apiServer} {
+	for _, pid := range []int{etcd, apiServer, guest} {
 		id, err := daemon.Identify(pid)
 		if err != nil {
 			t.Fatalf("Identify(%d) of the orphan: %v, want no error", pid, err)
@@ -294,9 +296,31 @@ func TestSweep(t *testing.T) {
 			t.Errorf("process %d (%s) of the orphan: Alive() = true, want false", id.PID, id.Command())
 		}
 	}
-	if _, err := os.Stat(filepath.Dir(path)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder of the orphan: %v, want that it is gone", err)
+	for _, dir := range []string{filepath.Dir(path), filepath.Join(os.TempDir(), "guest")} {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("folder %s of the orphan: %v, want that it is gone", dir, err)
+		}
 	}
+}
+
+// host starts a program with a mount below its folder as a guest of a cluster, and returns its pid.
+func host(t *testing.T, c *kube.Cluster, dir string) int {
+	t.Helper()
+	volume := filepath.Join(dir, "volume")
+	if err := os.MkdirAll(volume, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", volume, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	proc, err := daemon.Start(filepath.Join(dir, "log"), nil, "sleep", "3600")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Host("guest", kube.Guest{Process: proc.Identity, Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	return proc.PID
 }
 
 // An apiserver that cannot start is told of with what it says, and nothing of the cluster is left.

@@ -38,18 +38,28 @@ func sweep(dir string) error {
 	}
 	ctx, cancel := daemon.Within(context.Background())
 	defer cancel()
-	for _, id := range r.Processes {
-		if err := id.Signal(syscall.SIGKILL); err != nil {
+	for _, g := range r.Guests {
+		if err := g.remove(ctx); err != nil {
 			return err
 		}
-		if err := daemon.Poll(ctx, func() error {
-			if id.Alive() {
-				return fmt.Errorf("process %d (%s) has not ended", id.PID, id.Command())
-			}
-			return nil
-		}); err != nil {
+	}
+	for _, id := range r.Processes {
+		if err := kill(ctx, id); err != nil {
 			return err
 		}
 	}
 	return os.RemoveAll(dir)
+}
+
+// kill kills a process and returns when it has ended.
+func kill(ctx context.Context, id daemon.Identity) error {
+	if err := id.Signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	return daemon.Poll(ctx, func() error {
+		if id.Alive() {
+			return fmt.Errorf("process %d (%s) has not ended", id.PID, id.Command())
+		}
+		return nil
+	})
 }

@@ -36,6 +36,8 @@ type Options struct {
 	Endpoint, CgroupRoot string
 	// Config are more keys of its KubeletConfiguration.
 	Config map[string]any
+	// Started, which may be nil, is told of each process as soon as there is one.
+	Started func(daemon.Identity) error
 }
 
 // Kubelet is a kubelet with its files. Its methods must not be called at the same time.
@@ -139,6 +141,11 @@ func (k *Kubelet) Start(ctx context.Context) error {
 		return err
 	}
 	k.proc = proc
+	if k.Started != nil {
+		if err := k.Started(proc.Identity); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	err = daemon.Poll(ctx, func() error {
