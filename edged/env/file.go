@@ -1,7 +1,7 @@
 package env
 
 import (
-	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // maxFile is the size, in bytes, from which on a file holds no variables.
@@ -30,15 +29,13 @@ func fileKey(ref *v1.FileKeySelector, read func(volume, path string) ([]byte, er
 	if err != nil {
 		return "", false, fmt.Errorf("environment variables of %s: %w", name, err)
 	}
-	values, err := ParseFile(data)
-	if err != nil {
+	if value, err = FindInFile(data, ref.Key); err != nil {
 		return "", false, fmt.Errorf("environment variables of %s: %w", name, err)
 	}
-	value, ok = values[ref.Key]
-	if !ok && !optional {
+	if value == "" && !optional { // an empty one counts as none
 		return "", false, fmt.Errorf("environment variable key %q not found in %s", ref.Key, name)
 	}
-	return value, ok, nil
+	return value, value != "", nil
 }
 
 // ReadFile reads a file below a folder that a container may write to: links out of it are not followed, and what is no
@@ -76,44 +73,82 @@ func withoutRoot(err error) error {
 	return err
 }
 
-// ParseFile reads a file of variables: lines of NAME='value', where the value is taken as it is and may have several
-// lines; blank lines, and those that begin with #. Nothing else is allowed, so that a shell would read the same. Source:
-// "Define Environment Variable Values Using An Init Container", Env File syntax.
-func ParseFile(data []byte) (map[string]string, error) {
-	values := map[string]string{}
-	rest, number := string(data), 1
-	for rest != "" {
-		line, after, _ := strings.Cut(rest, "\n")
-		text := strings.TrimLeft(line, " \t\r")
+// FindInFile returns the value of the first variable with a name in a file of variables; "" if there is none. Later lines are not read.
+// Each variable is NAME='value' on a line of its own: the value is taken as it is and may have several lines, and a comment may follow
+// it. Blanks behind the = make the value empty, as in a shell. Lines without a variable are empty or begin with #.
+func FindInFile(data []byte, name string) (string, error) {
+	lines := fileLines{rest: string(data)}
+	for lines.next() {
+		text := strings.TrimLeft(lines.text, " \t")
 		if text == "" || text[0] == '#' {
-			rest, number = after, number+1
 			continue
 		}
-		name, quoted, found := strings.Cut(rest, "=")
-		if name = strings.TrimSpace(name); !found || strings.Contains(name, "\n") {
-			return nil, fmt.Errorf("line %d: want NAME='value'", number)
+		number := lines.number
+		found, value, err := variable(text, &lines)
+		if err != nil {
+			return "", fmt.Errorf("line %d: %w", number, err)
 		}
-		if faults := validation.IsRelaxedEnvVarName(name); len(faults) > 0 {
-			return nil, fmt.Errorf("line %d: the name of the variable: %s", number, strings.Join(faults, "; "))
+		if found != name {
+			continue
 		}
-		quoted = strings.TrimLeft(quoted, " \t")
-		if !strings.HasPrefix(quoted, "'") {
-			return nil, fmt.Errorf("line %d: the value of %s is not in single quotes", number, name)
+		if strings.IndexByte(value, 0) >= 0 {
+			return "", fmt.Errorf("line %d: the value of %s has a zero byte", number, name)
 		}
-		value, after, closed := strings.Cut(quoted[1:], "'")
-		if !closed {
-			return nil, fmt.Errorf("line %d: the value of %s has no closing quote", number, name)
-		}
-		end, after, _ := strings.Cut(after, "\n")
-		if strings.TrimSpace(end) != "" {
-			return nil, fmt.Errorf("line %d: there is something after the value of %s", number, name)
-		}
-		if bytes.IndexByte([]byte(value), 0) >= 0 {
-			return nil, fmt.Errorf("line %d: the value of %s has a zero byte", number, name)
-		}
-		values[name] = value
-		number += 1 + strings.Count(value, "\n")
-		rest = after
+		return value, nil
 	}
-	return values, nil
+	return "", lines.err
+}
+
+// variable reads the variable that begins on a line, and the lines that its value goes on for.
+func variable(line string, lines *fileLines) (name, value string, err error) {
+	name, quoted, found := strings.Cut(line, "=")
+	switch {
+	case !found || name == "":
+		return "", "", errors.New("want NAME='value'")
+	case strings.TrimRight(name, " \t") != name:
+		return "", "", errors.New("there are blanks before the =")
+	case strings.HasPrefix(quoted, " ") || strings.HasPrefix(quoted, "\t"):
+		return name, "", nil
+	case !strings.HasPrefix(quoted, "'"):
+		return "", "", errors.New("the value of the variable is not in single quotes")
+	}
+	var all strings.Builder
+	part, after, closed := strings.Cut(quoted[1:], "'")
+	for !closed {
+		all.WriteString(part + "\n")
+		if !lines.next() {
+			return "", "", cmp.Or(lines.err, errors.New("the value of the variable has no closing quote"))
+		}
+		part, after, closed = strings.Cut(lines.text, "'")
+	}
+	all.WriteString(part)
+	if after = strings.TrimLeft(after, " \t"); after != "" && after[0] != '#' {
+		return "", "", errors.New("there is something after the value of the variable")
+	}
+	return name, all.String(), nil
+}
+
+// maxFileLine is the size, in bytes, from which on a line is too long.
+const maxFileLine = 64 << 10
+
+// fileLines are the lines of a file, each without its end.
+type fileLines struct {
+	rest, text string
+	number     int
+	err        error
+}
+
+// next takes the next line; it returns false at the end, and with err set where the line is too long.
+func (l *fileLines) next() bool {
+	if l.rest == "" || l.err != nil {
+		return false
+	}
+	l.number++
+	l.text, l.rest, _ = strings.Cut(l.rest, "\n")
+	if len(l.text) >= maxFileLine {
+		l.err = fmt.Errorf("line %d has %d bytes or more", l.number, maxFileLine)
+		return false
+	}
+	l.text = strings.TrimSuffix(l.text, "\r")
+	return true
 }

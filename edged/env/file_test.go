@@ -2,7 +2,6 @@ package env
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,53 +15,66 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-func TestParseFile(t *testing.T) {
-	for text, want := range map[string]map[string]string{
-		"":        {},
-		"A='1'":   {"A": "1"},
-		"A='1'\n": {"A": "1"},
-		"# comment\n\n  A = '1' \t\n\t#x='y'\nB='# no comment'\r\n": {"A": "1", "B": "# no comment"},
-		"A='one\ntwo\n'\nB=''":          {"A": "one\ntwo\n", "B": ""},
-		"A='$B \\n \"x\" ='\nA='later'": {"A": "later"},
-		"a.b-c='$(X)'":                  {"a.b-c": "$(X)"},
+func TestFindInFile(t *testing.T) {
+	for text, want := range map[string]string{
+		"":               "",
+		"A='1'":          "1",
+		"A='1'\n":        "1",
+		"  A='1' \t\r\n": "1",
+		"# A='0'\n\n\t#x='y'\nB='2'\nA='# no comment'": "# no comment",
+		"A='one\r\ntwo\n'":            "one\ntwo\n",
+		"A='$B \\n \"x\" ='\nA='2'":   "$B \\n \"x\" =",
+		"a.b-c='1'\n1='2'\nA='$(X)'":  "$(X)",
+		"A='a' # comment":             "a",
+		"A='a'# comment":              "a",
+		"A='a'\nthe rest is not read": "a",
+		"A= 'a'":                      "",
+		"A= 'a'\nA='b'":               "",
+		"A=\tvalue":                   "",
+		"A=''":                        "",
+		"B= nothing\nA='a'":           "a",
+		"B='2'":                       "",
+		"A='1'\n" + strings.Repeat("x", maxFileLine): "1",
 	} {
-		got, err := ParseFile([]byte(text))
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("%q: %v (-want +got)\n%s", text, err, diff)
+		if got, err := FindInFile([]byte(text), "A"); got != want || err != nil {
+			t.Errorf("FindInFile(%.80q, A) = %q, %v; want %q", text, got, err, want)
 		}
 	}
 	for text, want := range map[string]string{
-		"A=value": "line 1: the value of A is not in single quotes", "A=\"value\"": "line 1: the value of A is not in single quotes",
-		"\nA='a''b'": "line 2: there is something after the value of A", "A='a'$B": "line 1: there is something after",
-		"A='a' # no": "line 1: there is something after", "A='x\ny'\nB='z": "line 3: the value of B has no closing quote",
-		"A": "line 1: want NAME='value'", "A\nB='1'": "line 1: want NAME='value'", "='x'": "line 1: the name of the variable", "A='\x00'": "zero byte",
+		"A=value":                        "line 1: the value of the variable is not in single quotes",
+		"A=\"value\"":                    "line 1: the value of the variable is not in single quotes",
+		"A=":                             "line 1: the value of the variable is not in single quotes",
+		"\nA='a''b'":                     "line 2: there is something after the value",
+		"A='a'$B":                        "line 1: there is something after the value",
+		"A='a'\r#x":                      "line 1: there is something after the value",
+		"B='x\ny'\nA='z":                 "line 3: the value of the variable has no closing quote",
+		"A":                              "line 1: want NAME='value'",
+		"# \nwords\nA='1'":               "line 2: want NAME='value'",
+		"='x'":                           "line 1: want NAME='value'",
+		"A ='x'":                         "line 1: there are blanks before the =",
+		"A='\x00'":                       "line 1: the value of A has a zero byte",
+		strings.Repeat("#", maxFileLine): "line 1 has 65536 bytes or more",
+		"A='\n" + strings.Repeat("#", maxFileLine): "line 2 has 65536 bytes or more",
 	} {
-		if got, err := ParseFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ParseFile(%q) = %v, %v; want %q", text, got, err, want)
+		if got, err := FindInFile([]byte(text), "A"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("FindInFile(%.80q, A) = %q, %v; want %q", text, got, err, want)
 		}
 	}
 }
 
-func FuzzParseFile(f *testing.F) {
-	f.Add("A='1'\n# x\n\nB='2\n3'")
-	f.Add(strings.Repeat("A=''\n", 10_000))
-	f.Add(strings.Repeat("\n", 64<<10))
-	f.Add(strings.Repeat("=", 64<<10))
-	f.Add("A='" + strings.Repeat("\n", 64<<10) + "'")
-	var names strings.Builder
-	for i := range 10_000 {
-		fmt.Fprintf(&names, "%d=''\n", i)
-	}
-	f.Add(names.String())
-	f.Fuzz(func(t *testing.T, text string) {
-		var values map[string]string
+func FuzzFindInFile(f *testing.F) {
+	f.Add("A='1'\n# x\n\nB='2\n3'", "B")
+	f.Add(strings.Repeat("A=''\n", 10_000), "B")
+	f.Add(strings.Repeat("\n", 64<<10), "A")
+	f.Add(strings.Repeat("=", 64<<10), "A")
+	f.Add("A='"+strings.Repeat("\n", 64<<10)+"'", "A")
+	f.Fuzz(func(t *testing.T, text, name string) {
+		var value string
 		var err error
-		// The smallest variable has 5 bytes. Values are parts of the text; the map doubles while it grows.
-		membound.Check(t, membound.Linear(len(text), 128), func() { values, err = ParseFile([]byte(text)) })
-		for name, value := range values {
-			if err != nil || name == "" || strings.ContainsAny(name, "=\n") || strings.ContainsAny(value, "'\x00") || !strings.Contains(text, "'"+value+"'") {
-				t.Errorf("ParseFile(%q): %q=%q, %v; want a value of the text in quotes", text, name, value, err)
-			}
+		// A value is a part of the text, and is built line by line.
+		membound.Check(t, membound.Linear(len(text), 8), func() { value, err = FindInFile([]byte(text), name) })
+		if err == nil && value != "" && (strings.ContainsAny(value, "'\x00") || !strings.Contains(strings.ReplaceAll(text, "\r\n", "\n"), name+"='"+value+"'")) {
+			t.Errorf("FindInFile(%q, %q) = %q, want a value of the text in quotes", text, name, value)
 		}
 	})
 }
@@ -125,7 +137,7 @@ func TestFileKey(t *testing.T) {
 		{ref("env", "C", yes), nil, ""},
 		{ref("none", "A", yes), nil, ""},
 		{ref("none", "A", nil), nil, `environment variables of file "none" of volume "v": file does not exist`},
-		{ref("bad", "A", yes), nil, `environment variables of file "bad" of volume "v": line 1: the value of A is not in single quotes`},
+		{ref("bad", "A", yes), nil, `environment variables of file "bad" of volume "v": line 1: the value of the variable is not in single quotes`},
 	} {
 		vars, _, err := Make(t.Context(), testPod(), &v1.Container{Name: "app", Env: []v1.EnvVar{tc.env}}, f, store{})
 		if (err != nil) != (tc.err != "") || err != nil && err.Error() != tc.err {

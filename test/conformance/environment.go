@@ -181,7 +181,7 @@ containers:
 			check: func(p *pod) {
 				p.says("main", `echo "$A $B ${C-unset} ${D-unset}"`, "one two\nlines unset unset")
 				p.waits("missing", "CreateContainerConfigError", `environment variable key "Z" not found in file "env" of volume "v"`)
-				p.waits("bad", "CreateContainerConfigError", "line 1: the value of A is not in single quotes")
+				p.waits("bad", "CreateContainerConfigError", "line 1: the value of the variable is not in single quotes")
 			},
 		},
 		{
