@@ -12,7 +12,7 @@ import (
 // Actions is what brings a pod one step nearer to its spec. The steps are in the order in which
 // they are carried out.
 type Actions struct {
-	// StartOver stops every container without a grace period and removes them all; the pod is started from its
+	// StartOver stops every container with the shortest grace period and removes them all; the pod is started from its
 	// first init container in the same sandbox by the next step. Nothing else is to be done beside it.
 	StartOver bool
 	// KillPod stops all containers and sandboxes first: the sandbox is no longer usable.

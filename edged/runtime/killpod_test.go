@@ -341,6 +341,9 @@ func TestStartOver(t *testing.T) {
 			t.Errorf("round %d: left %+v, want only the ephemeral container, running in the same sandbox",
 				round, left.Containers)
 		}
+		if !slices.Contains(g.events.list, "Killing killing") {
+			t.Errorf("round %d: events %q, want Killing with the message killing", round, g.events.list)
+		}
 		res = g.sync(pod)
 		now := g.observe(pod)
 		if c := now.Container("c1"); !c.Running() || c.RestartCount != int32(round+1) {

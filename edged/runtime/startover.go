@@ -3,7 +3,6 @@ package runtime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,8 +14,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// startOver carries out the rule RestartAllContainers: all containers but the ephemeral ones are stopped at once and
-// removed, the one whose end asked for it last, so that a start over which was cut off is taken up again. The sandbox
+// startOver carries out the rule RestartAllContainers: all containers but the ephemeral ones are stopped without hooks
+// and removed, the one whose end asked for it last, so that a start over which was cut off is taken up again. The sandbox
 // and the volumes stay. The newest log of each container stays, too: it is what is shown as the previous one, and
 // from its name the count of restarts goes on.
 func (r *Runtime) startOver(ctx context.Context, pod *v1.Pod, obs *observed.Pod, res *SyncResult) {
@@ -33,11 +32,10 @@ func (r *Runtime) startOver(ctx context.Context, pod *v1.Pod, obs *observed.Pod,
 			continue
 		}
 		wg.Go(func() {
-			message := fmt.Sprintf("Container %s is restarted with all containers of the pod, as container %s exited with %d", c.Name, cause.Name, cause.ExitCode)
 			if c.Running() {
-				r.opts.Recorder.ContainerEventf(pod, spec, v1.EventTypeNormal, eventKilling, "%s", message)
+				r.opts.Recorder.ContainerEventf(pod, spec, v1.EventTypeNormal, eventKilling, "killing")
 			}
-			errs[i] = r.stopContainer(ctx, c.ID, 0)
+			errs[i] = r.stopContainer(ctx, c.ID, minGraceLeft)
 		})
 	}
 	wg.Wait()

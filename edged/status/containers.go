@@ -114,7 +114,7 @@ func missing(in Inputs, c *v1.Container, prev *v1.ContainerStatus) v1.ContainerS
 		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{Reason: restartingAll, Message: restartingAllMessage, ExitCode: exitUnknown}
 		s.RestartCount = prev.RestartCount + 1
 	case prev.State.Waiting != nil && prev.State.Waiting.Reason == restartingAll && in.removed():
-		s.State = prev.State // until the first of them is created
+		s = *prev // until the first of them is created
 	case prev.State.Running != nil && prev.LastTerminationState.Terminated == nil:
 		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{Reason: statusUnknown, Message: lostMessage, ExitCode: exitUnknown}
 		if in.Pod.DeletionTimestamp == nil {

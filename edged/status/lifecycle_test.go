@@ -101,6 +101,9 @@ func TestRestartAllContainers(t *testing.T) {
 		for _, s := range slices.Concat(last.InitContainerStatuses, last.ContainerStatuses) {
 			got = append(got, fmt.Sprintf("%s, %s, %d", stateText(s.State), stateText(s.LastTerminationState), s.RestartCount))
 		}
+		if id := last.InitContainerStatuses[0].ContainerID; step.phase == v1.PodRunning && id == "" {
+			t.Errorf("%s: the init container has no ID, want that of its last attempt", step.name)
+		}
 		cond := condition(last, v1.AllContainersRestarting)
 		if text := strings.Join(got, "; "); text != step.want || last.Phase != step.phase || cond.Status != step.cond || cond.ObservedGeneration != 0 {
 			t.Errorf("%s: %s, %s\n%+v; want %s, %s\n%s and no generation", step.name, last.Phase, text, cond, step.phase, step.want, step.cond)
