@@ -143,7 +143,7 @@ func (p *Puller) ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, secre
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventInspect, "%s", why.Message)
 		return "", &why, time.Time{}
 	}
-	spec := &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: c.Image, Annotations: pod.Annotations}
+	spec := &runtimeapi.ImageSpec{Image: name, Annotations: pod.Annotations}
 	policy := policyOf(c)
 	ref := ""
 	if policy != v1.PullAlways {

@@ -18,6 +18,6 @@ func (p *Puller) Pull(ctx context.Context, image string, secrets []v1.Secret, sl
 	if err != nil {
 		return "", Progress{}, err
 	}
-	_, _, done, err := p.share(ctx, request{spec: &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: image}, creds: creds, slow: slow})
+	_, _, done, err := p.share(ctx, request{spec: &runtimeapi.ImageSpec{Image: name}, creds: creds, slow: slow})
 	return name, done, err
 }
