@@ -3,6 +3,7 @@ package edged
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -119,17 +120,22 @@ func (e *Edged) podsToEvict(ctx context.Context, s eviction.Signal) ([]eviction.
 	if err != nil {
 		return nil, eviction.Layout{}, err
 	}
-	summary, err := e.stats.Summary(ctx, !disk)
-	if err != nil {
-		return nil, eviction.Layout{}, err
-	}
 	containers := map[types.UID][]eviction.ContainerUsage{}
-	for i := range summary.Pods {
-		containers[types.UID(summary.Pods[i].PodRef.UID)] = containerUsage(&summary.Pods[i])
+	if disk {
+		summary, err := e.stats.Summary(ctx, false)
+		if err != nil {
+			return nil, eviction.Layout{}, err
+		}
+		for i := range summary.Pods {
+			containers[types.UID(summary.Pods[i].PodRef.UID)] = containerUsage(&summary.Pods[i])
+		}
 	}
 	known := map[types.UID]stats.PodUsage{}
 	for _, u := range use {
 		known[u.UID] = u
+		if !disk { // memory waits for no summary, whose disk may take long to measure
+			containers[u.UID] = containerMemory(u.Containers)
+		}
 	}
 	var pods []eviction.PodUsage
 	for _, w := range e.wanted.all() {
@@ -138,8 +144,14 @@ func (e *Edged) podsToEvict(ctx context.Context, s eviction.Signal) ([]eviction.
 			continue
 		}
 		pods = append(pods, eviction.PodUsage{
-			Pod: w.pod, Memory: int64(u.MemoryWorkingSet), Processes: int64(u.Processes),
-			RootFS: diskUse(u.Rootfs), Logs: diskUse(u.Logs), Volumes: diskUse(u.Volumes), Containers: containers[w.pod.UID],
+			Pod:        w.pod,
+			Memory:     int64(u.MemoryWorkingSet),
+			Unmeasured: !u.Known && e.pleg.Get(w.pod.UID).ContainersAlive(),
+			Processes:  int64(u.Processes),
+			RootFS:     diskUse(u.Rootfs),
+			Logs:       diskUse(u.Logs),
+			Volumes:    diskUse(u.Volumes),
+			Containers: containers[w.pod.UID],
 		})
 	}
 	return pods, layoutOf(node), nil
@@ -172,6 +184,15 @@ func (e *Edged) measurePods(ctx context.Context, disk bool) ([]stats.PodUsage, e
 
 func diskUse(d stats.Disk) eviction.DiskUse {
 	return eviction.DiskUse{Bytes: int64(d.Bytes), Inodes: int64(d.Inodes)}
+}
+
+// containerMemory is what containers take of the memory. It is pure.
+func containerMemory(workingSets map[string]uint64) []eviction.ContainerUsage {
+	var list []eviction.ContainerUsage
+	for _, name := range slices.Sorted(maps.Keys(workingSets)) {
+		list = append(list, eviction.ContainerUsage{Name: name, Memory: int64(workingSets[name])})
+	}
+	return list
 }
 
 func containerUsage(p *statsapi.PodStats) []eviction.ContainerUsage {

@@ -49,6 +49,16 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+func TestContainerMemory(t *testing.T) {
+	want := []eviction.ContainerUsage{{Name: "a", Memory: 2}, {Name: "b", Memory: 1}}
+	if diff := cmp.Diff(want, containerMemory(map[string]uint64{"b": 1, "a": 2})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := containerMemory(nil); got != nil {
+		t.Errorf("containerMemory(nil) = %v, want nil", got)
+	}
+}
+
 // TestEvictedBefore: an agent that was restarted knows from a pod's condition that it is to end for want of resources.
 func TestEvictedBefore(t *testing.T) {
 	const message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "

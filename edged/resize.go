@@ -161,7 +161,10 @@ func (e *Edged) waitingResizes(pod *v1.Pod) []resize.Waiting {
 
 // judgeResize gives a pod the amounts that it asks for if they fit, and reports whether its conditions changed.
 func (e *Edged) judgeResize(pod *v1.Pod) (changed bool) {
-	why := resize.Judge(pod, e.opts.Allocatable, e.beside(pod.UID))
+	why := e.evictions.Admit(pod) // a node under pressure gives nothing, until that is over
+	if why == nil {
+		why = resize.Judge(pod, e.opts.Allocatable, e.beside(pod.UID))
+	}
 	e.sizes.mu.Lock()
 	defer e.sizes.mu.Unlock()
 	have, now := e.sizes.of(e, pod), time.Now()

@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -17,6 +21,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/eviction"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/resize"
@@ -31,6 +36,7 @@ func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
 func resizing(cpu string) (*Edged, *v1.Pod, *observed.Pod) {
 	e := New(Options{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}}).next()
 	e.statuses, e.recorder, e.cgroups = status.NewManager(noReports{}), events.New("n", nil), cgroups.New(cgroups.Options{})
+	e.evictions = eviction.New(eviction.Options{})
 	obs := &observed.Pod{UID: "1", Containers: []*observed.Container{{ID: "x", Name: "main", State: runtimeapi.ContainerState_CONTAINER_RUNNING}}}
 	return e, asking(cpu), obs
 }
@@ -219,4 +225,44 @@ func TestDeferredResizes(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("allocated cpu mismatch (-want +got):\n%s", diff)
 	}
+}
+
+// TestResizeUnderPressure: a node that is short of disk gives pods nothing more, and does when that is over.
+func TestResizeUnderPressure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, pod, _ := resizing("1")
+		e.allocate(pod)
+		var available atomic.Int64
+		e.evictions = eviction.New(eviction.Options{
+			Config: eviction.Config{Thresholds: []eviction.Threshold{{Signal: eviction.NodeFS, Value: eviction.Value{Amount: 100}}}},
+			Node: func(context.Context) (eviction.Observations, error) {
+				return eviction.Observations{eviction.NodeFS: {Available: available.Load(), Capacity: 1000}}, nil
+			},
+			Pods: func(context.Context, eviction.Signal) ([]eviction.PodUsage, eviction.Layout, error) {
+				return nil, eviction.Layout{}, nil
+			},
+			Changed: func([]v1.NodeConditionType, []eviction.Threshold, eviction.Observations) {},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = e.evictions.Run(ctx) }) // it returns nil
+		synctest.Wait()
+		got := e.allocate(asking("2"))
+		pending := e.sizes.pods["1"].pending
+		if got.Spec.Containers[0].Resources.Requests.Cpu().String() != "1" || pending == nil || pending.Reason != "Deferred" ||
+			pending.Message != "The node had condition: [DiskPressure]. " {
+			t.Errorf("cpu under pressure = %v, condition %+v; want 1, Deferred for DiskPressure",
+				got.Spec.Containers[0].Resources.Requests.Cpu(), pending)
+		}
+		available.Store(1000)
+		time.Sleep(time.Hour)
+		e.wanted.put(asking("2"), false)
+		e.pool = podworker.New(ctx, podworker.Options{Syncer: e})
+		e.retryResizes(nil)
+		if got := e.allocated(asking("2")); got.Spec.Containers[0].Resources.Requests.Cpu().String() != "2" {
+			t.Errorf("cpu after the pressure = %v, want 2", got.Spec.Containers[0].Resources.Requests.Cpu())
+		}
+		cancel()
+		wg.Wait()
+	})
 }

@@ -29,8 +29,9 @@ type ContainerUsage struct {
 // PodUsage is what a pod takes. Amounts that are not known are 0.
 type PodUsage struct {
 	Pod *v1.Pod
-	// Memory is the working set.
-	Memory int64
+	// Memory is the working set. Unmeasured: the pod runs, and it is not known.
+	Memory     int64
+	Unmeasured bool
 	// RootFS is what its containers wrote into their root file systems, Logs their logs, Volumes the volumes that are its own.
 	RootFS, Logs, Volumes DiskUse
 	Processes             int64
@@ -87,12 +88,14 @@ func request(pod *v1.Pod, name v1.ResourceName) int64 {
 	return q.Value()
 }
 
-// Rank returns the pods that may go, the first to go first: those that use more than they asked for before those that do
+// Rank returns the pods that may go, the first to go first: for memory those that run and cannot be measured, since they may
+// use any amount; then those that use more than they asked for before those that do
 // not, then those of lower priority, then those that use the most beyond what they asked for. Processes are not asked for:
 // there it is priority, then use. Critical pods are not among them.
 func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 	type ranked struct {
 		PodUsage
+		unknown  bool
 		exceeds  bool
 		priority int32
 		excess   int64
@@ -104,6 +107,7 @@ func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 		}
 		used, asked := use(s, l, &p)
 		r := ranked{PodUsage: p, exceeds: used > asked, excess: used - asked}
+		r.unknown = p.Unmeasured && s.Resource() == v1.ResourceMemory
 		if s == PIDs {
 			r.exceeds = false
 		}
@@ -113,13 +117,7 @@ func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 		list = append(list, r)
 	}
 	slices.SortStableFunc(list, func(a, b ranked) int {
-		if a.exceeds != b.exceeds {
-			if a.exceeds {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.excess, a.excess),
+		return cmp.Or(first(a.unknown, b.unknown), first(a.exceeds, b.exceeds), cmp.Compare(a.priority, b.priority), cmp.Compare(b.excess, a.excess),
 			cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	out := make([]PodUsage, len(list))
@@ -127,6 +125,17 @@ func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 		out[i] = r.PodUsage
 	}
 	return out
+}
+
+// first sorts true before false.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 const lowOn = "The node was low on resource: "

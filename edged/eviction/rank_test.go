@@ -56,6 +56,13 @@ func TestRank(t *testing.T) {
 		"critical ones never go": {Memory, Layout{}, []PodUsage{
 			{Pod: static, Memory: 900 * mi}, {Pod: named("system", 2000000000), Memory: 900 * mi}, {Pod: named("other", 1999999999), Memory: 1},
 		}, "other"},
+		"running and not measured": {Memory, Layout{}, []PodUsage{
+			{Pod: named("over", 0), Memory: 900 * mi}, {Pod: named("unknown-high", 10), Unmeasured: true},
+			{Pod: named("unknown", 0, "memory=1Mi"), Unmeasured: true}, {Pod: named("not-started", 0)},
+		}, "unknown unknown-high over not-started"},
+		"not measured, of processes": {PIDs, Layout{}, []PodUsage{
+			{Pod: named("few", 0), Processes: 3, Unmeasured: true}, {Pod: named("many", 0), Processes: 9},
+		}, "many few"},
 		"nothing that may go": {AllocatableMemory, Layout{}, []PodUsage{{Pod: static}}, ""},
 		"equals by name":      {Memory, Layout{}, []PodUsage{{Pod: named("b", 0)}, {Pod: named("a", 0)}}, "a b"},
 		"ephemeral storage that was asked for": {NodeFS, Layout{}, []PodUsage{

@@ -171,6 +171,16 @@ func (s *Stats) PodsMemory(ctx context.Context) ([]PodUsage, error) {
 		if p.processes != nil {
 			u.Processes = *p.processes
 		}
+		for i := range p.containers {
+			c := &p.containers[i]
+			if c.workingSet == nil {
+				continue
+			}
+			if u.Containers == nil {
+				u.Containers = map[string]uint64{}
+			}
+			u.Containers[c.name] = *c.workingSet
+		}
 		out = append(out, u)
 	}
 	return out, nil

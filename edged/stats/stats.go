@@ -75,6 +75,8 @@ type PodUsage struct {
 	Known            bool
 	MemoryWorkingSet uint64
 	Processes        uint64
+	// Containers is the working set, in bytes, of each container of which it is known.
+	Containers map[string]uint64
 	// DiskKnown: what follows was measured; DiskTime is when. Rootfs is what its containers wrote into their root file systems
 	// (on ContainerFS), Logs are those of its containers, Volumes what is its own and on the disk of the node: emptyDirs
 	// and configmaps, not claims nor host paths (both on NodeFS).

@@ -52,7 +52,7 @@ func newMachine(t testing.TB) (*machine, *Stats) {
 	m.write("proc/sys/kernel/threads-max", "15000\n")
 	m.write("proc/net/dev", netDev)
 	s := New(Options{
-		System: v1.NodeSystemInfo{BootID: "boot-1", MachineID: "machine-1", SystemUUID: "system-1", KernelVersion: "6.1", OSImage: "Debian"},
+		System:   v1.NodeSystemInfo{BootID: "boot-1", MachineID: "machine-1", SystemUUID: "system-1", KernelVersion: "6.1", OSImage: "Debian"},
 		NodeName: "node1", RootDir: m.path("root"), LogsDir: m.path("logs"), Proc: m.path("proc"),
 		Pods:    func() []*v1.Pod { m.read.Add(1); return append([]*v1.Pod(nil), m.pods...) },
 		Runtime: m, Images: m,
@@ -209,7 +209,8 @@ func TestPods(t *testing.T) {
 		WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 300}, InodesUsed: &runtimeapi.UInt64Value{Value: 3}},
 	}}
 	got, err := s.PodsMemory(t.Context())
-	want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 4000, Processes: 4}}
+	want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 4000, Processes: 4,
+		Containers: map[string]uint64{"main": 3000}}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Fatalf("%v (-want +got):\n%s", err, diff)
 	}
@@ -246,7 +247,8 @@ func TestPodsOfSeveralHierarchies(t *testing.T) {
 			m.write("cgroup/pids/"+path+"/pids.current", "2\n")
 		}
 		got, err := s.PodsMemory(t.Context())
-		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 3000, Processes: 2}}
+		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 3000, Processes: 2,
+			Containers: map[string]uint64{"main": 3000}}}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Fatalf("%v (-want +got):\n%s", err, diff)
 		}
@@ -274,7 +276,8 @@ func TestPodsWithoutCgroups(t *testing.T) {
 			Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: value(600), AvailableBytes: value(400)},
 		}}
 		got, err := s.PodsMemory(t.Context())
-		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 600}, {UID: "uid-silent", Namespace: "default", Name: "silent"}}
+		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 600,
+			Containers: map[string]uint64{"main": 600}}, {UID: "uid-silent", Namespace: "default", Name: "silent"}}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Fatalf("%v (-want +got):\n%s", err, diff)
 		}
