@@ -17,6 +17,7 @@ import (
 // Mounter mounts what takes more than a system call: file systems whose mount(8) has a program of its own. Its calls end
 // with their context, whatever the other side does.
 type Mounter interface {
+	// Mount mounts a source on a folder; no fsType is for options that name none, such as bind.
 	Mount(ctx context.Context, source, target, fsType string, options []string) error
 	// Unmount takes the mount on a folder away; force gives up what has not reached the server.
 	Unmount(ctx context.Context, target string, force bool) error
@@ -32,7 +33,10 @@ type mountCommand struct{}
 
 // Mount implements Mounter.
 func (mountCommand) Mount(ctx context.Context, source, target, fsType string, options []string) error {
-	args := []string{"-t", fsType}
+	var args []string
+	if fsType != "" {
+		args = []string{"-t", fsType}
+	}
 	if len(options) > 0 {
 		args = append(args, "-o", strings.Join(options, ","))
 	}

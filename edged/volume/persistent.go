@@ -129,7 +129,28 @@ func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (Place
 	if err := m.giveLocal(ctx, pod, spec, path); err != nil {
 		return Place{}, err
 	}
-	return place, bindFolder(path, dir, spec.ReadOnly)
+	if err := bindFolder(path, dir, spec.ReadOnly); err != nil {
+		return place, err
+	}
+	return place, m.giveOptions(ctx, path, dir, spec)
+}
+
+// giveOptions has the bind of a local volume keep the mount options of its PersistentVolume, such as noexec. A bind without
+// them is taken away.
+func (m *Manager) giveOptions(ctx context.Context, path, dir string, spec Spec) error {
+	named := mountOptions(spec.PV)
+	if len(named) == 0 {
+		return nil
+	}
+	options := append([]string{"bind", "remount"}, named...)
+	if spec.ReadOnly {
+		options = append(options, "ro")
+	}
+	if err := m.opts.Mounter.Mount(ctx, path, dir, "", options); err != nil {
+		err = fmt.Errorf("mount options %v of PersistentVolume %s: %w", named, spec.PV.Name, err)
+		return errors.Join(err, unmountAll(dir))
+	}
+	return nil
 }
 
 // giveLocal sets the group of a local volume before it is bound, so that a bind tells that it was done. A volume that another

@@ -81,6 +81,38 @@ func TestLocalVolume(t *testing.T) {
 	}
 }
 
+// TestLocalVolumeOptions: the bind of a folder has the options of its PersistentVolume, beside a read-only one; where it
+// cannot have them, the volume is not set up.
+func TestLocalVolumeOptions(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		m, c, _ := withClaims(t)
+		m.opts.Mounter = mountCommand{}
+		host := t.TempDir()
+		_, pv := c.bound("c", "disk", localSource(host))
+		pv.Spec.MountOptions = []string{"noexec", "nosuid"}
+		place := setup(t, m, podWith(claimVolume("c", readOnly)))["v"]
+		var fs unix.Statfs_t
+		must(t, unix.Statfs(place.Path, &fs))
+		want := int64(unix.ST_NOEXEC | unix.ST_NOSUID)
+		if readOnly {
+			want |= unix.ST_RDONLY
+		}
+		if got := int64(fs.Flags) & (unix.ST_NOEXEC | unix.ST_NOSUID | unix.ST_RDONLY); got != want {
+			t.Errorf("flags of the mount, read-only %t: %#x, want %#x", readOnly, got, want)
+		}
+		must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+		m.opts.Mounter = &server{refuses: errors.New("no")}
+		if _, err := m.Setup(t.Context(), podWith(claimVolume("c", readOnly))); err == nil ||
+			!strings.Contains(err.Error(), "mount options [noexec nosuid] of PersistentVolume disk: no") {
+			t.Errorf("Setup with options that are refused: %v, want an error that names them", err)
+		}
+		if mounted, err := isMountpoint(place.Path); err != nil || mounted {
+			t.Errorf("isMountpoint after that = %t, %v, want false, nil", mounted, err)
+		}
+		must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+	}
+}
+
 // A container's mountPropagation needs a mount that shares with the node's, as does a sub-path. Nothing of the node's is
 // unmounted with the volume.
 func TestLocalVolumeSharesMounts(t *testing.T) {
