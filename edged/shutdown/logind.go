@@ -81,6 +81,19 @@ func (l *logind) delay() (time.Duration, error) {
 	return time.Duration(min(usec, uint64(1<<62/time.Microsecond))) * time.Microsecond, nil
 }
 
+// preparing reports whether a shutdown is under way.
+func (l *logind) preparing() (bool, error) {
+	var value dbus.Variant
+	if err := l.call(login1, login1Path, "org.freedesktop.DBus.Properties.Get", []any{&value}, login1Manager, "PreparingForShutdown"); err != nil {
+		return false, err
+	}
+	preparing, ok := value.Value().(bool)
+	if !ok {
+		return false, fmt.Errorf("logind's PreparingForShutdown is %v, want true or false", value)
+	}
+	return preparing, nil
+}
+
 // reload has logind read its configuration anew.
 func (l *logind) reload() error {
 	return l.call(systemd1, systemd1Path, systemd1Manager+".KillUnit", nil, logindUnit, "all", int32(syscall.SIGHUP))

@@ -68,6 +68,8 @@ type Watcher struct {
 	// retryMin is the first delay before the bus is tried again, reloadWithin how long logind may take to read its
 	// configuration again; tests shorten them.
 	retryMin, reloadWithin time.Duration
+	// began: a shutdown has begun, and was not called off as far as is known. It is Run's own.
+	began bool
 }
 
 // New makes a watcher; Run starts it.
@@ -120,6 +122,9 @@ func (w *Watcher) session(ctx context.Context) error {
 		return err
 	}
 	defer func() { lock.release() }()
+	if err := w.catchUp(l); err != nil {
+		return err
+	}
 	w.opts.Failed(nil)
 	klog.InfoS("A shutdown of the device waits for the pods", "atMost", total(groups))
 	for {
@@ -139,10 +144,33 @@ func (w *Watcher) session(ctx context.Context) error {
 				if lock, err = l.inhibit(); err != nil {
 					return err
 				}
-				w.opts.Began(false)
+				w.callOff()
 			}
 		}
 	}
+}
+
+// catchUp learns whether a shutdown was called off while there was no connection to the bus: without that no pod would start
+// again.
+func (w *Watcher) catchUp(l *logind) error {
+	if !w.began {
+		return nil
+	}
+	preparing, err := l.preparing()
+	if err != nil {
+		return err
+	}
+	if !preparing {
+		klog.InfoS("The shutdown of the device was called off while the system's D-Bus was away")
+		w.callOff()
+	}
+	return nil
+}
+
+// callOff lets the pods start again.
+func (w *Watcher) callOff() {
+	w.began = false
+	w.opts.Began(false)
 }
 
 // groups are the groups with the time that logind gives them.
@@ -210,6 +238,7 @@ func (w *Watcher) raise(ctx context.Context, l *logind, want time.Duration) erro
 // shutDown ends the pods, group by group.
 func (w *Watcher) shutDown(ctx context.Context, groups []Group) {
 	began := time.Now()
+	w.began = true
 	w.opts.Began(true)
 	batches := Assign(groups, w.opts.Pods())
 	for i, b := range batches {

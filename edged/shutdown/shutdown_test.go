@@ -199,6 +199,24 @@ func TestBusGoes(t *testing.T) {
 	})
 }
 
+// TestCalledOffMeanwhile: a shutdown that is called off while the bus is away lets the pods start again.
+func TestCalledOffMeanwhile(t *testing.T) {
+	l := logindtest.Start(t, time.Hour)
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}}, Address: l.Address, ConfDir: t.TempDir()})
+	r.wait(t)
+	l.Prepare(t, true)
+	released(t, l)
+	l.Stop()
+	wait.True(t, "the loss of the bus to be reported", func() bool { return r.failure() != nil })
+	l.Restart(t)
+	wait.Until(t, "the pods to be let start again", func() error {
+		if all := r.all(); !strings.HasSuffix(all, "began false") {
+			return fmt.Errorf("the watcher did %q, want \"began false\" at the end", all)
+		}
+		return nil
+	})
+}
+
 // TestNoGroups: nobody waits for a shutdown unless the configuration says so.
 func TestNoGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

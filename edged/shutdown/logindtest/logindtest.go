@@ -78,7 +78,10 @@ func (l *Logind) Restart(t testing.TB) {
 	if l.conn, err = dbus.Connect(l.Address, dbus.WithIncomingInterceptor(replyByHand)); err != nil {
 		t.Fatal(err)
 	}
-	if l.props, err = prop.Export(l.conn, path, prop.Map{manager: {"InhibitDelayMaxUSec": {Value: uint64(l.delay / time.Microsecond)}}}); err != nil {
+	if l.props, err = prop.Export(l.conn, path, prop.Map{manager: {
+		"InhibitDelayMaxUSec":  {Value: uint64(l.delay / time.Microsecond)},
+		"PreparingForShutdown": {Value: false},
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, export := range map[string]func() error{
@@ -186,6 +189,7 @@ func (l *Logind) Reloads() int {
 // Prepare tells all that a shutdown begins, or was called off.
 func (l *Logind) Prepare(t testing.TB, begins bool) {
 	t.Helper()
+	l.props.SetMust(manager, "PreparingForShutdown", begins)
 	if err := l.conn.Emit(path, manager+".PrepareForShutdown", begins); err != nil {
 		t.Fatal(err)
 	}
