@@ -4,16 +4,21 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
-	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
@@ -21,6 +26,9 @@ import (
 
 // nobody is a user with a certificate of the cluster and no rights.
 const nobody = "nobody"
+
+// readOnly is the user of requests to the read-only port.
+const readOnly = "read-only"
 
 // request is one request to the kubelet's API, as a user: kube.AdminUser, nobody, or "" for one without a certificate.
 type request struct {
@@ -51,6 +59,7 @@ func requests() []request {
 	add(kube.AdminUser, http.MethodGet, everyPath...)
 	add(nobody, http.MethodGet, "/healthz", "/pods", "/none", "/containerLogs/@POD@/main", "/exec/@POD@/main?command=true&output=1", "/stats/summary", "/configz", "/metrics", "/logs/")
 	add("", http.MethodGet, "/healthz", "/pods", "/none")
+	add(readOnly, http.MethodGet, everyPath...)
 	add(kube.AdminUser, http.MethodPost, "/pods", "/healthz", "/stats/summary", "/metrics", "/configz", "/containerLogs/@POD@/main", "/run/@POD@/main?cmd=echo%20hi",
 		"/run/@POD@/none?cmd=true", "/run/@POD@/main", "/run/@POD@/main?cmd=false", "/run/@POD@/ended?cmd=true", "/exec/@POD@/main?command=true&output=1", "/attach/@POD@/main?output=1",
 		"/portForward/@POD@", "/checkpoint/@POD@/none", "/none")
@@ -67,60 +76,37 @@ func requests() []request {
 	return out
 }
 
-// do sends a request and adds the answer: its status, its headers and its body.
-func (s *Subject) request(ctx context.Context, r request) error {
+// ask sends a request and returns the answer.
+func (s *Subject) ask(ctx context.Context, r request) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, daemon.Scaled(answerLimit))
 	defer cancel()
 	path := strings.ReplaceAll(r.path, "@POD@", s.Name+"/"+s.Case.Name)
-	req, err := http.NewRequestWithContext(ctx, r.method, fmt.Sprintf("https://127.0.0.1:%d%s", s.Port, path), http.NoBody)
+	url := fmt.Sprintf("https://127.0.0.1:%d%s", s.Port, path)
+	if r.user == readOnly {
+		url = fmt.Sprintf("http://127.0.0.1:%d%s", s.ReadOnlyPort, path)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, url, http.NoBody)
 	if err != nil {
-		return err
+		return Answer{}, err
 	}
 	client, err := s.client(r.user)
 	if err != nil {
-		return err
+		return Answer{}, err
 	}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
-		return err
+		return Answer{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	key := fmt.Sprintf("api/%s %s %s", r.user, r.method, r.path)
-	names := s.own()
-	s.Trace.Add(key+"/status", resp.Status)
-	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	s.Trace.Add(key+"/type", kind)
-	for name := range resp.Header {
-		if name != "Date" && name != "Content-Length" && name != "Content-Type" {
-			s.Trace.Add(key+"/header/"+name, names.Replace(resp.Header.Get(name)))
-		}
-	}
-	switch {
-	case r.path == "/metrics" || strings.HasPrefix(r.path, "/debug") || r.path == "/logs" || r.path == "/":
-		// What the agent says of itself is its own.
-	case strings.HasPrefix(r.path, "/metrics/") && resp.StatusCode == http.StatusOK:
-		for name := range series(string(body)) {
-			s.Trace.Add(key+"/series/"+names.Replace(name), "there")
-		}
-	case kind == "application/json":
-		return s.addFields(key, body, names)
-	case resp.StatusCode >= http.StatusBadRequest:
-		s.Trace.Add(key+"/error", names.Replace(string(body)))
-	default:
-		s.Trace.Add(key+"/body", names.Replace(string(body)))
-	}
-	return nil
+	return Answer{Status: resp.Status, Header: resp.Header, Body: body}, err
 }
 
 // client is a client with the certificate of a user of the cluster, or without one.
 func (s *Subject) client(user string) (*http.Client, error) {
 	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // the certificate is the agent's own
-	if user != "" {
+	if user != "" && user != readOnly {
 		known, err := s.Cluster.Kube.ConfigFor(user)
 		if err != nil {
 			return nil, err
@@ -135,67 +121,38 @@ func (s *Subject) client(user string) (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: config}, CheckRedirect: noRedirect}, nil
 }
 
-var indexes = regexp.MustCompile(`\[\d+\]`)
-
-// addFields adds the fields of an answer, without values and without the elements of lists.
-func (s *Subject) addFields(key string, body []byte, names Names) error {
-	values, err := Flatten("", rawJSON(body))
-	if err != nil {
-		return fmt.Errorf("%s: %w: %.200s", key, err, body)
-	}
-	for path := range values {
-		if !strings.HasSuffix(path, "]") {
-			s.Trace.Add(key+"/field"+indexes.ReplaceAllString(names.Replace(path), "[]"), "there")
-		}
-	}
-	return nil
-}
-
-var labels = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
-
-// series are the names of the series of a page of metrics with the names of their labels, and their help.
-func series(page string) map[string]bool {
-	out := map[string]bool{}
-	for line := range strings.Lines(page) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "#") || line == "" {
-			out[line] = true
-			continue
-		}
-		name, rest, found := strings.Cut(line, "{")
-		if !found {
-			name, _, _ = strings.Cut(line, " ")
-			out[name] = true
-			continue
-		}
-		var keys []string
-		for _, m := range labels.FindAllStringSubmatch(rest, -1) {
-			keys = append(keys, m[1])
-		}
-		out[name+"{"+strings.Join(keys, ",")+"}"] = true
-	}
-	delete(out, "")
-	return out
-}
-
-// Requests sends every request to the agent's API.
-func requestAll() Step {
+// send sends requests to the ports of the agent. change changes the answers, to plant a difference; nil does not.
+func send(list []request, change func(request, *Answer)) Step {
 	return Step{Name: "requests", Do: func(ctx context.Context, s *Subject) error {
-		for _, r := range requests() {
-			if err := s.request(ctx, r); err != nil {
-				s.Trace.Add(fmt.Sprintf("api/%s %s %s/error", r.user, r.method, r.path), s.own().Replace(err.Error()))
+		for _, r := range list {
+			key := fmt.Sprintf("api/%s %s %s", r.user, r.method, r.path)
+			a, err := s.ask(ctx, r)
+			if err == nil {
+				if change != nil {
+					change(r, &a)
+				}
+				err = s.Trace.addAnswer(key, r.path, a, s.own())
+			}
+			if err != nil {
+				s.Trace.Add(key+"/error", s.own().Replace(err.Error()))
 			}
 		}
 		return nil
 	}}
 }
 
-// readNode adds the Node as the API server has it.
-func readNode() Step {
+// readNode adds the Node as the API server has it. change changes it, to plant a difference; nil does not.
+func readNode(change func(*v1.Node)) Step {
 	return Step{Name: "node", Do: func(ctx context.Context, s *Subject) error {
 		node, err := s.API.CoreV1().Nodes().Get(ctx, s.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
+		}
+		if change != nil {
+			change(node)
+		}
+		if node.Status.DaemonEndpoints.KubeletEndpoint.Port == int32(s.Port) {
+			node.Status.DaemonEndpoints.KubeletEndpoint.Port = 0 // each has its own on this machine
 		}
 		node.ManagedFields, node.ResourceVersion, node.Status.Images = nil, "", nil
 		data, err := json.Marshal(node)
@@ -213,18 +170,106 @@ func readNode() Step {
 	}}
 }
 
-// apiCases are about the node itself and about the port of the kubelet's API.
+// measured waits until the agent tells what the pod uses: the kubelet measures at times of its own.
+func measured() Step {
+	return Step{Name: "measured", Do: func(ctx context.Context, s *Subject) error {
+		return daemon.PollEvery(ctx, 500*time.Millisecond, func() error {
+			a, err := s.ask(ctx, request{kube.AdminUser, http.MethodGet, "/stats/summary"})
+			if err != nil {
+				return err
+			}
+			var got statsapi.Summary
+			if err := json.Unmarshal(a.Body, &got); err != nil {
+				return err
+			}
+			i := slices.IndexFunc(got.Pods, func(p statsapi.PodStats) bool { return p.PodRef.UID == string(s.Pod.UID) })
+			if i < 0 {
+				return errors.New("the pod is not in the summary")
+			}
+			if got.Node.Runtime == nil || got.Node.Runtime.ImageFs == nil || ptr.Deref(got.Node.Runtime.ImageFs.UsedBytes, 0) == 0 {
+				return errors.New("the images are not measured")
+			}
+			return complete(&got.Pods[i])
+		})
+	}}
+}
+
+// complete returns an error while parts of a pod's summary are missing.
+func complete(p *statsapi.PodStats) error {
+	switch {
+	case p.CPU == nil || ptr.Deref(p.CPU.UsageCoreNanoSeconds, 0) == 0:
+		return errors.New("the CPU time is not known")
+	case p.Memory == nil || ptr.Deref(p.Memory.WorkingSetBytes, 0) == 0:
+		return errors.New("the memory is not known")
+	case p.Network == nil || p.EphemeralStorage == nil:
+		return errors.New("the network or the storage is not known")
+	case len(p.VolumeStats) < 2:
+		return fmt.Errorf("%d volumes are known, want 2", len(p.VolumeStats))
+	}
+	return nil
+}
+
+// readCSINode adds whether there is a CSINode of the node.
+func readCSINode() Step {
+	return Step{Name: "csinode", Do: func(ctx context.Context, s *Subject) error {
+		_, err := s.API.StorageV1().CSINodes().Get(ctx, s.Name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			s.Trace.Add("csinode", there)
+		case !apierrors.IsNotFound(err):
+			return err
+		}
+		return nil
+	}}
+}
+
+// cordon makes the node unschedulable and schedulable again, and adds the events that tell of it. Those that do not come until events
+// have settled never do.
+func cordon() Step {
+	return Step{Name: "cordon", Do: func(ctx context.Context, s *Subject) error {
+		for _, unschedulable := range []bool{true, false} {
+			patch := fmt.Sprintf(`{"spec":{"unschedulable":%v}}`, unschedulable)
+			if _, err := s.API.CoreV1().Nodes().Patch(ctx, s.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+				return err
+			}
+			want := map[bool]string{true: "NodeNotSchedulable", false: "NodeSchedulable"}[unschedulable]
+			within, cancel := context.WithTimeout(ctx, daemon.Scaled(eventsSettle))
+			err := daemon.PollEvery(within, 200*time.Millisecond, func() error { return s.nodeEvent(ctx, want) })
+			cancel()
+			if err == nil {
+				s.Trace.Add("node/events/"+want, there)
+			}
+		}
+		return nil
+	}}
+}
+
+// nodeEvent returns an error while there is no event of the node with a reason.
+func (s *Subject) nodeEvent(ctx context.Context, reason string) error {
+	list, err := s.API.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + s.Name + ",reason=" + reason,
+	})
+	if err == nil && len(list.Items) == 0 {
+		err = fmt.Errorf("no event %s", reason)
+	}
+	return err
+}
+
+// apiCases are about the node itself and about the port of the kubelet's API. What becomes of their pods is for others to compare.
 func apiCases() []Case {
 	return []Case{{
-		Name: "api",
+		Name:   "api",
+		Ignore: []string{`pod\..*`, `events/.*`, `cri/.*`, `logs/.*`},
 		Spec: `
 restartPolicy: OnFailure
 containers:
-- {name: main, command: [sh, -c, "echo out; sleep 1; echo err >&2; sleep 1; echo last; trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"]}
+- name: main
+  command: [sh, -c, "echo out; sleep 1; echo err >&2; sleep 1; echo last; trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"]
+  resources: {limits: {cpu: 500m, memory: 64Mi}}
 - {name: ended, command: [sh, -c, "echo bye"]}
-- {name: again, command: [sh, -c, "test -e /marks/1 && exec sleep 3600; touch /marks/1; echo first; exit 1"], volumeMounts: [{name: marks, mountPath: /marks}]}
+- {name: again, command: [sh, -c, "test -e /marks/1 && exec sleep 3600; touch /marks/1; echo first; sleep 1; exit 1"], volumeMounts: [{name: marks, mountPath: /marks}]}
 volumes: [{name: marks, emptyDir: {}}]
 `,
-		Steps: []Step{Logged("main", "last"), Terminated("ended"), Restarted("again", 1), requestAll(), readNode()},
+		Steps: []Step{Logged("main", "last"), Terminated("ended"), Restarted("again", 1), measured(), send(requests(), nil), readNode(nil), readCSINode(), cordon()},
 	}}
 }

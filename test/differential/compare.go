@@ -53,7 +53,7 @@ func Compare(left, right []Trace) []Difference {
 func everEqual(left, right []Trace, path string) bool {
 	for _, l := range left {
 		for _, r := range right {
-			if slices.Equal(l[path], r[path]) {
+			if slices.EqualFunc(l[path], r[path], alike) {
 				return true
 			}
 		}

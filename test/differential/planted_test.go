@@ -1,8 +1,11 @@
 package differential
 
 import (
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
 // planted are cases that differ in one thing, and the path where that must show.
@@ -60,6 +64,67 @@ func planted() []struct {
 	return append(list, generation)
 }
 
+// plantedAPI is a case in which answers of the right node's ports, and its Node, are changed, and the paths where each must show.
+func plantedAPI() (c Case, paths []string) {
+	replace := func(old, changed string) func(*Answer) {
+		return func(a *Answer) { a.Body = regexp.MustCompile(old).ReplaceAll(a.Body, []byte(changed)) }
+	}
+	admin := func(path string) request { return request{kube.AdminUser, http.MethodGet, path} }
+	list := []struct {
+		request request
+		change  func(*Answer)
+		path    string
+	}{
+		{admin("/healthz"), func(a *Answer) { a.Status = "503 Service Unavailable" }, "/status"},
+		{admin("/pods"), func(a *Answer) { a.Header.Set("Cache-Control", "no-store") }, "/header/Cache-Control"},
+		{admin("/spec"), func(a *Answer) { a.Header.Set("Content-Type", "text/html") }, "/type"},
+		{admin("/healthz/ping"), replace("ok", "OK"), "/body"},
+		{admin("/containerLogs/none/none/none"), replace(".+", "not here"), "/error"},
+		{admin("/containerLogs/@POD@/main?tailLines=x"), func(a *Answer) { a.Status = "422 Unprocessable Entity" }, "/status"},
+		{admin("/exec/@POD@/none?command=true&output=1"), func(a *Answer) { a.Status = "404 Not Found" }, "/status"},
+		{admin("/metrics"), replace("(?m)^kubelet_node_name.*$", ""), "/series/kubelet_node_name"},
+		{admin("/metrics/resource"), replace("(?m)^pod_cpu_usage_seconds_total.*$", ""), "/series/pod_cpu_usage_seconds_total"},
+		{
+			admin("/metrics/cadvisor"), replace(`(?m)^(container_memory_usage_bytes\{container="main".*\}) \S+`, "$1 1.5"),
+			"/series/container_memory_usage_bytes{container=main",
+		},
+		{admin("/metrics/probes"), replace("$", "# TYPE prober_more_total counter\n"), "/help/prober_more_total/type"},
+		{admin("/stats/summary"), replace("workingSetBytes", "workingSet"), "/field.node.memory.workingSetBytes"},
+		{admin("/configz"), replace(`"maxPods":\s*500`, `"maxPods":501`), "/field.kubeletconfig.maxPods"},
+		{request{nobody, http.MethodGet, "/stats/summary"}, func(a *Answer) { a.Status = "200 OK" }, "/status"},
+		{request{"", http.MethodGet, "/pods"}, func(a *Answer) { a.Status = "403 Forbidden" }, "/status"},
+		{request{kube.AdminUser, http.MethodDelete, "/pods"}, func(a *Answer) { a.Status = "200 OK" }, "/status"},
+		{request{readOnly, http.MethodGet, "/pods"}, func(a *Answer) { a.Status = "403 Forbidden" }, "/status"},
+	}
+	var requests []request
+	for _, one := range list {
+		requests = append(requests, one.request)
+		paths = append(paths, fmt.Sprintf("api/%s %s %s%s", one.request.user, one.request.method, one.request.path, one.path))
+	}
+	change := func(r request, a *Answer) {
+		for _, one := range list {
+			if one.request == r {
+				one.change(a)
+			}
+		}
+	}
+	changeNode := func(n *v1.Node) {
+		for i := range n.Status.Conditions {
+			if c := &n.Status.Conditions[i]; c.Type == v1.NodeReady {
+				c.Reason = "KubeletIsReady"
+			}
+		}
+		n.Labels["kubernetes.io/arch"] = "none"
+		delete(n.Status.Allocatable, v1.ResourcePods)
+	}
+	paths = append(paths, "node.status.conditions[Ready].reason", "node.metadata.labels.kubernetes.io/arch", "node.status.allocatable.pods")
+	c = apiCases()[0]
+	ready := c.Steps[:slices.IndexFunc(c.Steps, func(s Step) bool { return s.Name == "requests" })]
+	c.Steps = slices.Concat(ready, []Step{send(requests, nil), readNode(nil)})
+	c.Right = func(c *Case) { c.Steps = slices.Concat(ready, []Step{send(requests, change), readNode(changeNode)}) }
+	return c, paths
+}
+
 // TestLeftovers: a folder and a mount of a pod that is gone are found.
 func TestLeftovers(t *testing.T) {
 	const uid = "0c1a1b5e-0000-4000-8000-000000000000"
@@ -99,5 +164,17 @@ func TestPlanted(t *testing.T) {
 				}
 			})
 		}
+		t.Run("api", func(t *testing.T) {
+			t.Parallel()
+			c, paths := plantedAPI()
+			l, r, err := c.Run(t.Context(), p.left, p.right)
+			env.Must(t, err)
+			found := Unlisted(c.Name, Compare([]Trace{l}, []Trace{r}), Known())
+			for _, path := range paths {
+				if !slices.ContainsFunc(found, func(d Difference) bool { return strings.HasPrefix(d.Path, path) }) {
+					t.Errorf("differences = %v, want one at %s; left %s, right %s", found, path, show(l[path]), show(r[path]))
+				}
+			}
+		})
 	})
 }

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"net/http"
 	"net/netip"
 	"slices"
 	"testing"
@@ -124,5 +125,76 @@ func TestReplace(t *testing.T) {
 		if got := names.Replace(text); got != want {
 			t.Errorf("Replace(%q) = %q, want %q", text, got, want)
 		}
+	}
+}
+
+func TestAlike(t *testing.T) {
+	tests := []struct {
+		left, right string
+		want        bool
+	}{
+		{"a", "a", true},
+		{"a", "b", false},
+		{"about 0", "about 999", true},
+		{"about 0", "about 99999", true},
+		{"about 0", "about 1e6", false},
+		{"about 5e6", "about 1e7", true},
+		{"about 5e6", "about 5000", false},
+		{"about 1", "1", false},
+	}
+	for _, test := range tests {
+		if got := alike(test.left, test.right); got != test.want {
+			t.Errorf("alike(%q, %q) = %v, want %v", test.left, test.right, got, test.want)
+		}
+	}
+}
+
+func TestAddAnswer(t *testing.T) {
+	names := Names{Texts: map[string]string{"differ-l": "<node>"}}
+	header := func(kind string) http.Header {
+		return http.Header{"Content-Type": {kind}, "Date": {"now"}, "X-Content-Type-Options": {"nosniff"}}
+	}
+	const page = `# HELP a_total A number.
+# TYPE a_total counter
+a_total{container="main",id="/kubepods/pod1/2",namespace="differ-l",pod="api"} 5000 17
+a_total{container="",id="/",namespace="",pod=""} 3
+a_total{container="",id="/system.slice",namespace="",pod=""} 9
+`
+	tests := []struct {
+		name, path string
+		answer     Answer
+		want       Trace
+	}{
+		{
+			"metrics", "/metrics/cadvisor", Answer{Status: "200 OK", Header: header("text/plain"), Body: []byte(page)},
+			Trace{
+				"k/status": {"200 OK"}, "k/type": {"text/plain"}, "k/header/X-Content-Type-Options": {"nosniff"},
+				"k/help/a_total/help": {"# HELP a_total A number."}, "k/help/a_total/type": {"# TYPE a_total counter"},
+				"k/series/a_total{container=main,id=*,namespace=<node>,pod=api}": {"about 5000"},
+				"k/series/a_total{container=,id=/,namespace=,pod=}":              {"about 3"},
+			},
+		},
+		{
+			"JSON", "/stats/summary?x=1", Answer{Status: "200 OK", Header: http.Header{"Content-Type": {"application/json"}}, Body: []byte(`{"node":{"a":7,"usageNanoCores":1},"list":[{"b":1},{"b":3}]}`)},
+			Trace{
+				"k/status": {"200 OK"}, "k/type": {"application/json"}, "k/field.node.a": {"about 7"}, "k/field.node.usageNanoCores": {"a rate"},
+				"k/field.list[].b": {"about 3"},
+			},
+		},
+		{
+			"error", "/none", Answer{Status: "404 Not Found", Header: http.Header{}, Body: []byte("none on differ-l")},
+			Trace{"k/status": {"404 Not Found"}, "k/type": {""}, "k/error": {"none on <node>"}},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got := Trace{}
+			if err := got.addAnswer("k", test.path, test.answer, names); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("trace, - want, + got:\n%s", diff)
+			}
+		})
 	}
 }

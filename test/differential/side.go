@@ -43,8 +43,8 @@ type Side struct {
 	Calls      *crirecord.Recorder
 	// Root is the agent's root folder, Logs that of the logs of pods, LogFile the agent's own.
 	Root, Logs, LogFile string
-	// Port is that of the kubelet's API, on 127.0.0.1.
-	Port int
+	// Port is that of the kubelet's API, ReadOnlyPort that of the part of it that needs no rights, both on 127.0.0.1.
+	Port, ReadOnlyPort int
 
 	history *history
 }
@@ -58,6 +58,7 @@ func configuration() map[string]any {
 		"clusterDomain":             "cluster.local",
 		"allowedUnsafeSysctls":      []string{"net.core.somaxconn", "kernel.msg*"},
 		"serializeImagePulls":       false,
+		"volumeStatsAggPeriod":      "1s",
 	}
 }
 
@@ -112,11 +113,12 @@ func (s *Side) startKubelet(t *testing.T, binary, dir, endpoint string) {
 		Dir:        dir,
 		NodeName:   s.Name,
 		Endpoint:   endpoint,
+		Containerd: s.Containerd.Socket(),
 		CgroupRoot: s.Containerd.CgroupRoot(),
 		Config:     configuration(),
 	})
 	env.Must(t, err)
-	s.Agent, s.Root, s.Logs, s.LogFile, s.Port = k, k.Root(), k.PodLogs(), k.Log(), k.Port
+	s.Agent, s.Root, s.Logs, s.LogFile, s.Port, s.ReadOnlyPort = k, k.Root(), k.PodLogs(), k.Log(), k.Port, k.ReadOnlyPort
 	s.run(t, dir, k.RemoveLogLinks)
 }
 
@@ -133,6 +135,7 @@ func (s *Side) startEdgecore(t *testing.T, binary, dir, endpoint string) {
 	})
 	env.Must(t, err)
 	s.Agent, s.Root, s.Logs, s.LogFile, s.Port = a, filepath.Join(dir, "root"), a.PodLogs(), a.Log(), a.KubeletPort
+	s.ReadOnlyPort = a.Port
 	s.run(t, dir, a.RemoveLogLinks)
 }
 
@@ -154,14 +157,15 @@ func (s *Side) run(t *testing.T, dir string, removeLinks func() error) {
 // names are the placeholders for what is the node's own.
 func (s *Side) names(more map[string]string) Names {
 	texts := map[string]string{
-		s.Name:                      "<node>",
-		s.Root:                      "<root>",
-		s.Logs:                      "<logs>",
-		s.Containerd.CgroupRoot():   "<cgroup root>",
-		s.Containerd.Root:           "<runtime's root>",
-		"/run/" + s.Containerd.Name: "<runtime's run>",
-		s.Containerd.Name:           "<runtime>",
-		fmt.Sprintf(":%d", s.Port):  ":<port>",
+		s.Name:                             "<node>",
+		s.Root:                             "<root>",
+		s.Logs:                             "<logs>",
+		s.Containerd.CgroupRoot():          "<cgroup root>",
+		s.Containerd.Root:                  "<runtime's root>",
+		"/run/" + s.Containerd.Name:        "<runtime's run>",
+		s.Containerd.Name:                  "<runtime>",
+		fmt.Sprintf(":%d", s.Port):         ":<port>",
+		fmt.Sprintf(":%d", s.ReadOnlyPort): ":<read-only port>",
 	}
 	maps.Copy(texts, more)
 	return Names{Texts: texts, Pods: s.Containerd.Subnet}

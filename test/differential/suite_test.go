@@ -186,7 +186,7 @@ func printTraces(l, r Trace) string {
 	maps.Copy(paths, r)
 	var out strings.Builder
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		if slices.Equal(l[path], r[path]) {
+		if slices.EqualFunc(l[path], r[path], alike) {
 			fmt.Fprintf(&out, "%s = %s\n", path, show(l[path]))
 		} else {
 			fmt.Fprintln(&out, Difference{Path: path, Left: l[path], Right: r[path]})

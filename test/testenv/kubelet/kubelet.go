@@ -34,6 +34,8 @@ type Options struct {
 	NodeName string
 	// Endpoint is the runtime's socket, CgroupRoot the cgroup of the pods, which New creates.
 	Endpoint, CgroupRoot string
+	// Containerd is the socket of containerd itself, from which cAdvisor learns which cgroup is which container; "" is the usual one.
+	Containerd string
 	// Config are more keys of its KubeletConfiguration.
 	Config map[string]any
 	// Started, which may be nil, is told of each process as soon as there is one.
@@ -43,8 +45,8 @@ type Options struct {
 // Kubelet is a kubelet with its files. Its methods must not be called at the same time.
 type Kubelet struct {
 	Options
-	// Port is the port of its API on 127.0.0.1.
-	Port int
+	// Port is the port of its API on 127.0.0.1, ReadOnlyPort that of the part of it that needs no rights.
+	Port, ReadOnlyPort int
 
 	kubeconfig  string
 	healthzPort int
@@ -54,7 +56,7 @@ type Kubelet struct {
 // New makes the files of a kubelet and its user in the cluster.
 func New(cluster *kube.Cluster, opts Options) (*Kubelet, error) {
 	k := &Kubelet{Options: opts}
-	for _, port := range []*int{&k.Port, &k.healthzPort} {
+	for _, port := range []*int{&k.Port, &k.ReadOnlyPort, &k.healthzPort} {
 		var err error
 		if *port, err = daemon.FreePort(); err != nil {
 			return nil, err
@@ -89,6 +91,7 @@ func (k *Kubelet) writeConfig() error {
 		"cgroupDriver":             "cgroupfs",
 		"address":                  "127.0.0.1",
 		"port":                     k.Port,
+		"readOnlyPort":             k.ReadOnlyPort,
 		"healthzPort":              k.healthzPort,
 		"authentication": map[string]any{
 			"anonymous": map[string]any{"enabled": false},
@@ -130,13 +133,18 @@ func (k *Kubelet) Log() string { return k.file("kubelet.log") }
 
 // Start starts the kubelet and waits until it is healthy.
 func (k *Kubelet) Start(ctx context.Context) error {
-	proc, err := daemon.Start(k.Log(), nil, k.Binary,
-		"--config="+k.file("kubelet.yaml"),
-		"--kubeconfig="+k.kubeconfig,
-		"--hostname-override="+k.NodeName,
-		"--root-dir="+k.Root(),
-		"--cert-dir="+k.file("pki"),
-		"--v=2")
+	args := []string{
+		"--config=" + k.file("kubelet.yaml"),
+		"--kubeconfig=" + k.kubeconfig,
+		"--hostname-override=" + k.NodeName,
+		"--root-dir=" + k.Root(),
+		"--cert-dir=" + k.file("pki"),
+		"--v=2",
+	}
+	if k.Containerd != "" {
+		args = append(args, "--containerd="+k.Containerd)
+	}
+	proc, err := daemon.Start(k.Log(), nil, k.Binary, args...)
 	if err != nil {
 		return err
 	}
