@@ -201,8 +201,8 @@ func complete(p *statsapi.PodStats) error {
 		return errors.New("the CPU time is not known")
 	case p.Memory == nil || ptr.Deref(p.Memory.WorkingSetBytes, 0) == 0:
 		return errors.New("the memory is not known")
-	case p.Network == nil || p.EphemeralStorage == nil:
-		return errors.New("the network or the storage is not known")
+	case p.Network == nil || p.EphemeralStorage == nil || p.ProcessStats == nil:
+		return errors.New("the network, the storage or the processes are not known")
 	case len(p.VolumeStats) < 2:
 		return fmt.Errorf("%d volumes are known, want 2", len(p.VolumeStats))
 	}
