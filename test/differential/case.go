@@ -24,7 +24,7 @@ type Case struct {
 	// Name is the pod's name, and that of the test.
 	Name string
 	// Objects are manifests that are applied before, in the node's namespace. In them and in Spec, @NODE@ stands for the node's
-	// name and @NAME@ for the case's.
+	// name, @NAME@ for the case's, and @DIR@ for a folder of the node.
 	Objects string
 	// Spec is the pod's spec, as YAML. The node's name, a grace period of 1 s and, in containers that have none, an image and a command
 	// that runs until it gets SIGTERM are filled in.
@@ -63,8 +63,8 @@ type Subject struct {
 const forever = "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"
 
 // fill completes a pod for a node.
-func (c Case) fill(node string) (*v1.Pod, error) {
-	replace := strings.NewReplacer("@NODE@", node, "@NAME@", c.Name)
+func (c Case) fill(node, dir string) (*v1.Pod, error) {
+	replace := strings.NewReplacer("@NODE@", node, "@NAME@", c.Name, "@DIR@", dir)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: node, Labels: c.Labels, Annotations: c.Annotations}}
 	if c.Pod != nil {
 		c.Pod.DeepCopyInto(&pod.Spec)
@@ -144,7 +144,7 @@ func (s *Subject) run(ctx context.Context) error {
 			return err
 		}
 	}
-	pod, err := s.Case.fill(s.Name)
+	pod, err := s.Case.fill(s.Name, s.Dir)
 	if err != nil {
 		return err
 	}
@@ -175,8 +175,10 @@ func (s *Subject) end(ctx context.Context) error {
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	names := s.own()
-	if err := s.addLogs(s.Trace, s.Pod, names); err != nil {
-		return err
+	if s.gone(ctx) != nil { // else its logs may stay for a while, or not
+		if err := s.addLogs(s.Trace, s.Pod, names); err != nil {
+			return err
+		}
 	}
 	err := s.API.CoreV1().Pods(s.Name).Delete(ctx, s.Case.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.Pod.UID))})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -268,7 +270,7 @@ var errDiffer = errors.New("the events differ")
 
 // apply does what kubectl apply does.
 func (s *Subject) apply(ctx context.Context, manifests string) error {
-	text := strings.NewReplacer("@NODE@", s.Name, "@NAME@", s.Case.Name).Replace(manifests)
+	text := strings.NewReplacer("@NODE@", s.Name, "@NAME@", s.Case.Name, "@DIR@", s.Dir).Replace(manifests)
 	return s.Cluster.Kube.ApplyIn(ctx, s.Name, text)
 }
 

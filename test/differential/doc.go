@@ -24,7 +24,7 @@
 //
 //	{
 //		Name: "secret-unused",
-//		Objects: "...",                  // manifests; @NODE@ is the node's name, @NAME@ the case's
+//		Objects: "...",                  // manifests; @NODE@ is the node's name, @NAME@ the case's, @DIR@ a folder of it
 //		Spec:    "containers: [{name: main}]", // image, command, pull policy and a grace period of 1 s are filled in
 //		Steps:   []Step{Running(), Inspect(), Exec("main", "touch /data/x")},
 //	}

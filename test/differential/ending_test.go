@@ -34,7 +34,7 @@ containers: [{name: main, command: ` + deaf + `, lifecycle: {preStop: {sleep: {s
 		{
 			Name:  "ending-post-start-fails",
 			Spec:  `containers: [{name: main, lifecycle: {postStart: {exec: {command: [sh, -c, "exit 3"]}}}}]`,
-			Steps: []Step{Waiting("main", "CrashLoopBackOff"), Event("FailedPostStartHook")},
+			Steps: []Step{BackedOff("main", 1), Event("FailedPostStartHook")},
 		},
 		{
 			Name: "ending-sidecar-restarts",

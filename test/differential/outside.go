@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,6 +26,12 @@ func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 		key := strings.TrimSuffix("cri/"+call.Method+"/"+call.Container, "/")
 		n := counts[key]
 		counts[key]++
+		if call.Method == "PullImage" { // how often depends on time
+			if err := addRequest(t, key, n, call, names); err != nil {
+				return err
+			}
+			continue
+		}
 		// The order of calls about one container; containers may start beside each other.
 		order := "cri/order/" + call.Container
 		result := call.Method
@@ -32,20 +39,33 @@ func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 			result += " failed: " + call.Err.Error()
 		}
 		t.Add(order, names.Replace(result))
-		if n > 0 || call.Request == nil {
-			continue // later attempts differ by their number
-		}
-		data, err := protojson.Marshal(call.Request)
-		if err != nil {
+		if err := addRequest(t, key, n, call, names); err != nil {
 			return err
 		}
-		values, err := Flatten(key, rawJSON(data))
-		if err != nil {
-			return err
+	}
+	return nil
+}
+
+// addRequest adds the first request of a method about a container; later attempts differ by their number.
+func addRequest(t Trace, key string, earlier int, call crirecord.Call, names Names) error {
+	if earlier > 0 || call.Request == nil {
+		return nil
+	}
+	data, err := protojson.Marshal(call.Request)
+	if err != nil {
+		return err
+	}
+	values, err := Flatten(key, rawJSON(data))
+	if err != nil {
+		return err
+	}
+	for path, value := range values {
+		if strings.Contains(path, ".envs[") && strings.HasSuffix(path, ".value") { // bytes, in JSON
+			if text, err := base64.StdEncoding.DecodeString(value); err == nil {
+				value = string(text)
+			}
 		}
-		for path, value := range values {
-			t.Add(names.Replace(path), names.Replace(value))
-		}
+		t.Add(names.Replace(path), names.Replace(value))
 	}
 	return nil
 }

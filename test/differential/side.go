@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/kubelet"
 )
 
@@ -43,6 +44,8 @@ type Side struct {
 	Calls      *crirecord.Recorder
 	// Root is the agent's root folder, Logs that of the logs of pods, LogFile the agent's own.
 	Root, Logs, LogFile string
+	// Dir is a folder that the volumes of pods may use.
+	Dir string
 	// Port is that of the kubelet's API, ReadOnlyPort that of the part of it that needs no rights, both on 127.0.0.1.
 	Port, ReadOnlyPort int
 
@@ -50,7 +53,7 @@ type Side struct {
 }
 
 // configuration is what both agents are told.
-func configuration() map[string]any {
+func configuration(dir string) map[string]any {
 	return map[string]any{
 		"maxPods":                   500,
 		"nodeStatusUpdateFrequency": "5s",
@@ -59,8 +62,15 @@ func configuration() map[string]any {
 		"allowedUnsafeSysctls":      []string{"net.core.somaxconn", "kernel.msg*"},
 		"serializeImagePulls":       false,
 		"volumeStatsAggPeriod":      "1s",
+		"resolvConf":                filepath.Join(dir, "resolv.conf"),
 	}
 }
+
+// resolvConf is what a node has of name servers: words that pods do not get are among it.
+const resolvConf = "# comment\ndomain ignored.example\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch . one.example two.example.\noptions ndots:2 timeout:1\n"
+
+// credentials are the node's own for a registry that is not there.
+const credentials = `{"auths": {"127.0.0.1:1": {"auth": "dXNlcjpwYXNzd29yZA=="}}}`
 
 // StartSide starts a node with the agent that what names: "kubelet", "edgecore" or "edgecore:PATH". The node ends with the test.
 func StartSide(t *testing.T, c *env.Cluster, what, name string, built string) *Side {
@@ -83,6 +93,11 @@ func StartSide(t *testing.T, c *env.Cluster, what, name string, built string) *S
 		CRI:        testenv.Dial(t, ctrd),
 		Calls:      calls,
 	}
+	s.Dir = filepath.Join(dir, "host")
+	env.Must(t, os.Mkdir(s.Dir, 0o755))
+	env.Must(t, os.WriteFile(filepath.Join(dir, "resolv.conf"), []byte(resolvConf), 0o644))
+	env.Must(t, os.Mkdir(filepath.Join(dir, "root"), 0o750))
+	env.Must(t, os.WriteFile(filepath.Join(dir, "root", "config.json"), []byte(credentials), 0o600))
 	c.Namespace(name)
 	switch kind {
 	case "kubelet":
@@ -115,7 +130,8 @@ func (s *Side) startKubelet(t *testing.T, binary, dir, endpoint string) {
 		Endpoint:   endpoint,
 		Containerd: s.Containerd.Socket(),
 		CgroupRoot: s.Containerd.CgroupRoot(),
-		Config:     configuration(),
+		Config:     configuration(dir),
+		Started:    s.started(dir),
 	})
 	env.Must(t, err)
 	s.Agent, s.Root, s.Logs, s.LogFile, s.Port, s.ReadOnlyPort = k, k.Root(), k.PodLogs(), k.Log(), k.Port, k.ReadOnlyPort
@@ -130,13 +146,21 @@ func (s *Side) startEdgecore(t *testing.T, binary, dir, endpoint string) {
 		NodeName:   s.Name,
 		Endpoint:   endpoint,
 		CgroupRoot: s.Containerd.CgroupRoot(),
-		Kubelet:    configuration(),
+		Kubelet:    configuration(dir),
 		EdgeHub:    s.Cluster.Cloud.EdgeHub(t),
+		Started:    s.started(dir),
 	})
 	env.Must(t, err)
 	s.Agent, s.Root, s.Logs, s.LogFile, s.Port = a, filepath.Join(dir, "root"), a.PodLogs(), a.Log(), a.KubeletPort
 	s.ReadOnlyPort = a.Port
 	s.run(t, dir, a.RemoveLogLinks)
+}
+
+// started records each process of the agent with the cluster: a run that is killed leaves it to the next one to end it.
+func (s *Side) started(dir string) func(daemon.Identity) error {
+	return func(id daemon.Identity) error {
+		return s.Cluster.Kube.Host(s.Name, kube.Guest{Process: id, Dir: dir})
+	}
 }
 
 // run starts the agent, and stops it when the test ends.
@@ -159,6 +183,7 @@ func (s *Side) names(more map[string]string) Names {
 	texts := map[string]string{
 		s.Name:                             "<node>",
 		s.Root:                             "<root>",
+		s.Dir:                              "<dir>",
 		s.Logs:                             "<logs>",
 		s.Containerd.CgroupRoot():          "<cgroup root>",
 		s.Containerd.Root:                  "<runtime's root>",

@@ -42,7 +42,7 @@ containers: [{name: main, command: [sh, -c, "sleep 3"]}]
 		{
 			Name:  "status-crash-loop-deleted",
 			Spec:  `{containers: [{name: main, command: [sh, -c, "sleep 2; exit 3"]}]}`,
-			Steps: []Step{Waiting("main", "CrashLoopBackOff"), Delete(-1), Gone()},
+			Steps: []Step{BackedOff("main", 1), Delete(-1), Gone()},
 		},
 		{
 			Name: "status-restart-all",
@@ -58,7 +58,7 @@ containers:
 - {name: other}
 volumes: [{name: data, emptyDir: {}}]
 `,
-			Steps: []Step{Restarted("main", 1), Running(), Delete(-1), Gone()},
+			Steps: []Step{Restarted("main", 1), Running()},
 		},
 		{
 			Name:  "status-sandbox-dies",

@@ -79,6 +79,9 @@ func Terminated(container string) Step {
 	})
 }
 
+// Started waits until a container runs.
+func Started(container string) Step { return Restarted(container, 0) }
+
 // Restarted waits until a container runs with at least a number of restarts.
 func Restarted(container string, times int32) Step {
 	return Until(fmt.Sprintf("%s-restarted-%d", container, times), func(p *v1.Pod) error {
@@ -88,6 +91,67 @@ func Restarted(container string, times int32) Step {
 		}
 		return err
 	})
+}
+
+// Aged waits until a container has run for so long that a restart of the kubelet leaves its pod ready.
+func Aged(container string) Step {
+	const age = 12 * time.Second
+	return Until(container+"-aged", func(p *v1.Pod) error {
+		c, err := containerStatus(p, container)
+		if err == nil && (c.State.Running == nil || time.Since(c.State.Running.StartedAt.Time) < age) {
+			err = fmt.Errorf("state of %s is %+v, want that it has run for %v", container, c.State, age)
+		}
+		return err
+	})
+}
+
+// Condition waits until the pod has a condition with a reason.
+func Condition(kind v1.PodConditionType, reason string) Step {
+	return Until(string(kind)+"-"+reason, func(p *v1.Pod) error {
+		for _, c := range p.Status.Conditions {
+			if c.Type == kind && c.Status == v1.ConditionTrue && c.Reason == reason {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions are %v, want %s for %q", p.Status.Conditions, kind, reason)
+	})
+}
+
+// Shows waits until a file in a container has a text.
+func Shows(container, file, text string) Step {
+	return Step{Name: container + "-shows", Do: func(ctx context.Context, s *Subject) error {
+		id, err := s.container(ctx, container)
+		if err != nil {
+			return err
+		}
+		return s.until(ctx, func() error {
+			out, err := s.CRI.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"cat", file}, Timeout: 60})
+			if err == nil && !strings.Contains(string(out.GetStdout()), text) {
+				err = fmt.Errorf("%s of %s is %q, want %q in it", file, container, out.GetStdout(), text)
+			}
+			return err
+		})
+	}}
+}
+
+// BackedOff waits until a container that crashes waits for its next attempt, after a number of restarts at least. The kubelet says so
+// only at its next look at the pod: a new label makes it look.
+func BackedOff(container string, times int32) Step {
+	ended := Until("", func(p *v1.Pod) error {
+		c, err := containerStatus(p, container)
+		if err == nil && (c.RestartCount < times || c.State.Running != nil) {
+			err = fmt.Errorf("state of %s is %+v after %d restarts, want that it has ended after %d", container, c.State, c.RestartCount, times)
+		}
+		return err
+	})
+	return Step{Name: container + "-backed-off", Do: func(ctx context.Context, s *Subject) error {
+		for _, step := range []Step{ended, Patch("metadata: {labels: {look: again}}"), Waiting(container, "CrashLoopBackOff")} {
+			if err := step.Do(ctx, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
 }
 
 // containerStatus finds the status of a container of any kind.
@@ -239,6 +303,28 @@ func KillProcess(container string) Step {
 			return err
 		}
 		return s.kill(ctx, id)
+	}}
+}
+
+// Lose removes a container from the runtime.
+func Lose(container string) Step {
+	return Step{Name: "lose-" + container, Do: func(ctx context.Context, s *Subject) error {
+		list, err := s.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: map[string]string{
+			"io.kubernetes.pod.uid":        string(s.Pod.UID),
+			"io.kubernetes.container.name": container,
+		}}})
+		if err != nil {
+			return err
+		}
+		for _, c := range list.GetContainers() {
+			if _, err := s.CRI.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.GetId()}); err != nil {
+				return err
+			}
+			if _, err := s.CRI.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()}); err != nil {
+				return err
+			}
+		}
+		return nil
 	}}
 }
 

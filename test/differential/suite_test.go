@@ -63,6 +63,10 @@ func allCases() []Case {
 		statusCases(),
 		volumeCases(),
 		endingCases(),
+		restartCases(),
+		environmentCases(),
+		resourceCases(),
+		nodeCases(),
 	)
 }
 

@@ -123,11 +123,11 @@ func (r *Recorder) handle(_ any, in grpc.ServerStream) error {
 	}
 }
 
-// changes reports whether a method changes a sandbox or a container.
+// changes reports whether a method changes a sandbox or a container, or fetches an image for one.
 func changes(method string) bool {
 	switch method {
 	case "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "UpdatePodSandboxResources", "CreateContainer", "StartContainer",
-		"StopContainer", "RemoveContainer", "UpdateContainerResources":
+		"StopContainer", "RemoveContainer", "UpdateContainerResources", "PullImage":
 		return true
 	}
 	return false
@@ -154,6 +154,8 @@ func (r *Recorder) record(method string, request, answer []byte, callErr error) 
 		uid, call.Container = m.GetSandboxConfig().GetMetadata().GetUid(), m.GetConfig().GetMetadata().GetName()
 		id := resp.(*runtimeapi.CreateContainerResponse).GetContainerId()
 		r.owners[id], r.names[id] = uid, call.Container
+	case *runtimeapi.PullImageRequest:
+		uid = m.GetSandboxConfig().GetMetadata().GetUid()
 	case interface{ GetContainerId() string }:
 		uid, call.Container = r.owners[m.GetContainerId()], r.names[m.GetContainerId()]
 	case interface{ GetPodSandboxId() string }:
@@ -164,8 +166,11 @@ func (r *Recorder) record(method string, request, answer []byte, callErr error) 
 
 // decode reads the request and the answer of a method.
 func decode(method string, request, answer []byte) (req, resp proto.Message, err error) {
-	const service = "runtime.v1.RuntimeService"
-	found, err := protoregistry.GlobalFiles.FindDescriptorByName(service)
+	service := "runtime.v1.RuntimeService"
+	if method == "PullImage" {
+		service = "runtime.v1.ImageService"
+	}
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
 		return nil, nil, err
 	}
