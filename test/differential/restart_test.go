@@ -12,7 +12,7 @@ func restartCases() []Case {
 	const deaf = `[sh, -c, "trap '' TERM; while true; do sleep 1 & wait $!; done"]`
 	const whole = `
 initContainers:
-- {name: init, command: [sh, -c, "echo x >/data/x"], volumeMounts: [{name: data, mountPath: /data}]}
+- {name: init, command: [sh, -c, "echo x >/data/x; sleep 2"], volumeMounts: [{name: data, mountPath: /data}]}
 - {name: side, restartPolicy: Always, startupProbe: {exec: {command: ["true"]}, periodSeconds: 1}}
 containers:
 - name: main
