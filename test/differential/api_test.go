@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -103,6 +104,20 @@ func (s *Subject) ask(ctx context.Context, r request) (Answer, error) {
 	return Answer{Status: resp.Status, Header: resp.Header, Body: body}, err
 }
 
+// answer is ask, again while the agent puts no more questions to the cluster's authorizer: docs/differences.md has a row for it.
+func (s *Subject) answer(ctx context.Context, r request) (a Answer, err error) {
+	err = daemon.PollEvery(ctx, 200*time.Millisecond, func() error {
+		if a, err = s.ask(ctx, r); err != nil {
+			return daemon.Fatal(err)
+		}
+		if a.Status == "503 Service Unavailable" && bytes.Contains(a.Body, []byte("too many questions wait for the cloud")) {
+			return errors.New("the agent asks the cluster no more questions for a moment")
+		}
+		return nil
+	})
+	return a, err
+}
+
 // client is a client with the certificate of a user of the cluster, or without one.
 func (s *Subject) client(user string) (*http.Client, error) {
 	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // the certificate is the agent's own
@@ -126,7 +141,7 @@ func send(list []request, change func(request, *Answer)) Step {
 	return Step{Name: "requests", Do: func(ctx context.Context, s *Subject) error {
 		for _, r := range list {
 			key := fmt.Sprintf("api/%s %s %s", r.user, r.method, r.path)
-			a, err := s.ask(ctx, r)
+			a, err := s.answer(ctx, r)
 			if err == nil {
 				if change != nil {
 					change(r, &a)
