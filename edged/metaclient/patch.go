@@ -62,7 +62,7 @@ func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if status.AllocatedResources != nil {
+	if len(status.AllocatedResources) > 0 { // without any the field is null, and goes as a whole
 		if fields["allocatedResources"], err = wholeAmounts(fields["allocatedResources"]); err != nil {
 			return nil, err
 		}

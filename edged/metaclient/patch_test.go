@@ -3,6 +3,7 @@ package metaclient
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,4 +72,19 @@ func amounts(list ...string) v1.ResourceList {
 		out[v1.ResourceName(pair[0])] = resource.MustParse(pair[1])
 	}
 	return out
+}
+
+// TestPatchOfPodWithoutRequests: a pod that asks for nothing is told as well, and what was told of its requests before goes.
+func TestPatchOfPodWithoutRequests(t *testing.T) {
+	for name, allocated := range map[string]v1.ResourceList{"none": nil, "empty": {}} {
+		text, err := writePatch("u", v1.PodStatus{
+			Phase: v1.PodRunning, AllocatedResources: allocated, Resources: &v1.ResourceRequirements{},
+		})
+		if err != nil || !strings.Contains(string(text), `"allocatedResources":null`) {
+			t.Errorf("%s: %s, %v; want allocatedResources null", name, text, err)
+		}
+		if _, status, err := readPatch(text); err != nil || status.Phase != v1.PodRunning || len(status.AllocatedResources) > 0 {
+			t.Errorf("%s: read back %+v, %v; want a pod that runs, without requests", name, status, err)
+		}
+	}
 }
