@@ -229,7 +229,7 @@ func knownPages() []Allowed {
 		},
 		{
 			// Those that the harness sets, to another value on each side.
-			Path: `api/admin GET /configz/field\.kubeletconfig\.` + anyOf(`containerRuntimeEndpoint port readOnlyPort staticPodPath makeIPTablesUtilChains logging\.verbosity`),
+			Path: `api/admin GET /configz/field\.kubeletconfig\.` + anyOf(`port readOnlyPort makeIPTablesUtilChains logging\.verbosity`),
 			Left: `.+`, Right: `.+`, Row: configz,
 		},
 		{Path: apiGet + `/pods/?/field\.items\[\]\.metadata\.managedFields.*`, Left: there, Right: nothing, Row: pods},

@@ -183,6 +183,7 @@ func (s *Side) names(more map[string]string) Names {
 	texts := map[string]string{
 		s.Name:                             "<node>",
 		s.Root:                             "<root>",
+		filepath.Dir(s.Root):               "<folder>",
 		s.Dir:                              "<dir>",
 		s.Logs:                             "<logs>",
 		s.Containerd.CgroupRoot():          "<cgroup root>",
