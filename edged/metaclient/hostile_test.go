@@ -19,6 +19,7 @@ func FuzzPatch(f *testing.F) {
 	}
 	f.Add(membound.Repeat(head+`"containerStatuses":[`, "{}", ",", "]"+tail, 1<<20))
 	f.Add(head + `"allocatedResources":{"cpu":"` + strings.Repeat("9", 100_000) + `"}` + tail)
+	f.Add(head + `"allocatedResources":{},"resources":{},"conditions":[],"podIPs":[]` + tail)
 	f.Fuzz(func(t *testing.T, text string) {
 		// The status of a container is 3 bytes there and 400 here, in a list that grows.
 		membound.Check(t, membound.Linear(min(len(text), 3*maxElements), 2048)+uint64(len(text))*16, func() {

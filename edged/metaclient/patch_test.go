@@ -65,6 +65,23 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+// TestPatchOfEmpty: lists and objects that are there and have nothing in them are written as well.
+func TestPatchOfEmpty(t *testing.T) {
+	text, err := writePatch("u", v1.PodStatus{
+		AllocatedResources: v1.ResourceList{},
+		Resources:          &v1.ResourceRequirements{},
+		PodIPs:             []v1.PodIP{},
+		Conditions:         []v1.PodCondition{},
+	})
+	if err != nil {
+		t.Fatalf("writePatch: %v, want no error", err)
+	}
+	_, got, err := readPatch(text)
+	if diff := cmp.Diff(v1.PodStatus{Resources: &v1.ResourceRequirements{}, Conditions: []v1.PodCondition{}}, got); err != nil || diff != "" {
+		t.Errorf("readPatch: %v, want no error; status (-want +got):\n%s", err, diff)
+	}
+}
+
 // amounts are names and quantities in turn.
 func amounts(list ...string) v1.ResourceList {
 	out := v1.ResourceList{}
