@@ -130,7 +130,7 @@ func (g *generator) initContainer(name string, volumes []v1.Volume) v1.Container
 		c.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
 		return c
 	}
-	c := g.container(name, pick(g, "true", "true", "sleep 1", "exit $((RANDOM % 2))"), volumes)
+	c := g.container(name, pick(g, "true", "true", "sleep 1", "exit 1"), volumes)
 	c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil // only what keeps running has them
 	return c
 }

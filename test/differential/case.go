@@ -2,6 +2,7 @@ package differential
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -29,7 +30,7 @@ type Case struct {
 	// Spec is the pod's spec, as YAML. The node's name, a grace period of 1 s and, in containers that have none, an image and a command
 	// that runs until it gets SIGTERM are filled in.
 	Spec string
-	// Pod is a spec that was made by a program, instead of Spec.
+	// Pod is a spec that was made by a program, instead of Spec. @NODE@, @NAME@ and @DIR@ stand for the same in it.
 	Pod *v1.PodSpec
 	// Labels and Annotations are the pod's.
 	Labels, Annotations map[string]string
@@ -66,9 +67,14 @@ const forever = "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"
 func (c Case) fill(node, dir string) (*v1.Pod, error) {
 	replace := strings.NewReplacer("@NODE@", node, "@NAME@", c.Name, "@DIR@", dir)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: node, Labels: c.Labels, Annotations: c.Annotations}}
+	text := []byte(c.Spec)
 	if c.Pod != nil {
-		c.Pod.DeepCopyInto(&pod.Spec)
-	} else if err := yaml.UnmarshalStrict([]byte(replace.Replace(c.Spec)), &pod.Spec); err != nil {
+		var err error
+		if text, err = json.Marshal(c.Pod); err != nil {
+			return nil, fmt.Errorf("spec of case %s: %w", c.Name, err)
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &pod.Spec); err != nil {
 		return nil, fmt.Errorf("spec of case %s: %w", c.Name, err)
 	}
 	pod.Spec.NodeName = node

@@ -98,46 +98,104 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestRandomPods runs pods that are made by chance. Half of them are steady, and all that is seen of them is compared; the others
-// restart, fail and end at times of their own, so only what both nodes have of them is compared.
+// TestRandomPods runs pods that are made by chance, of three kinds in turn: steady pods run until they are deleted, and pods
+// that end do so in a way that their spec decides; all that is seen of both is compared. The rest restart, fail and end at
+// times of their own, so only what both nodes have of them is compared.
 func TestRandomPods(t *testing.T) {
 	p := startPair(t)
-	dir := t.TempDir()
 	for _, s := range []*Side{p.left, p.right} {
-		objects := strings.NewReplacer("@NODE@", s.Name, "@DIR@", dir).Replace(conformance.RandomObjects)
+		objects := strings.NewReplacer("@NODE@", s.Name, "@DIR@", s.Dir).Replace(conformance.RandomObjects)
 		env.Must(t, p.cluster.Kube.ApplyIn(t.Context(), s.Name, objects))
 	}
-	t.Logf("-seed %d", *seedFlag)
 	t.Run("pods", func(t *testing.T) {
 		for i := range *podsFlag {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
-				spec := conformance.RandomSpec(rand.New(rand.NewPCG(*seedFlag, uint64(i))), dir)
-				c := Case{Name: fmt.Sprintf("random-%d", i), Pod: &spec, Labels: map[string]string{"app": "random"}, Steps: []Step{Settled(), Inspect()}}
-				if i%2 == 0 {
-					calm(&spec)
-				} else {
-					c.Common, c.Ignore = true, []string{`pod\..*`, `events/.*`, `logs/.*`, `cri/order/.*`, `cri/Stop.*`, `step/.*`}
-				}
-				p.compare(t, c)
+				defer func() {
+					if t.Failed() {
+						t.Logf("this pod alone: -run 'TestRandomPods/pods/%d$' -pods %d -seed %d", i, i+1, *seedFlag)
+					}
+				}()
+				p.compare(t, randomCase(i))
 			})
 		}
 	})
 }
 
-// calm changes a spec so that its containers run until they are stopped.
-func calm(spec *v1.PodSpec) {
+// randomCase is a pod made by chance, which is the same for the same seed and number.
+func randomCase(i int) Case {
+	random := rand.New(rand.NewPCG(*seedFlag, uint64(i)))
+	spec := conformance.RandomSpec(random, "@DIR@/@NAME@")
+	c := Case{
+		Name:   fmt.Sprintf("random-%d", i),
+		Pod:    &spec,
+		Labels: map[string]string{"app": "random"},
+		Steps:  []Step{Settled(), Inspect()},
+	}
+	switch i % 3 {
+	case 0:
+		steady(&spec, random)
+	case 1:
+		ending(&spec, random)
+	default:
+		c.Common = true
+		c.Ignore = []string{`pod\..*`, `events/.*`, `logs/.*`, `cri/order/.*`, `cri/Stop.*`, `step/.*`}
+	}
+	return c
+}
+
+// steady changes a spec so that its containers run until they are stopped, with probes and hooks that succeed.
+func steady(spec *v1.PodSpec, random *rand.Rand) {
 	spec.ActiveDeadlineSeconds = nil
-	for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			c.Command = []string{"sh", "-c", forever}
+	eachContainer(spec, func(c *v1.Container) {
+		c.Command = []string{"sh", "-c", forever}
+		succeed := v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}
+		for _, probe := range []*v1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+			if probe != nil {
+				probe.ProbeHandler, probe.TimeoutSeconds, probe.FailureThreshold = succeed, 10, 10
+			}
+		}
+		if c.Lifecycle != nil {
+			hook := &v1.LifecycleHandler{Exec: succeed.Exec}
+			c.Lifecycle.PostStart, c.Lifecycle.PreStop = hook, nil
+			if random.IntN(2) == 0 {
+				c.Lifecycle.PreStop = hook
+			}
+		}
+	})
+	endInits(spec, "sleep 1")
+}
+
+// ending changes a spec so that its containers end once, each in a way of its own, after all of them were started.
+func ending(spec *v1.PodSpec, random *rand.Rand) {
+	scripts := []string{"sleep 3", "sleep 3; exit 3", "sleep 3; echo bye >/dev/termination-log; exit 1", "sleep 3; kill -9 $$", forever}
+	spec.ActiveDeadlineSeconds = nil
+	spec.RestartPolicy = v1.RestartPolicyNever
+	eachContainer(spec, func(c *v1.Container) {
+		c.Command = []string{"sh", "-c", scripts[random.IntN(len(scripts))]}
+		c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
+		c.RestartPolicyRules = nil
+		if c.RestartPolicy != nil && *c.RestartPolicy != v1.ContainerRestartPolicyNever {
+			c.Command = []string{"sh", "-c", forever} // a sidecar, or a container that would start again
+		}
+	})
+	endInits(spec, []string{"true", "sleep 1", "exit 1"}[random.IntN(3)])
+}
+
+// endInits has the init containers that are not sidecars run a script.
+func endInits(spec *v1.PodSpec, script string) {
+	for i := range spec.InitContainers {
+		if c := &spec.InitContainers[i]; c.RestartPolicy == nil {
+			c.Command = []string{"sh", "-c", script}
 			c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
 		}
 	}
-	for i := range spec.InitContainers {
-		if spec.InitContainers[i].RestartPolicy == nil {
-			spec.InitContainers[i].Command = []string{"sh", "-c", "sleep 1"}
+}
+
+func eachContainer(spec *v1.PodSpec, do func(*v1.Container)) {
+	for _, list := range [][]v1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			do(&list[i])
 		}
 	}
 }
