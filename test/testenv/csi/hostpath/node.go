@@ -178,8 +178,9 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStats
 	if err := unix.Statfs(r.VolumePath, &fs); err != nil {
 		return nil, err
 	}
+	size := int64(fs.Bsize) // 32 bits on ARM
 	out.Usage = []*csi.VolumeUsage{
-		{Unit: csi.VolumeUsage_BYTES, Total: int64(fs.Blocks) * fs.Bsize, Available: int64(fs.Bavail) * fs.Bsize, Used: int64(fs.Blocks-fs.Bfree) * fs.Bsize},
+		{Unit: csi.VolumeUsage_BYTES, Total: int64(fs.Blocks) * size, Available: int64(fs.Bavail) * size, Used: int64(fs.Blocks-fs.Bfree) * size},
 		{Unit: csi.VolumeUsage_INODES, Total: int64(fs.Files), Available: int64(fs.Ffree), Used: int64(fs.Files - fs.Ffree)},
 	}
 	return out, nil
