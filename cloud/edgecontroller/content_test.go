@@ -138,8 +138,10 @@ func largePodStatus(containers int) v1.PodStatus {
 // TestLargeObjectsPass: what real nodes send is far below the limits.
 func TestLargeObjectsPass(t *testing.T) {
 	w := newWorld(t)
+	pod := testPod("e1", "ns", "a")
+	w.add(pod) // on a slow machine the request waits for so long that cloudcore looks at the pod first
 	w.api.answer(func(call) (int, any) { return 200, &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}} })
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]string{"uid": "u"}, "status": largePodStatus(500)})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]string{"uid": string(pod.UID)}, "status": largePodStatus(500)})
 	if err != nil {
 		t.Fatal(err)
 	}
