@@ -139,15 +139,20 @@ func (r *Runtime) preStop(ctx context.Context, k kill) (ran bool) {
 	}
 	within, cancel := context.WithTimeout(ctx, time.Duration(k.grace)*time.Second)
 	defer cancel()
-	err := r.runHook(within, r.hookTarget(k.pod, c, k.container.ID, k.ips, k.hostNetwork), k.container.PID, c.Lifecycle.PreStop)
+	hook := c.Lifecycle.PreStop
+	err := r.runHook(within, r.hookTarget(k.pod, c, k.container.ID, k.ips, k.hostNetwork), k.container.PID, hook)
+	late := within.Err() != nil || errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case err == nil, ctx.Err() != nil, errors.Is(err, errProcessEnded):
+	case err == nil, ctx.Err() != nil:
 		return true
-	case within.Err() != nil, errors.Is(err, context.DeadlineExceeded):
+	case late:
 		klog.InfoS("PreStop hook not completed in grace period", "podUID", k.uid, "containerName", k.container.Name, "gracePeriod", k.grace)
-		return true
+	default:
+		klog.InfoS("PreStop hook failed", "podUID", k.uid, "containerName", k.container.Name, "err", err)
 	}
-	klog.InfoS("PreStop hook failed", "podUID", k.uid, "containerName", k.container.Name, "err", err)
+	if hook.Exec == nil && (late || errors.Is(err, errProcessEnded)) {
+		return true // a command is killed with its container, which is a failure; other hooks are only not waited for
+	}
 	if k.pod != nil {
 		// The error could hold a secret of the server's.
 		r.opts.Recorder.ContainerEventf(k.pod, c, v1.EventTypeWarning, eventPreStopFailed, "PreStopHook failed")

@@ -232,7 +232,8 @@ func TestShortestGrace(t *testing.T) {
 	}
 }
 
-// TestPreStopTooLong: when the grace period is over the hook is ended, and the container has 2 s. It has not failed.
+// TestPreStopTooLong: when the grace period is over the hook is ended, and the container has 2 s. A command that is killed has
+// failed.
 func TestPreStopTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newDirectRig(t)
@@ -249,8 +250,8 @@ func TestPreStopTooLong(t *testing.T) {
 		if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{2}) {
 			t.Errorf("it had %v s, want 2", seconds)
 		}
-		if g.events.has(eventPreStopFailed) {
-			t.Errorf("events %q, want no FailedPreStopHook", g.events.list)
+		if !g.events.has(eventPreStopFailed) {
+			t.Errorf("events %q, want FailedPreStopHook", g.events.list)
 		}
 	})
 }

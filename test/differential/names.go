@@ -13,7 +13,13 @@ type Names struct {
 	Texts map[string]string
 	// Pods is the network of the node's pods.
 	Pods netip.Prefix
+	// Services is the network of services. Those of a case are in the node's namespace, with an address by chance.
+	Services netip.Prefix
 }
+
+// lastFixedService is the last byte of the highest address of a service that is the same in each cluster: the API server's is 1, DNS'
+// is 10.
+const lastFixedService = 15
 
 var (
 	uuids     = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
@@ -27,7 +33,9 @@ var (
 	dates         = regexp.MustCompile(`\b\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d\.\d+\b`)
 	// terminationLogs are the files of termination messages: a random name, or the number of the attempt.
 	terminationLogs = regexp.MustCompile(`(/containers/[^/ ]+/)[0-9a-f]+\b`)
-	versions        = regexp.MustCompile(`resourceVersion=\d+`)
+	// clients are addresses of pods with a port that the kernel chose.
+	clients  = regexp.MustCompile(`(<address of a pod>\]?):(3[3-9]|4\d|5\d|60)\d{3}\b`)
+	versions = regexp.MustCompile(`resourceVersion=\d+`)
 )
 
 // Replace returns a text with placeholders.
@@ -47,12 +55,19 @@ func (n Names) Replace(text string) string {
 		}
 		return "<id>"
 	})
-	return addresses.ReplaceAllStringFunc(text, func(address string) string {
-		if a, err := netip.ParseAddr(address); err == nil && n.Pods.Contains(a) {
+	text = addresses.ReplaceAllStringFunc(text, func(address string) string {
+		a, err := netip.ParseAddr(address)
+		switch {
+		case err != nil:
+			return address
+		case n.Pods.Contains(a):
 			return "<address of a pod>"
+		case n.Services.Contains(a) && a.As4()[3] > lastFixedService:
+			return "<address of a service>"
 		}
 		return address
 	})
+	return clients.ReplaceAllString(text, "${1}:<client's port>")
 }
 
 func (n Names) texts(text string) string {

@@ -194,5 +194,5 @@ func (s *Side) names(more map[string]string) Names {
 		fmt.Sprintf(":%d", s.ReadOnlyPort): ":<read-only port>",
 	}
 	maps.Copy(texts, more)
-	return Names{Texts: texts, Pods: s.Containerd.Subnet}
+	return Names{Texts: texts, Pods: s.Containerd.Subnet, Services: netip.MustParsePrefix(kube.ServiceRange)}
 }

@@ -22,7 +22,8 @@ const (
 	// kubeletClient is who kube-apiserver is to nodes, and to the servers of more APIs.
 	kubeletClient = "kube-apiserver-kubelet-client"
 
-	serviceRange = "10.96.0.0/24"
+	// ServiceRange is the network of services.
+	ServiceRange = "10.96.0.0/24"
 	// Issuer is who the tokens of service accounts come from, and whom they are for unless a pod says otherwise.
 	Issuer = "https://kubernetes.default.svc.cluster.local"
 )
@@ -78,7 +79,7 @@ func (c *Cluster) apiServerFlags() []string {
 		fmt.Sprintf("--secure-port=%d", c.APIServer.port.Number),
 		// The service kubernetes has no endpoint: a loopback address may not be one.
 		"--endpoint-reconciler-type=none",
-		"--service-cluster-ip-range=" + serviceRange,
+		"--service-cluster-ip-range=" + ServiceRange,
 		"--client-ca-file=" + c.file(caFile),
 		"--tls-cert-file=" + c.file(servingFile),
 		"--tls-private-key-file=" + c.file(servingKeyFile),
