@@ -58,3 +58,11 @@ func allRows() []row {
 		networkRows(),
 	)
 }
+
+// APIServerFlags are the flags of the API server for the fields of the rows that it does not take by default.
+func APIServerFlags() []string {
+	return []string{
+		"--feature-gates=ContainerStopSignals=true,ImageVolumeWithDigest=true,ClusterTrustBundle=true,ClusterTrustBundleProjection=true",
+		"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true",
+	}
+}

@@ -14,10 +14,7 @@ func start(t *testing.T) *fixture {
 	t.Helper()
 	c := env.StartCluster(t, built, env.ClusterOptions{
 		Manifests: *manifests,
-		Kube: kube.Options{ControllerManager: true, APIServerFlags: []string{
-			"--feature-gates=ContainerStopSignals=true,ImageVolumeWithDigest=true,ClusterTrustBundle=true,ClusterTrustBundleProjection=true",
-			"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true",
-		}},
+		Kube:      kube.Options{ControllerManager: true, APIServerFlags: APIServerFlags()},
 	})
 	return &fixture{cluster: c, kube: c.Kube, api: c.API}
 }

@@ -151,7 +151,7 @@ func TestLeftovers(t *testing.T) {
 
 // TestPlanted: a difference of each kind is found where it is.
 func TestPlanted(t *testing.T) {
-	p := startPair(t)
+	p := startPair(t, nil)
 	t.Run("cases", func(t *testing.T) {
 		for _, c := range planted() {
 			t.Run(c.Name, func(t *testing.T) {

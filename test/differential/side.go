@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,7 +74,8 @@ const resolvConf = "# comment\ndomain ignored.example\nnameserver 192.0.2.1\nnam
 const credentials = `{"auths": {"127.0.0.1:1": {"auth": "dXNlcjpwYXNzd29yZA=="}}}`
 
 // StartSide starts a node with the agent that what names: "kubelet", "edgecore" or "edgecore:PATH". The node ends with the test.
-func StartSide(t *testing.T, c *env.Cluster, what, name string, built string) *Side {
+// gates are feature gates of a kubelet.
+func StartSide(t *testing.T, c *env.Cluster, what, name string, built string, gates map[string]bool) *Side {
 	t.Helper()
 	kind, binary, _ := strings.Cut(what, ":")
 	ctrd := testenv.StartContainerd(t, testenv.Options{})
@@ -101,7 +103,7 @@ func StartSide(t *testing.T, c *env.Cluster, what, name string, built string) *S
 	c.Namespace(name)
 	switch kind {
 	case "kubelet":
-		s.startKubelet(t, binary, dir, "unix://"+socket)
+		s.startKubelet(t, binary, dir, "unix://"+socket, gates)
 	case "edgecore":
 		if binary == "" {
 			binary = built
@@ -116,12 +118,16 @@ func StartSide(t *testing.T, c *env.Cluster, what, name string, built string) *S
 	return s
 }
 
-func (s *Side) startKubelet(t *testing.T, binary, dir, endpoint string) {
+func (s *Side) startKubelet(t *testing.T, binary, dir, endpoint string, gates map[string]bool) {
 	t.Helper()
 	var err error
 	if binary == "" {
 		binary, err = kubelet.Build(t.Context(), os.Stderr)
 		env.Must(t, err)
+	}
+	config := configuration(dir)
+	if len(gates) > 0 {
+		config["featureGates"] = gates
 	}
 	k, err := kubelet.New(s.Cluster.Kube, kubelet.Options{
 		Binary:     binary,
@@ -130,7 +136,7 @@ func (s *Side) startKubelet(t *testing.T, binary, dir, endpoint string) {
 		Endpoint:   endpoint,
 		Containerd: s.Containerd.Socket(),
 		CgroupRoot: s.Containerd.CgroupRoot(),
-		Config:     configuration(dir),
+		Config:     config,
 		Started:    s.started(dir),
 	})
 	env.Must(t, err)

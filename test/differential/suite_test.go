@@ -40,18 +40,30 @@ type pair struct {
 	alone *sync.RWMutex
 }
 
-// startPair starts both nodes. Their names have the same length, since a name's length can matter.
-func startPair(t *testing.T) *pair {
+// supported are the feature gates of a kubelet for what edgecore has without a gate.
+func supported() map[string]bool {
+	return map[string]bool{
+		"ClusterTrustBundle":           true,
+		"ClusterTrustBundleProjection": true,
+		"ContainerStopSignals":         true,
+		"ImageVolumeWithDigest":        true,
+	}
+}
+
+// startPair starts both nodes, a kubelet with feature gates. Their names have the same length, since a name's length can
+// matter.
+func startPair(t *testing.T, gates map[string]bool) *pair {
 	t.Helper()
-	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true, APIServerFlags: []string{
-		"--feature-gates=ContainerStopSignals=true",
-	}}})
+	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{
+		ControllerManager: true,
+		APIServerFlags:    conformance.APIServerFlags(),
+	}})
 	_, err := c.Kube.AddUser(nobody)
 	env.Must(t, err)
 	return &pair{
 		cluster: c,
-		left:    StartSide(t, c, *leftFlag, "differ-l", built.Edge),
-		right:   StartSide(t, c, *rightFlag, "differ-r", built.Edge),
+		left:    StartSide(t, c, *leftFlag, "differ-l", built.Edge, gates),
+		right:   StartSide(t, c, *rightFlag, "differ-r", built.Edge, gates),
 		alone:   &sync.RWMutex{},
 	}
 }
@@ -72,7 +84,7 @@ func allCases() []Case {
 
 // TestAPI compares the answers of the kubelet's API, and the Nodes.
 func TestAPI(t *testing.T) {
-	p := startPair(t)
+	p := startPair(t, nil)
 	for _, c := range apiCases() {
 		t.Run(c.Name, func(t *testing.T) { p.compare(t, c) })
 	}
@@ -80,7 +92,7 @@ func TestAPI(t *testing.T) {
 
 // TestConformance runs the pods of the conformance suite on both nodes.
 func TestConformance(t *testing.T) {
-	p := startPair(t)
+	p := startPair(t, supported())
 	t.Run("rows", func(t *testing.T) {
 		for _, pod := range conformance.Pods() {
 			t.Run(pod.Name, func(t *testing.T) {
@@ -102,7 +114,7 @@ func TestConformance(t *testing.T) {
 // that end do so in a way that their spec decides; all that is seen of both is compared. The rest restart, fail and end at
 // times of their own, so only what both nodes have of them is compared.
 func TestRandomPods(t *testing.T) {
-	p := startPair(t)
+	p := startPair(t, supported())
 	for _, s := range []*Side{p.left, p.right} {
 		objects := strings.NewReplacer("@NODE@", s.Name, "@DIR@", s.Dir).Replace(conformance.RandomObjects)
 		env.Must(t, p.cluster.Kube.ApplyIn(t.Context(), s.Name, objects))
@@ -202,7 +214,7 @@ func eachContainer(spec *v1.PodSpec, do func(*v1.Container)) {
 
 // TestPods runs every case on both nodes and fails on each difference that is not listed. -run selects cases by name.
 func TestPods(t *testing.T) {
-	p := startPair(t)
+	p := startPair(t, nil)
 	t.Run("cases", func(t *testing.T) {
 		for _, c := range allCases() {
 			t.Run(c.Name, func(t *testing.T) {
