@@ -3,7 +3,16 @@ package differential
 // Known are the differences between the kubelet and edgecore that are there on purpose. docs/differences.md gives the reason of each.
 func Known() []Allowed {
 	return append(knownAPI(), []Allowed{
-		{Path: `pod\.status\.resources(\.(limits|requests)(\.(cpu|memory))?)?`, Row: "`status.resources` of a running pod"},
+		{
+			Path: `pod\.status\.resources(\.(limits|requests)(\.(cpu|memory))?)?`,
+			Row:  "`status.resources` of a running pod",
+		},
+		{
+			Path:  `pod\.status\.resources\.(limits|requests)\.(ephemeral-storage|[a-z0-9.-]+/[a-z-]+)`,
+			Left:  `.* -> \(absent\)`,
+			Right: "^$",
+			Row:   "`status.resources` of a running pod",
+		},
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
 			// Their status is compared as it is.
@@ -18,11 +27,10 @@ func Known() []Allowed {
 			Row:     "when a container waits with `CrashLoopBackOff`",
 		},
 		{
-			Case:  "restart-(runtime|agent)-.*",
 			Path:  `events/"Warning","Unhealthy",.* probe errored and resulted in unknown state: rpc error: code = Canceled desc = context canceled"`,
 			Left:  "there",
 			Right: "^$",
-			Row:   "event `Unhealthy` of a probe that ends with the runtime",
+			Row:   "event `Unhealthy` of a probe that ends with the runtime or the pod",
 		},
 		{
 			Case: "restart-.*",
@@ -31,7 +39,7 @@ func Known() []Allowed {
 			Left: "there", Right: "^$",
 		},
 		{
-			Case:  "environment-files",
+			Case:  "environment-files|env-file",
 			Path:  `pod\.status\.containerStatuses\[.*\]\.state\.waiting\.message`,
 			Left:  `.*(couldn't parse env file|environment variable key).*`,
 			Right: `.*(environment variables of file|environment variable key).*`,
@@ -63,6 +71,53 @@ func Known() []Allowed {
 			Right: "^$",
 			Row:   "states that last less than 200 ms",
 		},
-		{Case: "claim-hostpath", Path: `cri/CreateContainer/main\.config\.mounts\[/v\]\.readonly`, Row: "one claim in two volumes of a pod, one of them read-only"},
+		{
+			Case: "claim-hostpath",
+			Path: `cri/CreateContainer/main\.config\.mounts\[/v\]\.readonly|inside/.*/main/mounts//v`,
+			Row:  "one claim in two volumes of a pod, one of them read-only",
+		},
+		{
+			Case:  "env-file",
+			Path:  `events/"Warning","Failed","kubelet","spec\.containers\{[a-z]+\}","Error: couldn't parse env file"`,
+			Left:  "there|several times|once",
+			Right: "^$",
+			Row:   "message of a fileKeyRef that cannot be read",
+		},
+		{
+			Case:  "env-file",
+			Path:  `events/"Warning","Failed","kubelet","spec\.containers\{[a-z]+\}","Error: environment variables of file .*`,
+			Left:  "^$",
+			Right: "there|several times|once",
+			Row:   "message of a fileKeyRef that cannot be read",
+		},
+		{
+			Case: "(csi|claim|ephemeral-claim)-.*|ephemeral-claim",
+			Path: `events/"Warning","(FailedMount|FailedMapVolume)","kubelet","","(MountVolume|MapVolume|Unable to attach or mount).*`,
+			Row:  "text of the events `FailedMount` and `FailedMapVolume` of a claim",
+		},
+		{
+			Case:  "claim-type-refused",
+			Path:  `events/"Normal","SuccessfulAttachVolume","attachdetach-controller",.*`,
+			Left:  "once",
+			Right: "^$",
+			Row:   "PersistentVolumes of other types than csi, local, nfs and hostPath",
+		},
+		{
+			Case: "host-users(-refused)?|proc-mount-unmasked",
+			Path: `events/"Warning","FailedCreatePodSandBox","kubelet","",".*spec\.hostUsers.*`,
+			Row:  "text of the event of a pod that the runtime cannot run",
+		},
+		{
+			Case: "resource-claims",
+			Path: `events/"Warning","(FailedPrepareDynamicResources|FailedCreatePodSandBox)".*`,
+			Row:  "pods with resourceClaims",
+		},
+		{
+			Case:  "exit-codes",
+			Path:  `pod\.status\.containerStatuses\[missing\]\.state\.terminated\.startedAt`,
+			Left:  "<time>",
+			Right: "null",
+			Row:   "`startedAt` of a container that never started",
+		},
 	}...)
 }
