@@ -72,6 +72,9 @@ type place struct {
 func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *SyncResult) {
 	c := s.Container
 	wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last)
+	if s.Last.Running() { // it was stopped by this sync: a probe has failed, or its spec has changed
+		wait, until = r.backoff.afterStopped(p.pod.UID, c.Name, Hash(c), p.obs.Attempts(c.Name))
+	}
 	if until.After(now()) && !p.fresh {
 		res.wait(c.Name, observed.Reason{Reason: reasonCrashLoop, Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.Name, podID(p.pod))})
 		res.retry(until)

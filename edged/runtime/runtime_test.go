@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -257,6 +258,38 @@ func TestBackoff(t *testing.T) {
 	if len(b.waits) != 0 {
 		t.Errorf("waits after forget(1) = %v, want none", b.waits)
 	}
+}
+
+// TestBackoffOfFailingProbe: a container that the agent stops again and again, since its probe fails, waits longer and longer
+// before it is started, at the times at which a kubelet starts it.
+func TestBackoffOfFailingProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newDirectRig(t)
+		pod := testPod(v1.RestartPolicyAlways, 0, 1)
+		began := time.Now()
+		var started []time.Duration
+		last := ""
+		for len(started) < 6 {
+			obs := g.observe(pod)
+			wish := Wish{Pod: pod, Observed: obs}
+			if c := obs.Container("c0"); c.Running() {
+				if c.ID != last {
+					started, last = append(started, time.Since(began)), c.ID
+				}
+				time.Sleep(2 * time.Second)
+				wish.Probes = wish.Probes.Stopped(c.ID, "Container c0 failed liveness probe, will be restarted")
+			}
+			if res := g.SyncPod(t.Context(), wish); res.Err != nil {
+				t.Fatalf("sync: %v, want no error", res.Err)
+			} else if !res.RetryAt.IsZero() {
+				time.Sleep(time.Until(res.RetryAt))
+			}
+		}
+		s := time.Second
+		if diff := cmp.Diff([]time.Duration{0, 2 * s, 4 * s, 16 * s, 18 * s, 40 * s}, started); diff != "" {
+			t.Errorf("times at which the container was started, with probes that fail after 2 s (-want +got)\n%s", diff)
+		}
+	})
 }
 
 func TestReservedFor(t *testing.T) {

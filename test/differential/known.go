@@ -16,7 +16,7 @@ func Known() []Allowed {
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
 			// Their status is compared as it is.
-			Path:    `pod\.status\.conditions\[(Ready|ContainersReady)\]\.(reason|message)`,
+			Path:    `pod\.status\.conditions\[(Ready|ContainersReady|Initialized)\]\.(reason|message)`,
 			Skipped: true,
 			Row:     "states that last less than 200 ms",
 		},
@@ -111,6 +111,17 @@ func Known() []Allowed {
 			Case: "resource-claims",
 			Path: `events/"Warning","(FailedPrepareDynamicResources|FailedCreatePodSandBox)".*`,
 			Row:  "pods with resourceClaims",
+		},
+		{
+			Case: "image-volume|image-volume-missing",
+			Path: `(cri|events|inside|logs|pod|step)/.*|pod\..*`,
+			Row:  "image volumes on a runtime that has none",
+		},
+		{
+			Case: "stop-signal",
+			Path: `cri/(CreateContainer/own\.config\.stopSignal|StopContainer/own\.timeout)|` +
+				`pod\.status\.containerStatuses\[own\]\.(stopSignal|state\.terminated\.message)`,
+			Row: "`stopSignal` on a runtime that knows none",
 		},
 		{
 			Case:  "exit-codes",
