@@ -28,6 +28,9 @@ type lease struct {
 	owner *metav1.OwnerReference
 	// renewedAt is when the cloud last confirmed the lease; zero when it has not yet.
 	renewedAt time.Time
+	// lapse is the last renewal before the newest time without a lease; zero if there was none. told is the one that
+	// lapsed has reported.
+	lapse, told time.Time
 
 	// have is the newest lease that the cloud confirmed; nil when it is to be read.
 	have *coordinationv1.Lease
@@ -55,11 +58,22 @@ func (l *lease) setOwner(node *v1.Node) {
 	}
 }
 
-// expired reports whether the lease was confirmed once, and so long ago that a controller may have taken the node for lost.
-func (l *lease) expired() bool {
+// lapsed reports, once each time, whether the lease was not renewed for so long that a controller may have taken the node for
+// lost. It may have been renewed since.
+func (l *lease) lapsed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.renewedAt.IsZero() && time.Since(l.renewedAt) >= l.duration
+	l.noteLapse()
+	again := l.lapse.Equal(l.told)
+	l.told = l.lapse
+	return !again
+}
+
+// noteLapse notes a time without a lease. It is called under the lock.
+func (l *lease) noteLapse() {
+	if !l.renewedAt.IsZero() && time.Since(l.renewedAt) >= l.duration {
+		l.lapse = l.renewedAt
+	}
 }
 
 // runAfter runs the lease once first is closed, or has not been for a quarter of the lease's duration.
@@ -141,6 +155,7 @@ func (l *lease) renew(ctx context.Context) error {
 	l.have = next
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.noteLapse()
 	l.renewedAt = time.Now()
 	return nil
 }

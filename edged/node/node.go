@@ -122,7 +122,7 @@ func (n *Node) Run(ctx context.Context) error {
 			return nil
 		case <-n.woken:
 			n.told = nil
-			n.stale = n.stale || n.lease.expired()
+			n.stale = n.lease.lapsed() || n.stale
 		case <-n.looked:
 		case <-tick.C:
 		}
