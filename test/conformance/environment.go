@@ -165,7 +165,7 @@ containers:
 			spec: `
 volumes: [{name: v, emptyDir: {}}]
 initContainers:
-- {name: writes, image: "edgecore.local/demo:1", command: [sh, -c, "printf \"# x\\nA='one'\\n\\n B = 'two\\nlines'\\n\" >/v/env; echo A=one >/v/bad"], volumeMounts: [{name: v, mountPath: /v}]}
+- {name: writes, image: "edgecore.local/demo:1", command: [sh, -c, "printf \"# x\\nA='one'\\n\\nB='two\\nlines'\\n\" >/v/env; echo A=one >/v/bad"], volumeMounts: [{name: v, mountPath: /v}]}
 containers:
 - name: main
   env:
