@@ -26,7 +26,7 @@ func NewRegistry(nodeName string, node Node, h *health.Registry) *prometheus.Reg
 		collectors.NewGoCollector(),
 		&nodeCollector{
 			node: node, health: h, name: nodeName,
-			nodeName:          prometheus.NewDesc("kubelet_node_name", "[ALPHA] The node's name. The count is always 1.", []string{"node"}, nil),
+			nodeName:          prometheus.NewDesc("kubelet_node_name", "1; the label is the node's name", []string{"node"}, nil),
 			runningPods:       prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil),
 			runningContainers: prometheus.NewDesc("kubelet_running_containers", "Number of containers by state", []string{"container_state"}, nil),
 			podsByPhase:       prometheus.NewDesc("edgecore_pods", "Number of pods by phase", []string{"phase"}, nil),

@@ -20,10 +20,10 @@ func NewSLIs() *SLIs {
 	s := &SLIs{
 		registry: prometheus.NewRegistry(),
 		newest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kubernetes_healthcheck", Help: "[STABLE] This metric records the result of a single healthcheck.",
+			Name: "kubernetes_healthcheck", Help: "Newest result of a health check: 1 is success, 0 is failure",
 		}, []string{"name", "type"}),
 		all: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubernetes_healthchecks_total", Help: "[STABLE] This metric records the results of all healthcheck.",
+			Name: "kubernetes_healthchecks_total", Help: "Results of health checks",
 		}, []string{"name", "status", "type"}),
 	}
 	s.registry.MustRegister(s.newest, s.all)

@@ -9,23 +9,23 @@ import (
 
 // The series of /metrics/resource, which metrics-server and with it `kubectl top` and the autoscalers read.
 var (
-	nodeCPU    = counter("node_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the node in core-seconds")
-	nodeMemory = gauge("node_memory_working_set_bytes", "[STABLE] Current working set of the node in bytes")
-	nodeSwap   = gauge("node_swap_usage_bytes", "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems")
+	nodeCPU    = counter("node_cpu_usage_seconds_total", "CPU time used on the node, in seconds")
+	nodeMemory = gauge("node_memory_working_set_bytes", "Memory of the node that the kernel cannot easily take back")
+	nodeSwap   = gauge("node_swap_usage_bytes", "Swap in use on the node")
 
 	containerLabels = []string{"container", "namespace", "pod"}
-	containerCPU    = counter("container_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the container in core-seconds", containerLabels...)
-	containerMemory = gauge("container_memory_working_set_bytes", "[STABLE] Current working set of the container in bytes", containerLabels...)
-	containerSwap   = gauge("container_swap_usage_bytes", "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems", containerLabels...)
-	containerLimit  = gauge("container_swap_limit_bytes", "[ALPHA] Current amount of the container swap limit in bytes. Reported only on non-windows systems", containerLabels...)
-	containerStart  = gauge("container_start_time_seconds", "[STABLE] Start time of the container since unix epoch in seconds", containerLabels...)
+	containerCPU    = counter("container_cpu_usage_seconds_total", "CPU time used by the container, in seconds", containerLabels...)
+	containerMemory = gauge("container_memory_working_set_bytes", "Memory of the container that the kernel cannot easily take back", containerLabels...)
+	containerSwap   = gauge("container_swap_usage_bytes", "Swap in use by the container", containerLabels...)
+	containerLimit  = gauge("container_swap_limit_bytes", "Limit of the container's swap", containerLabels...)
+	containerStart  = gauge("container_start_time_seconds", "When the container started, in seconds since 1970", containerLabels...)
 
 	podNames  = []string{"namespace", "pod"}
-	podCPU    = counter("pod_cpu_usage_seconds_total", "[STABLE] Cumulative cpu time consumed by the pod in core-seconds", podNames...)
-	podMemory = gauge("pod_memory_working_set_bytes", "[STABLE] Current working set of the pod in bytes", podNames...)
-	podSwap   = gauge("pod_swap_usage_bytes", "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems", podNames...)
+	podCPU    = counter("pod_cpu_usage_seconds_total", "CPU time used by the pod, in seconds", podNames...)
+	podMemory = gauge("pod_memory_working_set_bytes", "Memory of the pod that the kernel cannot easily take back", podNames...)
+	podSwap   = gauge("pod_swap_usage_bytes", "Swap in use by the pod", podNames...)
 
-	resourceError = gauge("resource_scrape_error", "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise")
+	resourceError = gauge("resource_scrape_error", "1 if figures could not be read, else 0")
 )
 
 // Resource collects what /metrics/resource tells.

@@ -134,10 +134,10 @@ func number(value string) (float64, bool) {
 
 var (
 	labels  = regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
-	ownHelp = regexp.MustCompile(`^# (HELP|TYPE) (\w+) `)
+	comment = regexp.MustCompile(`^# (HELP|TYPE) (\w+) `)
 )
 
-// addSeries adds the series of a page of metrics, with their labels and values, and their help. Of the node's and other pods' series
+// addSeries adds the series of a page of metrics, with their labels, values and types. The text of HELP is for people. Of the node's and other pods' series
 // only what is the node's as a whole is added. own: only those that the kubelet and edgecore both have a reason to have.
 func (t Trace) addSeries(key, page string, names Names, own bool) {
 	for line := range strings.Lines(page) {
@@ -145,9 +145,9 @@ func (t Trace) addSeries(key, page string, names Names, own bool) {
 		if line == "" {
 			continue
 		}
-		if m := ownHelp.FindStringSubmatch(line); m != nil {
-			if !own || strings.HasPrefix(m[2], "kubelet_") {
-				t.Add(key+"/help/"+m[2]+"/"+strings.ToLower(m[1]), line)
+		if m := comment.FindStringSubmatch(line); m != nil {
+			if m[1] == "TYPE" && (!own || strings.HasPrefix(m[2], "kubelet_")) {
+				t.Add(key+"/type/"+m[2], line)
 			}
 			continue
 		}

@@ -81,7 +81,7 @@ func knownMethods() []Allowed {
 			Row:   row,
 		},
 		{
-			Path:  `api/admin POST /(configz|healthz|metrics|stats/summary)/(type|body|header|field|series|help).*`,
+			Path:  `api/admin POST /(configz|healthz|metrics|stats/summary)/(type|body|header|field|series).*`,
 			Right: "()|text/plain",
 			Row:   row,
 		},
@@ -275,22 +275,16 @@ func knownMetrics() []Allowed {
 		},
 		{Path: api + `[A-Z]+ /metrics(/[a-z]+)?/header/Vary`, Left: nothing, Right: "Accept", Row: head},
 		{
-			Path:  apiGet + `/metrics/(probes|slis)/(help/process_start_time_seconds/(help|type)|series/process_start_time_seconds)`,
+			Path:  apiGet + `/metrics/(probes|slis)/(type|series)/process_start_time_seconds`,
 			Right: nothing,
 			Row:   head,
 		},
-		{Path: apiGet + `/metrics/(help|series)/kubelet_` + anyOf(`active_pods cgroup_[a-z_]+ container_log_filesystem_used_bytes containers_per_pod[a-z_]* cpu_manager_[a-z_]+
+		{Path: apiGet + `/metrics/(type|series)/kubelet_` + anyOf(`active_pods cgroup_[a-z_]+ container_log_filesystem_used_bytes containers_per_pod[a-z_]* cpu_manager_[a-z_]+
 			cri_losing_support desired_pods evented_pleg_[a-z_]+ first_network_pod_start_sli_duration_seconds graceful_shutdown_[a-z_]+ http_[a-z_]+ image_[a-z_]+
 			imagemanager_[a-z_]+ lifecycle_handler_[a-z_]+ managed_ephemeral_containers memory_manager_[a-z_]+ metrics_provider mirror_pods node_startup_[a-z_]+
 			orphan[a-z_]+ pleg_[a-z_]+ pod_in_progress_resizes pod_resize_[a-z_]+ pod_start_[a-z_]+ pod_status_[a-z_]+ pod_watch_[a-z_]+ pod_worker_[a-z_]+ restarted_pods_total
 			run_podsandbox_[a-z_]+ runtime_operations_[a-z_]+ sleep_action_[a-z_]+ started_[a-z_]+ terminated_containers_total topology_manager_[a-z_]+
-			volume_metric_[a-z_]+ working_pods`) + `(/(help|type))?`, Right: nothing, Row: agent},
-		{
-			Path:  apiGet + `/metrics/help/kubelet_running_(pods|containers)/help`,
-			Left:  `.*\[ALPHA\].*`,
-			Right: `# HELP kubelet_running_.*`,
-			Row:   agent,
-		},
+			volume_metric_[a-z_]+ working_pods`), Right: nothing, Row: agent},
 		{
 			Path:  apiGet + `/metrics/resource/series/container_swap_limit_bytes\{.*\}`,
 			Left:  `about (0|[0-9.e+]+)`,
@@ -298,7 +292,7 @@ func knownMetrics() []Allowed {
 			Row:   unlimited,
 		},
 		{
-			Path:  apiGet + `/metrics/cadvisor/(help|series)/` + lacking + `(\{.*\}|/(help|type))?`,
+			Path:  apiGet + `/metrics/cadvisor/(type|series)/` + lacking + `(\{.*\})?`,
 			Left:  `.+`,
 			Right: nothing,
 			Row:   missing,

@@ -88,7 +88,7 @@ func plantedAPI() (c Case, paths []string) {
 			admin("/metrics/cadvisor"), replace(`(?m)^(container_memory_usage_bytes\{container="main".*\}) \S+`, "$1 1.5"),
 			"/series/container_memory_usage_bytes{container=main",
 		},
-		{admin("/metrics/probes"), replace("$", "# TYPE prober_more_total counter\n"), "/help/prober_more_total/type"},
+		{admin("/metrics/probes"), replace("$", "# TYPE prober_more_total counter\n"), "/type/prober_more_total"},
 		{admin("/stats/summary"), replace("workingSetBytes", "workingSet"), "/field.node.memory.workingSetBytes"},
 		{admin("/configz"), replace(`"maxPods":\s*500`, `"maxPods":501`), "/field.kubeletconfig.maxPods"},
 		{request{nobody, http.MethodGet, "/stats/summary"}, func(a *Answer) { a.Status = "200 OK" }, "/status"},

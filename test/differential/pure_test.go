@@ -169,7 +169,7 @@ a_total{container="",id="/system.slice",namespace="",pod=""} 9
 			"metrics", "/metrics/cadvisor", Answer{Status: "200 OK", Header: header("text/plain"), Body: []byte(page)},
 			Trace{
 				"k/status": {"200 OK"}, "k/type": {"text/plain"}, "k/header/X-Content-Type-Options": {"nosniff"},
-				"k/help/a_total/help": {"# HELP a_total A number."}, "k/help/a_total/type": {"# TYPE a_total counter"},
+				"k/type/a_total": {"# TYPE a_total counter"},
 				"k/series/a_total{container=main,id=*,namespace=<node>,pod=api}": {"about 5000"},
 				"k/series/a_total{container=,id=/,namespace=,pod=}":              {"about 3"},
 			},
