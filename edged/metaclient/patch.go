@@ -58,7 +58,7 @@ func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 		}
 	}
 	if status.Resources != nil {
-		if fields["resources"], err = replaced(fields["resources"]); err != nil {
+		if fields["resources"], err = wholeResources(fields["resources"]); err != nil {
 			return nil, err
 		}
 	}
@@ -73,14 +73,25 @@ func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": fields})
 }
 
-// replaced is an object that takes the place of the one before: its fields are merged otherwise. Who decodes it passes over
-// the key, which is not one of its fields.
-func replaced(object json.RawMessage) (json.RawMessage, error) {
+// wholeResources are a pod's own resources, in which everything that they can have and do not is to go. A directive that
+// replaces them is no way: the API server drops an object with one that it did not have before.
+func wholeResources(resources json.RawMessage) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
-	if err := json.Unmarshal(object, &fields); err != nil {
+	if err := json.Unmarshal(resources, &fields); err != nil {
 		return nil, err
 	}
-	fields["$patch"] = json.RawMessage(`"replace"`)
+	for _, name := range [...]string{"limits", "requests"} {
+		amounts, ok := fields[name]
+		if !ok {
+			fields[name] = json.RawMessage("null")
+			continue
+		}
+		whole, err := wholeAmounts(amounts)
+		if err != nil {
+			return nil, err
+		}
+		fields[name] = whole
+	}
 	return json.Marshal(fields)
 }
 
@@ -149,7 +160,12 @@ func readPatch(text []byte) (types.UID, v1.PodStatus, error) {
 	}
 	p.Status.PodIPs = slices.DeleteFunc(p.Status.PodIPs, func(ip v1.PodIP) bool { return ip.IP == "" })
 	p.Status.HostIPs = slices.DeleteFunc(p.Status.HostIPs, func(ip v1.HostIP) bool { return ip.IP == "" })
-	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Status == "" })      // to go
-	maps.DeleteFunc(p.Status.AllocatedResources, func(_ v1.ResourceName, q resource.Quantity) bool { return q.Format == "" }) // null
+	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Status == "" }) // to go
+	null := func(_ v1.ResourceName, q resource.Quantity) bool { return q.Format == "" }
+	maps.DeleteFunc(p.Status.AllocatedResources, null)
+	if r := p.Status.Resources; r != nil {
+		maps.DeleteFunc(r.Limits, null)
+		maps.DeleteFunc(r.Requests, null)
+	}
 	return p.Metadata.UID, p.Status, nil
 }

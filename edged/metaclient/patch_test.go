@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
@@ -40,6 +41,12 @@ func TestPatch(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, kept); diff != "" {
 		t.Errorf("what the store keeps (-want +got):\n%s", diff)
+	}
+	first := v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending}}
+	if got := patched(t, first, text).Status; !equality.Semantic.DeepEqual(got.Resources, want.Resources) ||
+		!equality.Semantic.DeepEqual(got.AllocatedResources, want.AllocatedResources) {
+		t.Errorf("resources of a pod that had none = %v, allocated %v; want %v, %v",
+			got.Resources, got.AllocatedResources, want.Resources, want.AllocatedResources)
 	}
 	data, err := json.Marshal(before)
 	if err != nil {
@@ -104,4 +111,20 @@ func TestPatchOfPodWithoutRequests(t *testing.T) {
 			t.Errorf("%s: read back %+v, %v; want a pod that runs, without requests", name, status, err)
 		}
 	}
+}
+
+// patched is what the API server makes of a pod and a patch of its status.
+func patched(t *testing.T, pod v1.Pod, patch []byte) (out v1.Pod) {
+	t.Helper()
+	data, err := json.Marshal(pod)
+	if err == nil {
+		data, err = strategicpatch.StrategicMergePatch(data, patch, v1.Pod{})
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

@@ -9,7 +9,6 @@ func Known() []Allowed {
 		},
 		{
 			Path:  `pod\.status\.resources\.(limits|requests)\.(ephemeral-storage|[a-z0-9.-]+/[a-z-]+)`,
-			Left:  `.* -> \(absent\)`,
 			Right: "^$",
 			Row:   "`status.resources` of a running pod",
 		},

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -138,6 +139,9 @@ func TestRandomPods(t *testing.T) {
 func randomCase(i int) Case {
 	random := rand.New(rand.NewPCG(*seedFlag, uint64(i)))
 	spec := conformance.RandomSpec(random, "@DIR@/@NAME@")
+	if spec.DNSConfig != nil {
+		spec.DNSConfig.Options = nil // a kubelet puts those of the pod and of the node into an order by chance
+	}
 	c := Case{
 		Name:   fmt.Sprintf("random-%d", i),
 		Pod:    &spec,
@@ -149,6 +153,7 @@ func randomCase(i int) Case {
 		steady(&spec, random)
 	case 1:
 		ending(&spec, random)
+		c.Steps = []Step{Until("ended", ended)}
 	default:
 		c.Common = true
 		c.Ignore = []string{`pod\..*`, `events/.*`, `logs/.*`, `cri/order/.*`, `cri/Stop.*`, `step/.*`}
@@ -169,6 +174,7 @@ func steady(spec *v1.PodSpec, random *rand.Rand) {
 		}
 		if c.Lifecycle != nil {
 			hook := &v1.LifecycleHandler{Exec: succeed.Exec}
+			c.Lifecycle.StopSignal = nil // see the row stop-signal of the conformance suite
 			c.Lifecycle.PostStart, c.Lifecycle.PreStop = hook, nil
 			if random.IntN(2) == 0 {
 				c.Lifecycle.PreStop = hook
@@ -178,20 +184,43 @@ func steady(spec *v1.PodSpec, random *rand.Rand) {
 	endInits(spec, "sleep 1")
 }
 
-// ending changes a spec so that its containers end once, each in a way of its own, after all of them were started.
+// ending changes a spec so that its containers, but for sidecars, end once, each in a way of its own, after all of them were
+// started.
 func ending(spec *v1.PodSpec, random *rand.Rand) {
-	scripts := []string{"sleep 3", "sleep 3; exit 3", "sleep 3; echo bye >/dev/termination-log; exit 1", "sleep 3; kill -9 $$", forever}
+	scripts := []string{"sleep 3", "sleep 3; exit 3", "sleep 3; echo bye >/dev/termination-log; exit 1", "sleep 3; kill -9 $$"}
 	spec.ActiveDeadlineSeconds = nil
 	spec.RestartPolicy = v1.RestartPolicyNever
 	eachContainer(spec, func(c *v1.Container) {
 		c.Command = []string{"sh", "-c", scripts[random.IntN(len(scripts))]}
 		c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
 		c.RestartPolicyRules = nil
-		if c.RestartPolicy != nil && *c.RestartPolicy != v1.ContainerRestartPolicyNever {
-			c.Command = []string{"sh", "-c", forever} // a sidecar, or a container that would start again
-		}
 	})
+	for i := range spec.Containers {
+		spec.Containers[i].RestartPolicy = nil
+	}
+	for i := range spec.InitContainers {
+		if c := &spec.InitContainers[i]; c.RestartPolicy != nil {
+			c.Command = []string{"sh", "-c", forever}
+		}
+	}
 	endInits(spec, []string{"true", "sleep 1", "exit 1"}[random.IntN(3)])
+}
+
+// ended returns an error while a container of a pod runs, or may still start.
+func ended(pod *v1.Pod) error {
+	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
+		return nil
+	}
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return errors.New("it has no containers yet")
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		w := c.State.Waiting
+		if c.State.Terminated == nil && (w == nil || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing") {
+			return fmt.Errorf("container %s has not ended", c.Name)
+		}
+	}
+	return nil
 }
 
 // endInits has the init containers that are not sidecars run a script.
