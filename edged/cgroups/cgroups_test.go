@@ -146,6 +146,8 @@ func TestOOMScore(t *testing.T) {
 	large.Spec.InitContainers[0].Resources = resources("memory=300Mi", "")
 	level := pod("2", resources("memory=100Mi", ""), resources("", ""))
 	level.Spec.Resources = ptr.To(resources("memory=500Mi", ""))
+	inits := level.DeepCopy()
+	inits.Spec.InitContainers = []v1.Container{{Name: "a"}, {Name: "b"}}
 	critical := pod("3", resources("", ""))
 	critical.Spec.Priority = ptr.To[int32](priorityNodeCritical)
 	for name, c := range map[string]struct {
@@ -153,14 +155,15 @@ func TestOOMScore(t *testing.T) {
 		container *v1.Container
 		want      int64
 	}{
-		"first":           {sidecar, &sidecar.Spec.Containers[0], 500},
-		"second":          {sidecar, &sidecar.Spec.Containers[1], 900},
-		"sidecar":         {sidecar, &sidecar.Spec.InitContainers[0], 900},
-		"large sidecar":   {large, &large.Spec.InitContainers[0], 700},
-		"init":            {sidecar, &sidecar.Spec.InitContainers[1], 999},
-		"pod-level, some": {level, &level.Spec.Containers[0], 700},
-		"pod-level, none": {level, &level.Spec.Containers[1], 800},
-		"critical":        {critical, &critical.Spec.Containers[0], -997},
+		"first":            {sidecar, &sidecar.Spec.Containers[0], 500},
+		"second":           {sidecar, &sidecar.Spec.Containers[1], 900},
+		"sidecar":          {sidecar, &sidecar.Spec.InitContainers[0], 900},
+		"large sidecar":    {large, &large.Spec.InitContainers[0], 700},
+		"init":             {sidecar, &sidecar.Spec.InitContainers[1], 999},
+		"pod-level, some":  {level, &level.Spec.Containers[0], 700},
+		"pod-level, none":  {level, &level.Spec.Containers[1], 800},
+		"pod-level, inits": {inits, &inits.Spec.Containers[0], 800},
+		"critical":         {critical, &critical.Spec.Containers[0], -997},
 	} {
 		if got := oomScore(c.pod, c.container, 1000<<20); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)

@@ -173,7 +173,8 @@ func oomScoreAdj(pod *v1.Pod, asked, capacity int64) int64 {
 	return min(max(score, oomBurstableMin), oomBestEffort-1)
 }
 
-// podShare is a container's part of the memory that the pod asks for beyond what its containers do.
+// podShare is a container's part of the memory that the pod asks for beyond what its containers do. Init containers that end
+// have one, too, as with the kubelet.
 func podShare(pod *v1.Pod) int64 {
 	if pod.Spec.Resources == nil || len(pod.Spec.Containers) == 0 {
 		return 0
@@ -184,12 +185,7 @@ func podShare(pod *v1.Pod) int64 {
 	}
 	containers := pod.DeepCopy()
 	containers.Spec.Resources, containers.Spec.Overhead = nil, nil
-	sum, count := admission.Requests(containers), len(pod.Spec.Containers)
-	for i := range pod.Spec.InitContainers {
-		if p := pod.Spec.InitContainers[i].RestartPolicy; p != nil && *p == v1.ContainerRestartPolicyAlways {
-			count++
-		}
-	}
+	sum, count := admission.Requests(containers), len(pod.Spec.Containers)+len(pod.Spec.InitContainers)
 	return max(asked.Value()-sum.Memory().Value(), 0) / int64(count)
 }
 
