@@ -212,17 +212,26 @@ func checkLines(dir string) error {
 		return err
 	}
 	slices.Sort(parts)
-	last, lines := -1, 0
+	last, lines, begun := -1, 0, ""
 	for _, part := range append(parts, filepath.Join(dir, "0.log")) {
 		text, err := content(part)
 		if err != nil {
 			return err
 		}
 		for line := range strings.Lines(string(text)) {
-			fields := strings.Fields(line)
-			n, err := strconv.Atoi(fields[len(fields)-1])
-			if err != nil {
-				continue // the end
+			entry := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4) // time, stream, P or F, text
+			if len(entry) < 4 {
+				return fmt.Errorf("%s: line %q, want a time, a stream, a tag and a text", part, line)
+			}
+			whole := begun + entry[3]
+			if entry[2] == "P" { // the runtime has split a line
+				begun = whole
+				continue
+			}
+			begun = ""
+			n, err := strconv.Atoi(strings.TrimSpace(whole))
+			if err != nil || last < 0 && len(whole) < 99 {
+				continue // the end, or the rest of a line that began in a part which is gone
 			}
 			if lines++; last >= 0 && n != last+1 {
 				return fmt.Errorf("%s: line %d comes after %d", part, n, last)
