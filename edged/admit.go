@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/status"
@@ -28,48 +29,48 @@ const labelsWait = 5 * time.Second
 func (e *Edged) admitAndRun(uid types.UID) {
 	e.admitMu.Lock()
 	defer e.admitMu.Unlock()
-	w, ok := e.wanted.get(uid)
-	if !ok || w.leaving || w.staysRejected() {
+	w, ok := e.desired.Get(uid)
+	if !ok || w.Removed || w.StaysRejected() {
 		return
 	}
-	if !w.admitted && w.pod.DeletionTimestamp == nil {
+	if !w.Admitted && w.Pod.DeletionTimestamp == nil {
 		if e.gate.isShut() {
 			return // it is judged after the boot
 		}
 		verdict, judged := e.judge(w)
-		e.wanted.judge(uid, verdict.Rejected)
+		e.desired.SetAdmission(uid, verdict.Rejected)
 		if verdict.Rejected != nil {
 			e.reject(w, *verdict.Rejected)
 			return
 		}
-		if judged && (verdict.Doubt || len(verdict.Victims) > 0 || e.devices.Wants(w.pod)) {
-			e.wanted.prepare(uid, true)
+		if judged && (verdict.Doubt || len(verdict.Victims) > 0 || e.devices.Wants(w.Pod)) {
+			e.desired.SetPreparing(uid, true)
 			e.preparing.Go(func() { e.makeReady(e.life, w, verdict) })
 			return
 		}
 		e.forgetRejection(w)
-	} else if w.preparing && w.pod.DeletionTimestamp == nil {
+	} else if w.Preparing && w.Pod.DeletionTimestamp == nil {
 		return // makeReady does the rest
 	}
-	e.pool.Update(w.pod, e.predecessor(w.pod))
+	e.pool.Update(w.Pod, e.predecessor(w.Pod))
 }
 
 // judge decides on a pod's admission. Pods that were admitted before the agent started, or that run,
 // are not judged again: a restart must not stop what worked.
-func (e *Edged) judge(w want) (verdict admission.Verdict, judged bool) {
-	if w.restored || e.pleg.Get(w.pod.UID).Alive() {
+func (e *Edged) judge(w desired.Pod) (verdict admission.Verdict, judged bool) {
+	if w.Restored || e.pleg.Get(w.Pod.UID).Alive() {
 		return admission.Verdict{}, false
 	}
-	return admission.Admit(e.admissionNode(), w.pod, e.beside(w.pod.UID)), true
+	return admission.Admit(e.admissionNode(), w.Pod, e.beside(w.Pod.UID)), true
 }
 
 // beside returns the pods that were admitted and have not ended, except one. A pod that is being ended counts until
 // nothing of it runs.
 func (e *Edged) beside(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
-	for _, o := range e.wanted.all() {
-		if o.admitted && o.pod.UID != uid && !status.Terminal(e.statuses.Phase(o.pod.UID)) {
-			others = append(others, e.allocated(o.pod))
+	for _, o := range e.desired.All() {
+		if o.Admitted && o.Pod.UID != uid && !status.Terminal(e.statuses.Phase(o.Pod.UID)) {
+			others = append(others, e.allocated(o.Pod))
 		}
 	}
 	return others
@@ -88,38 +89,38 @@ func (e *Edged) admissionNode() admission.Node {
 }
 
 // makeReady does what an admitted pod needs before it starts, and starts it, or rejects it after all.
-func (e *Edged) makeReady(ctx context.Context, w want, verdict admission.Verdict) {
-	uid := w.pod.UID
+func (e *Edged) makeReady(ctx context.Context, w desired.Pod, verdict admission.Verdict) {
+	uid := w.Pod.UID
 	why := e.cloudsWord(ctx, w, verdict)
 	if why == nil {
-		e.makeRoom(ctx, w.pod, verdict)
-		if err := e.devices.Allocate(ctx, w.pod); err != nil {
+		e.makeRoom(ctx, w.Pod, verdict)
+		if err := e.devices.Allocate(ctx, w.Pod); err != nil {
 			why = &observed.Reason{Reason: "UnexpectedAdmissionError", Message: fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
 		}
 	}
 	if ctx.Err() != nil {
-		e.wanted.unjudge(uid)
+		e.desired.ForgetAdmission(uid)
 		return
 	}
 	e.admitMu.Lock()
 	defer e.admitMu.Unlock()
-	e.wanted.prepare(uid, false)
-	now, ok := e.wanted.get(uid)
+	e.desired.SetPreparing(uid, false)
+	now, ok := e.desired.Get(uid)
 	switch {
-	case !ok || now.leaving || now.pod.DeletionTimestamp != nil:
+	case !ok || now.Removed || now.Pod.DeletionTimestamp != nil:
 		e.devices.Free(uid) // it was deleted meanwhile, and its worker ends it
 	case why != nil:
-		e.wanted.judge(uid, why)
+		e.desired.SetAdmission(uid, why)
 		e.reject(w, *why)
 	default:
 		e.forgetRejection(w)
-		e.pool.Update(now.pod, e.predecessor(now.pod))
+		e.pool.Update(now.Pod, e.predecessor(now.Pod))
 	}
 }
 
 // cloudsWord judges a pod by the labels and taints that the Node has now. Where the cloud cannot be asked the
 // pod stays admitted: a scheduler that knew the Node has bound it.
-func (e *Edged) cloudsWord(ctx context.Context, w want, verdict admission.Verdict) *observed.Reason {
+func (e *Edged) cloudsWord(ctx context.Context, w desired.Pod, verdict admission.Verdict) *observed.Reason {
 	if !verdict.Doubt || e.node == nil {
 		return nil
 	}
@@ -127,12 +128,12 @@ func (e *Edged) cloudsWord(ctx context.Context, w want, verdict admission.Verdic
 	defer cancel()
 	obj, err := e.meta.Node(call, e.opts.NodeName)
 	if err != nil {
-		klog.V(2).InfoS("Labels of the Node not known; the scheduler is trusted", "pod", klog.KObj(w.pod), "err", err)
+		klog.V(2).InfoS("Labels of the Node not known; the scheduler is trusted", "pod", klog.KObj(w.Pod), "err", err)
 		return nil
 	}
 	known := e.admissionNode()
 	known.Labels, known.Taints, known.Whole = obj.Labels, obj.Spec.Taints, true
-	return admission.Admit(known, w.pod, e.beside(w.pod.UID)).Rejected
+	return admission.Admit(known, w.Pod, e.beside(w.Pod.UID)).Rejected
 }
 
 // makeRoom ends pods for one that is critical, and returns when they have ended or take too long to: then the critical
@@ -169,7 +170,7 @@ func newPreemptions() *prometheus.CounterVec {
 // termination under way, and fails the pod when nothing of it runs.
 // annotations are those of the event.
 func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped, annotations map[string]string) {
-	if !e.wanted.stop(pod.UID, &why) {
+	if !e.desired.Stop(pod.UID, &why) {
 		return
 	}
 	e.recorder.AnnotatedEventf(pod, annotations, v1.EventTypeWarning, why.Reason, "%s", why.Message)
@@ -184,9 +185,9 @@ func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped, annotations map[string]
 // stopped says why the node ends a pod; nil where it does not. A decision of before the agent's restart is known
 // by its condition.
 func (e *Edged) stopped(uid types.UID) *status.Stopped {
-	w, ok := e.wanted.get(uid)
-	if ok && w.stopped != nil {
-		return w.stopped
+	w, ok := e.desired.Get(uid)
+	if ok && w.Stopped != nil {
+		return w.Stopped
 	}
 	before, _ := e.statuses.Get(uid)
 	i := slices.IndexFunc(before.Conditions, func(c v1.PodCondition) bool {
@@ -206,31 +207,31 @@ func (e *Edged) ended(uid types.UID) {
 
 // reject records that a pod does not fit. A pod of the API server has failed then, and its owner makes another. A static
 // pod, which nobody replaces, is judged again whenever another pod goes or devices change.
-func (e *Edged) reject(w want, why observed.Reason) {
-	if w.rejected != nil && *w.rejected == why {
+func (e *Edged) reject(w desired.Pod, why observed.Reason) {
+	if w.Rejected != nil && *w.Rejected == why {
 		return
 	}
-	klog.InfoS("Pod rejected", "pod", klog.KObj(w.pod), "reason", why.Reason, "message", why.Message)
-	e.recorder.Eventf(w.pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
-	in := e.statusInputs(w.pod, nil)
+	klog.InfoS("Pod rejected", "pod", klog.KObj(w.Pod), "reason", why.Reason, "message", why.Message)
+	e.recorder.Eventf(w.Pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)
+	in := e.statusInputs(w.Pod, nil)
 	in.Rejected = &why
 	made, _ := status.Generate(in)
-	e.statuses.Set(w.pod, made)
+	e.statuses.Set(w.Pod, made)
 }
 
 // forgetRejection drops the status of a static pod that was rejected, by this run of the agent or an earlier one, and now
 // starts.
-func (e *Edged) forgetRejection(w want) {
-	if before, _ := e.statuses.Get(w.pod.UID); w.static && status.WasRejected(&before) {
-		e.statuses.Delete(w.pod.UID)
+func (e *Edged) forgetRejection(w desired.Pod) {
+	if before, _ := e.statuses.Get(w.Pod.UID); w.Static && status.WasRejected(&before) {
+		e.statuses.Delete(w.Pod.UID)
 	}
 }
 
 // retryRejected judges the rejected static pods again.
 func (e *Edged) retryRejected() {
-	for _, w := range e.wanted.all() {
-		if w.static && w.rejected != nil && !w.leaving {
-			e.admitAndRun(w.pod.UID)
+	for _, w := range e.desired.All() {
+		if w.Static && w.Rejected != nil && !w.Removed {
+			e.admitAndRun(w.Pod.UID)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func TestRejectedPodStays(t *testing.T) {
 					e.storedPod(first)
 					e.storedPod(second)
 				} else {
-					e.wanted.setStatic([]*v1.Pod{first, second})
+					e.desired.SetStatic([]*v1.Pod{first, second})
 					e.start()
 				}
 				synctest.Wait()
@@ -108,8 +108,8 @@ func TestRejectedPodStays(t *testing.T) {
 				if got.Phase != v1.PodFailed || got.Reason != "OutOfcpu" || !workers.has("first") || workers.has("second") {
 					t.Fatalf("second: %s %s, handed to a worker %t; want Failed OutOfcpu, false", got.Phase, got.Reason, workers.has("second"))
 				}
-				e.wanted.leave("first")
-				e.wanted.forget("first")
+				e.desired.Remove("first")
+				e.desired.Forget("first")
 				e.retryRejected()
 				if from == source.API {
 					again := second.DeepCopy()
@@ -150,9 +150,9 @@ func TestRejectedBeforeRestart(t *testing.T) {
 				e.statuses.Restore(map[types.UID]v1.PodStatus{"p": c.before})
 				pod := podAsking("p", "1", c.from)
 				if c.from == source.API {
-					e.wanted.put(pod, true)
+					e.desired.Put(pod, true)
 				} else {
-					e.wanted.setStatic([]*v1.Pod{pod})
+					e.desired.SetStatic([]*v1.Pod{pod})
 				}
 				e.admitAndRun("p")
 				if got := e.statuses.Phase("p"); got != c.want {

@@ -150,7 +150,7 @@ func (e *Edged) deadline(pod *v1.Pod) (at time.Time, over bool) {
 	if at.IsZero() || time.Until(at) > 0 {
 		return at, false
 	}
-	if e.wanted.stop(pod.UID, &status.Stopped{Reason: reasonDeadline, Message: messageDeadline, Unready: true}) {
+	if e.desired.Stop(pod.UID, &status.Stopped{Reason: reasonDeadline, Message: messageDeadline, Unready: true}) {
 		e.recorder.Eventf(pod, v1.EventTypeNormal, reasonDeadline, "%s", messageDeadline)
 	}
 	return at, true

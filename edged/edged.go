@@ -407,7 +407,7 @@ func (e *Edged) loadOnce(ctx context.Context) error {
 		}
 		if e.mine(pod) {
 			source.SetDefaults(pod)
-			e.wanted.put(pod, true)
+			e.desired.Put(pod, true)
 		}
 	}
 	klog.InfoS("Pods read from the store", "pods", len(pods))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -15,9 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/edged/admission"
-	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
@@ -25,52 +21,6 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 func testPod(name string, uid types.UID) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: uid}}
-}
-
-func podNames(pods []*v1.Pod) string {
-	var list []string
-	for _, p := range pods {
-		list = append(list, p.Name)
-	}
-	return strings.Join(list, " ")
-}
-
-func TestWanted(t *testing.T) {
-	w := newWanted()
-	a, b := testPod("a", "1"), testPod("b", "2")
-	if added, removed := w.setStatic([]*v1.Pod{a, b}); podNames(added) != "a b" || len(removed) != 0 {
-		t.Errorf("setStatic(a, b) = added %q, removed %q; want a and b added", podNames(added), podNames(removed))
-	}
-	if added, removed := w.setStatic([]*v1.Pod{a}); len(added) != 0 || podNames(removed) != "b" {
-		t.Errorf("setStatic(a) = added %q, removed %q; want b removed", podNames(added), podNames(removed))
-	}
-	if added, _ := w.setStatic([]*v1.Pod{a, b}); podNames(added) != "b" {
-		t.Errorf("setStatic(a, b) while b leaves = added %q, want \"b\"", podNames(added))
-	}
-	if w.put(testPod("stolen", "1"), false) {
-		t.Error("put(a stored pod with the UID of a static one) = true, want false")
-	}
-	if restored, again := w.put(testPod("c", "3"), true), w.put(testPod("c", "3"), false); !restored || !again {
-		t.Errorf("put(c) twice = %t, %t, want true, true", restored, again)
-	}
-	if got := w.all(); got[0].pod.Name != "c" || !got[0].restored {
-		t.Errorf("all()[0] = %s, restored %t, want c, restored true", got[0].pod.Name, got[0].restored)
-	}
-	w.judge("3", &observed.Reason{Reason: "OutOfcpu"})
-	if got, ok := w.get("3"); !ok || got.admitted || got.rejected.Reason != "OutOfcpu" {
-		t.Errorf("get(3) = %+v, %v; want a pod rejected for OutOfcpu", got, ok)
-	}
-	w.forget("3")
-	if _, ok := w.get("3"); !ok {
-		t.Errorf("get(3) after forget(3) of a desired pod = %t, want true", ok)
-	}
-	if first, second := w.leave("3"), w.leave("3"); first == nil || second != nil {
-		t.Errorf("leave(3) twice = %v, %v, want a pod, nil", first, second)
-	}
-	w.forget("3")
-	if _, ok := w.get("3"); ok {
-		t.Errorf("get(3) after leave(3) and forget(3) = %t, want false", ok)
-	}
 }
 
 // memory is a statusStore that may fail.
@@ -111,31 +61,6 @@ func (m *memory) set(err error) {
 }
 
 // TestReporterTellsMilestonesAtOnce: that a pod runs, is ready or has ended; what is between waits for more.
-// TestSourceOfAPIPods: a pod of the API server that says that it is a static one is not taken for one.
-func TestSourceOfAPIPods(t *testing.T) {
-	created := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name:              "liar",
-		UID:               "u",
-		CreationTimestamp: created,
-		Annotations:       map[string]string{source.AnnotationSource: "file", "own": "kept"},
-	}}
-	w := newWanted()
-	w.put(pod, false)
-	have, ok := w.get("u")
-	if !ok {
-		t.Fatal("the pod is not in the set, want it there")
-	}
-	want := map[string]string{source.AnnotationSource: "api", source.AnnotationSeen: "2026-01-02T03:04:05Z", "own": "kept"}
-	if !maps.Equal(have.pod.Annotations, want) || isStatic(have.pod) || admission.Critical(have.pod) {
-		t.Errorf("annotations = %v, static %v, critical %v; want %v, false, false",
-			have.pod.Annotations, isStatic(have.pod), admission.Critical(have.pod), want)
-	}
-	if pod.Annotations[source.AnnotationSource] != "file" {
-		t.Errorf("annotations of the pod that was handed over = %v, want them unchanged", pod.Annotations)
-	}
-}
-
 func TestReporterTellsMilestonesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}

@@ -138,20 +138,20 @@ func (e *Edged) podsToEvict(ctx context.Context, s eviction.Signal) ([]eviction.
 		}
 	}
 	var pods []eviction.PodUsage
-	for _, w := range e.wanted.all() {
-		u, measured := known[w.pod.UID]
-		if !measured || !w.admitted || w.leaving || w.stopped != nil || w.pod.DeletionTimestamp != nil || status.Terminal(e.statuses.Phase(w.pod.UID)) {
+	for _, w := range e.desired.All() {
+		u, measured := known[w.Pod.UID]
+		if !measured || !w.Admitted || w.Removed || w.Stopped != nil || w.Pod.DeletionTimestamp != nil || status.Terminal(e.statuses.Phase(w.Pod.UID)) {
 			continue
 		}
 		pods = append(pods, eviction.PodUsage{
-			Pod:        w.pod,
+			Pod:        w.Pod,
 			Memory:     int64(u.MemoryWorkingSet),
-			Unmeasured: !u.Known && e.pleg.Get(w.pod.UID).ContainersAlive(),
+			Unmeasured: !u.Known && e.pleg.Get(w.Pod.UID).ContainersAlive(),
 			Processes:  int64(u.Processes),
 			RootFS:     diskUse(u.Rootfs),
 			Logs:       diskUse(u.Logs),
 			Volumes:    diskUse(u.Volumes),
-			Containers: containers[w.pod.UID],
+			Containers: containers[w.Pod.UID],
 		})
 	}
 	return pods, layoutOf(node), nil

@@ -193,9 +193,9 @@ func (e *Edged) wantedImages() (names []string, ok bool) {
 	if !e.started.Load() || !e.staticLoaded.Load() || !e.storeLoaded.Load() {
 		return nil, false
 	}
-	for _, w := range e.wanted.all() {
-		if w.leaving || imagegc.Wants(w.pod, e.statuses.Phase(w.pod.UID)) {
-			names = append(names, imagegc.PodImages(w.pod)...)
+	for _, w := range e.desired.All() {
+		if w.Removed || imagegc.Wants(w.Pod, e.statuses.Phase(w.Pod.UID)) {
+			names = append(names, imagegc.PodImages(w.Pod)...)
 		}
 	}
 	slices.Sort(names)
@@ -206,8 +206,8 @@ func (e *Edged) wantedImages() (names []string, ok bool) {
 func (e *Edged) observedPods() []gc.Pod {
 	var pods []gc.Pod
 	for _, obs := range e.pleg.All() {
-		w, ok := e.wanted.get(obs.UID)
-		if !ok || w.leaving {
+		w, ok := e.desired.Get(obs.UID)
+		if !ok || w.Removed {
 			continue
 		}
 		ended := status.Terminal(e.statuses.Phase(obs.UID)) && !obs.Alive() && !e.pool.Busy(obs.UID)
@@ -223,7 +223,7 @@ func (e *Edged) cleanDisk(ctx context.Context) {
 		return
 	}
 	left, err := gc.Leftovers(gc.Sources{"folder": e.volumes.Pods, "cgroup": e.cgroups.Pods, "logs": e.runtime.LoggedPods}, func(uid types.UID) bool {
-		_, wanted := e.wanted.get(uid)
+		_, wanted := e.desired.Get(uid)
 		return wanted || e.pool.Knows(uid) || e.pleg.Get(uid) != nil
 	})
 	if err != nil {

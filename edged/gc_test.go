@@ -26,7 +26,7 @@ func TestWantedImages(t *testing.T) {
 		if phase != "" {
 			e.statuses.Set(p, v1.PodStatus{Phase: phase})
 		}
-		e.wanted.put(p, false)
+		e.desired.Put(p, false)
 		return p
 	}
 	pod("waits", "")
@@ -34,8 +34,8 @@ func TestWantedImages(t *testing.T) {
 	pod("done", v1.PodSucceeded)
 	pod("goes", v1.PodRunning)
 	stopped := pod("evicted", v1.PodRunning)
-	e.wanted.leave("goes")
-	e.wanted.stop(stopped.UID, &status.Stopped{Reason: "Evicted"})
+	e.desired.Remove("goes")
+	e.desired.Stop(stopped.UID, &status.Stopped{Reason: "Evicted"})
 
 	e.started.Store(true)
 	e.staticLoaded.Store(true)
@@ -50,7 +50,7 @@ func TestWantedImages(t *testing.T) {
 	if diff := cmp.Diff([]string{"evicted:1", "goes:1", "runs:1", "same:1", "waits:1"}, names); diff != "" || !ok {
 		t.Errorf("wantedImages: known %v, want true; names mismatch (-want +got):\n%s", ok, diff)
 	}
-	e.wanted.forget("goes")
+	e.desired.Forget("goes")
 	e.statuses.Set(stopped, v1.PodStatus{Phase: v1.PodFailed})
 	names, _ = e.wantedImages()
 	if diff := cmp.Diff([]string{"runs:1", "same:1", "waits:1"}, names); diff != "" {

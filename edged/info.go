@@ -17,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
 )
 
@@ -25,17 +26,17 @@ import (
 // Pods returns the pods with their newest status, by namespace and name. Pods on their way out are
 // among them until nothing is left of them.
 func (e *Edged) Pods() []*v1.Pod {
-	all := e.wanted.all()
+	all := e.desired.All()
 	pods := make([]*v1.Pod, 0, len(all))
 	for _, w := range all {
-		pod := *w.pod // shallow: what is below is never changed
+		pod := *w.Pod // shallow: what is below is never changed
 		pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 		if st, ok := e.statuses.Get(pod.UID); ok {
-			pod.Status = status.WithOthers(st, w.pod)
+			pod.Status = status.WithOthers(st, w.Pod)
 		} else {
 			pod.Status.Phase = cmp.Or(pod.Status.Phase, v1.PodPending)
 		}
-		if w.leaving && pod.DeletionTimestamp == nil {
+		if w.Removed && pod.DeletionTimestamp == nil {
 			pod.DeletionTimestamp = &metav1.Time{Time: e.began.Truncate(time.Second)}
 		}
 		pods = append(pods, &pod)
@@ -145,7 +146,7 @@ func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
 		Running: running, Resize: resizing,
 		RecursiveReadOnly: asksRecursiveReadOnly(pod) && e.runtime.RecursiveReadOnly(e.life, pod),
 		Pod:               pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, Restored: restored,
-		HostIPs: e.hostIPs(), IPv6First: e.ipv6First(), Now: time.Now(), Static: isStatic(pod),
+		HostIPs: e.hostIPs(), IPv6First: e.ipv6First(), Now: time.Now(), Static: source.IsStatic(pod),
 		Stopped: e.stopped(pod.UID), Devices: e.devices.Health(pod.UID),
 	}
 }

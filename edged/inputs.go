@@ -22,6 +22,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/userns"
 	"github.com/edgecore-io/edgecore/edged/volume"
@@ -271,7 +272,7 @@ func (t *tokens) Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountT
 
 // request asks for a token, or has the stored one.
 func (t *tokens) request(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (*authenticationv1.TokenRequest, error) {
-	if isStatic(pod) {
+	if source.IsStatic(pod) {
 		return nil, fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{

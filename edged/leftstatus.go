@@ -6,6 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/desired"
 )
 
 // forgetStatuses removes from the store the statuses of pods that went while the agent was not there to see it: a manifest
@@ -20,7 +22,7 @@ func (e *Edged) forgetStatuses(ctx context.Context) {
 		klog.V(2).InfoS("Stored statuses not looked through; trying again later", "err", err)
 		return
 	}
-	left := leftStatuses(stored, e.wanted.all())
+	left := leftStatuses(stored, e.desired.All())
 	tidy := true
 	for _, pod := range left {
 		if e.pool.Knows(pod.UID) || e.pleg.Get(pod.UID) != nil {
@@ -39,10 +41,10 @@ func (e *Edged) forgetStatuses(ctx context.Context) {
 
 // leftStatuses returns the pods of stored statuses that nobody wants. A status is stored by the name of its pod, so that one
 // of an earlier pod of a name that is wanted again is left to be overwritten. It is pure.
-func leftStatuses(stored []*v1.Pod, pods []want) []*v1.Pod {
+func leftStatuses(stored []*v1.Pod, pods []desired.Pod) []*v1.Pod {
 	names := map[types.NamespacedName]bool{}
 	for _, w := range pods {
-		names[types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}] = true
+		names[types.NamespacedName{Namespace: w.Pod.Namespace, Name: w.Pod.Name}] = true
 	}
 	var left []*v1.Pod
 	for _, pod := range stored {

@@ -87,8 +87,8 @@ func (e *Edged) keepDiskLimits(ctx context.Context) error {
 func (e *Edged) checkDiskLimits(ctx context.Context) int {
 	limited := 0
 	layout, known := eviction.Layout{}, false
-	for _, w := range e.wanted.all() {
-		if !w.admitted || w.leaving || w.stopped != nil || !diskLimited(w.pod) || status.Terminal(e.statuses.Phase(w.pod.UID)) {
+	for _, w := range e.desired.All() {
+		if !w.Admitted || w.Removed || w.Stopped != nil || !diskLimited(w.Pod) || status.Terminal(e.statuses.Phase(w.Pod.UID)) {
 			continue
 		}
 		limited++
@@ -99,18 +99,18 @@ func (e *Edged) checkDiskLimits(ctx context.Context) int {
 			}
 			layout, known = layoutOf(node), true
 		}
-		use, err := e.diskUse(ctx, w.pod)
+		use, err := e.diskUse(ctx, w.Pod)
 		if ctx.Err() != nil {
 			return limited
 		}
 		if err != nil { // what was measured counts
-			klog.V(2).InfoS("Part of a pod's disk use not measured; trying again", "pod", klog.KObj(w.pod), "err", err)
+			klog.V(2).InfoS("Part of a pod's disk use not measured; trying again", "pod", klog.KObj(w.Pod), "err", err)
 		}
 		use.ImageFS = layout.Images
-		if limit, why := volume.Exceeds(w.pod, use); limit != "" {
-			klog.InfoS("Pod ended: it took more of the disk than it may", "pod", klog.KObj(w.pod), "message", why)
+		if limit, why := volume.Exceeds(w.Pod, use); limit != "" {
+			klog.InfoS("Pod ended: it took more of the disk than it may", "pod", klog.KObj(w.Pod), "message", why)
 			e.evictions.Count(string(limit))
-			e.stopPod(w.pod, status.Stopped{Reason: reasonEvicted, Message: why, Grace: ptr.To[int64](evictionGrace)}, nil)
+			e.stopPod(w.Pod, status.Stopped{Reason: reasonEvicted, Message: why, Grace: ptr.To[int64](evictionGrace)}, nil)
 		}
 	}
 	return limited

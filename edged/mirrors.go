@@ -27,10 +27,10 @@ func (e *Edged) showStatic() {
 		return
 	}
 	shown := map[types.NamespacedName]*v1.Pod{}
-	for _, w := range e.wanted.all() {
-		name := types.NamespacedName{Namespace: w.pod.Namespace, Name: w.pod.Name}
-		if w.static && (!w.leaving || shown[name] == nil) {
-			shown[name] = w.pod
+	for _, w := range e.desired.All() {
+		name := types.NamespacedName{Namespace: w.Pod.Namespace, Name: w.Pod.Name}
+		if w.Static && (!w.Removed || shown[name] == nil) {
+			shown[name] = w.Pod
 		}
 	}
 	pods := make([]*v1.Pod, 0, len(shown))

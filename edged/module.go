@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/desired"
 )
 
 // Module is the beehive module. Each Run makes all parts again, in an Edged of its own.
@@ -17,7 +18,7 @@ type Module struct {
 
 // state is what outlives a run.
 type state struct {
-	wanted  *wanted
+	desired *desired.Pods
 	results results
 	sizes   sizes
 	reloads reloads
@@ -34,7 +35,7 @@ type state struct {
 
 // New makes the module. It connects to nothing yet.
 func New(opts Options) *Module {
-	m := &Module{opts: opts, state: &state{wanted: newWanted()}}
+	m := &Module{opts: opts, state: &state{desired: desired.New()}}
 	m.state.damaged.Store(opts.StoreDamaged)
 	return m
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
@@ -16,7 +17,7 @@ import (
 
 // staticPods takes over the pods of the manifest folder.
 func (e *Edged) staticPods(pods []*v1.Pod) {
-	added, removed := e.wanted.setStatic(pods)
+	added, removed := e.desired.SetStatic(pods)
 	for _, pod := range removed {
 		klog.InfoS("Static pod removed", "pod", klog.KObj(pod), "podUID", pod.UID)
 	}
@@ -51,7 +52,7 @@ func (e *Edged) storedPod(pod *v1.Pod) {
 	if !e.mine(pod) {
 		return
 	}
-	if e.wanted.put(pod, false) && e.started.Load() {
+	if e.desired.Put(pod, false) && e.started.Load() {
 		e.admitAndRun(pod.UID)
 	}
 }
@@ -61,7 +62,7 @@ func (e *Edged) storedPod(pod *v1.Pod) {
 // their preStop hooks and the grace period that they were promised: what they write has to be whole on the disk.
 func (e *Edged) storedPodGone(uid types.UID) {
 	e.mirrors.Gone(uid)
-	if pod := e.wanted.leave(uid); pod != nil {
+	if pod := e.desired.Remove(uid); pod != nil {
 		klog.InfoS("Pod deleted", "pod", klog.KObj(pod), "podUID", uid)
 		e.pool.Remove(uid)
 	}
@@ -71,13 +72,13 @@ func (e *Edged) storedPodGone(uid types.UID) {
 // are adopted rather than started. It is called again when the runtime comes back or the store was read.
 func (e *Edged) start() {
 	first := e.started.CompareAndSwap(false, true)
-	all := e.wanted.all()
+	all := e.desired.All()
 	for _, w := range all {
-		if w.leaving {
-			e.pool.Remove(w.pod.UID)
+		if w.Removed {
+			e.pool.Remove(w.Pod.UID)
 			continue
 		}
-		e.admitAndRun(w.pod.UID)
+		e.admitAndRun(w.Pod.UID)
 	}
 	if first {
 		klog.InfoS("Pods handed to their workers", "pods", len(all), "sinceStart", time.Since(e.began).Round(time.Millisecond))
@@ -88,12 +89,12 @@ func (e *Edged) start() {
 // predecessor returns the UID of an older pod of the same name that is still there: a static pod
 // whose manifest changed, now or while the agent was down.
 func (e *Edged) predecessor(pod *v1.Pod) types.UID {
-	if !isStatic(pod) {
+	if !source.IsStatic(pod) {
 		return ""
 	}
 	for _, obs := range e.pleg.All() {
 		if obs.Name == pod.Name && obs.Namespace == pod.Namespace && obs.UID != pod.UID {
-			if w, ok := e.wanted.get(obs.UID); !ok || w.leaving {
+			if w, ok := e.desired.Get(obs.UID); !ok || w.Removed {
 				e.pool.Remove(obs.UID)
 				return obs.UID
 			}
@@ -118,7 +119,7 @@ func (e *Edged) removeIfOrphan(obs *observed.Pod) {
 	if obs == nil || len(obs.Sandboxes)+len(obs.Containers) == 0 {
 		return
 	}
-	if _, ok := e.wanted.get(obs.UID); ok || e.pool.Knows(obs.UID) {
+	if _, ok := e.desired.Get(obs.UID); ok || e.pool.Knows(obs.UID) {
 		return
 	}
 	if !e.started.Load() || !e.staticLoaded.Load() || !e.storeLoaded.Load() {
@@ -139,8 +140,8 @@ func (e *Edged) podChanged(uid types.UID) {
 
 // podForgotten is called when nothing is left of a pod that nobody wants.
 func (e *Edged) podForgotten(uid types.UID) {
-	e.wanted.forget(uid)
-	if _, ok := e.wanted.get(uid); !ok {
+	e.desired.Forget(uid)
+	if _, ok := e.desired.Get(uid); !ok {
 		e.sizes.drop(uid) // others may have asked for it since its end was reported
 	}
 	e.terminations.forget(uid)
@@ -150,9 +151,9 @@ func (e *Edged) podForgotten(uid types.UID) {
 
 // objectChanged syncs the pods that refer to a configmap or secret.
 func (e *Edged) objectChanged(kind volume.Kind, namespace, name string) {
-	for _, w := range e.wanted.all() {
-		if w.pod.Namespace == namespace && volume.Refers(w.pod, kind, name) {
-			e.pool.Poke(w.pod.UID)
+	for _, w := range e.desired.All() {
+		if w.Pod.Namespace == namespace && volume.Refers(w.Pod, kind, name) {
+			e.pool.Poke(w.Pod.UID)
 		}
 	}
 }

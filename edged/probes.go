@@ -49,9 +49,9 @@ func (e *Edged) probeChanged(uid types.UID, ending bool) {
 	}
 	e.statusMu.Lock()
 	defer e.statusMu.Unlock()
-	if w, ok := e.wanted.get(uid); ok {
+	if w, ok := e.desired.Get(uid); ok {
 		if obs := e.pleg.Get(uid); obs.ContainersAlive() {
-			e.makeStatus(w.pod, obs, nil, false)
+			e.makeStatus(w.Pod, obs, nil, false)
 		}
 	}
 }

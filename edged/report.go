@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/source"
 )
 
 const (
@@ -173,7 +175,7 @@ func (r *reporter) flush(ctx context.Context, uid types.UID) error {
 		return nil
 	}
 	put := r.store.ReportStatus
-	if isStatic(rep.pod) {
+	if source.IsStatic(rep.pod) {
 		put = r.store.KeepStatus // the cloud knows its mirror only
 	}
 	err := put(ctx, rep.pod, rep.status)
@@ -184,7 +186,7 @@ func (r *reporter) flush(ctx context.Context, uid types.UID) error {
 	defer r.mu.Unlock()
 	if err == nil {
 		r.told[uid] = milestoneOf(&rep.status)
-		if isStatic(rep.pod) {
+		if source.IsStatic(rep.pod) {
 			r.kept()
 		}
 		return nil

@@ -151,8 +151,8 @@ func (e *Edged) waitingResizes(pod *v1.Pod) []resize.Waiting {
 		if have.pending == nil || have.pending.Reason != v1.PodReasonDeferred || pod != nil && pod.UID == uid {
 			continue
 		}
-		if w, ok := e.wanted.get(uid); ok && !w.leaving && w.stopped == nil && !status.Terminal(e.statuses.Phase(uid)) {
-			add(w.pod, have)
+		if w, ok := e.desired.Get(uid); ok && !w.Removed && w.Stopped == nil && !status.Terminal(e.statuses.Phase(uid)) {
+			add(w.Pod, have)
 		}
 	}
 	resize.Order(list)

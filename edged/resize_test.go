@@ -204,8 +204,8 @@ func TestDeferredResizes(t *testing.T) {
 	set := func(name, cpu string, priority int32) *v1.Pod {
 		pod := asking(cpu)
 		pod.Name, pod.UID, pod.Spec.Priority = name, types.UID(name), &priority
-		e.wanted.put(pod, false)
-		e.wanted.judge(pod.UID, nil)
+		e.desired.Put(pod, false)
+		e.desired.SetAdmission(pod.UID, nil)
 		return e.allocate(pod)
 	}
 	for _, name := range []string{"a", "b", "c"} {
@@ -219,8 +219,8 @@ func TestDeferredResizes(t *testing.T) {
 	want := map[string]string{"a": "100m", "b": "500m", "c": "1200m"}
 	got := map[string]string{}
 	for name := range want {
-		w, _ := e.wanted.get(types.UID(name))
-		got[name] = e.allocated(w.pod).Spec.Containers[0].Resources.Requests.Cpu().String()
+		w, _ := e.desired.Get(types.UID(name))
+		got[name] = e.allocated(w.Pod).Spec.Containers[0].Resources.Requests.Cpu().String()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("allocated cpu mismatch (-want +got):\n%s", diff)
@@ -256,7 +256,7 @@ func TestResizeUnderPressure(t *testing.T) {
 		}
 		available.Store(1000)
 		time.Sleep(time.Hour)
-		e.wanted.put(asking("2"), false)
+		e.desired.Put(asking("2"), false)
 		e.pool = podworker.New(ctx, podworker.Options{Syncer: e})
 		e.retryResizes(nil)
 		if got := e.allocated(asking("2")); got.Spec.Containers[0].Resources.Requests.Cpu().String() != "2" {

@@ -48,9 +48,9 @@ func (e *Edged) newShutdown() *shutdown.Watcher {
 // alivePods are the wanted pods of which something runs.
 func (e *Edged) alivePods() []*v1.Pod {
 	var pods []*v1.Pod
-	for _, w := range e.wanted.all() {
-		if e.pleg.Get(w.pod.UID).Alive() || e.pool.Busy(w.pod.UID) {
-			pods = append(pods, w.pod)
+	for _, w := range e.desired.All() {
+		if e.pleg.Get(w.Pod.UID).Alive() || e.pool.Busy(w.Pod.UID) {
+			pods = append(pods, w.Pod)
 		}
 	}
 	return pods
@@ -69,13 +69,13 @@ func (e *Edged) shutdownBegan(began bool) {
 // endForShutdown ends a pod, and returns when nothing of it runs any more or ctx has ended.
 func (e *Edged) endForShutdown(ctx context.Context, pod *v1.Pod, grace time.Duration) {
 	seconds := int64(grace / time.Second)
-	w, ok := e.wanted.get(pod.UID)
+	w, ok := e.desired.Get(pod.UID)
 	switch {
 	case !ok:
 		return
-	case w.leaving || w.stopped != nil || status.Terminal(e.statuses.Phase(pod.UID)):
+	case w.Removed || w.Stopped != nil || status.Terminal(e.statuses.Phase(pod.UID)):
 		e.untilEnded(ctx, pod.UID) // it is on its way
-	case startsAgain(pod, w.static):
+	case startsAgain(pod, w.Static):
 		e.halt(ctx, pod, seconds)
 	default:
 		e.stopPod(pod, status.Stopped{Reason: reasonTerminated, Message: messageTerminated, Grace: ptr.To(seconds), Condition: &v1.PodCondition{

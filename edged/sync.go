@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
 )
 
@@ -280,8 +281,8 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 
 // reportEnd tells the store that nothing is left of a pod.
 func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
-	if w, ok := e.wanted.get(end.UID); ok && w.leaving && end.Pod == nil {
-		end.Pod = w.pod // it never had a worker before its end: it was rejected, or waited to start
+	if w, ok := e.desired.Get(end.UID); ok && w.Removed && end.Pod == nil {
+		end.Pod = w.Pod // it never had a worker before its end: it was rejected, or waited to start
 	}
 	if end.Pod == nil {
 		e.statuses.Delete(end.UID) // of a pod that went while the agent was not there; one that comes again begins anew
@@ -298,7 +299,7 @@ func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
 		e.statuses.Delete(end.UID)
 		e.reporter.drop(end.UID)
 		e.sizes.drop(end.UID)
-		if isStatic(end.Pod) {
+		if source.IsStatic(end.Pod) {
 			return e.meta.ForgetStatus(ctx, end.Pod)
 		}
 	}
@@ -330,7 +331,7 @@ func (e *Edged) concludeStatus(pod *v1.Pod) {
 	e.statusMu.Lock()
 	defer e.statusMu.Unlock()
 	if before, ok := e.statuses.Get(pod.UID); ok {
-		e.statuses.Set(pod, status.Conclude(pod, before, isStatic(pod)))
+		e.statuses.Set(pod, status.Conclude(pod, before, source.IsStatic(pod)))
 	}
 	e.results.drop(pod.UID)
 }

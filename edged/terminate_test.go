@@ -102,7 +102,7 @@ func TestEndOfPodWithoutWorker(t *testing.T) {
 		t.Fatal("the status was not stored, want it stored")
 	}
 	e.allocated(pod)
-	e.wanted.leave("p")
+	e.desired.Remove("p")
 	if err := e.reportEnd(t.Context(), podworker.End{UID: "p", Removed: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/status"
@@ -105,13 +106,13 @@ func TestMakeRoomGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				e := &Edged{state: &state{wanted: newWanted()}, life: ctx, preemptions: newPreemptions(), roomMade: make(chan struct{}, 1)}
+				e := &Edged{state: &state{desired: desired.New()}, life: ctx, preemptions: newPreemptions(), roomMade: make(chan struct{}, 1)}
 				e.recorder = events.New("n", nil)
 				s := &stuck{e: e, ends: c.ends}
 				e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
 				victim := testPod("victim", "1")
 				victim.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
-				e.wanted.put(victim, false)
+				e.desired.Put(victim, false)
 				e.pool.Update(victim, "")
 				synctest.Wait()
 				if c.gone {
@@ -148,12 +149,12 @@ func TestMakeRoomGivesUp(t *testing.T) {
 
 // TestStoppedPodsCount: what a pod has that is being ended is not free before it has ended.
 func TestStoppedPodsCount(t *testing.T) {
-	e := &Edged{state: &state{wanted: newWanted()}, statuses: status.NewManager(nil)}
+	e := &Edged{state: &state{desired: desired.New()}, statuses: status.NewManager(nil)}
 	for _, uid := range []types.UID{"1", "2"} {
-		e.wanted.put(testPod(string(uid), uid), false)
-		e.wanted.judge(uid, nil)
+		e.desired.Put(testPod(string(uid), uid), false)
+		e.desired.SetAdmission(uid, nil)
 	}
-	e.wanted.stop("1", &status.Stopped{Reason: "Evicted"})
+	e.desired.Stop("1", &status.Stopped{Reason: "Evicted"})
 	if got := e.beside("2"); len(got) != 1 || got[0].UID != "1" {
 		t.Errorf("pods beside 2 = %v, want 1, which is being ended", got)
 	}
