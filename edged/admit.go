@@ -202,7 +202,7 @@ func (e *Edged) stopped(uid types.UID) *status.Stopped {
 // ended tells whoever waits that nothing of a pod runs any more.
 func (e *Edged) ended(uid types.UID) {
 	e.terminations.hasEnded(uid)
-	poke(e.roomMade)
+	e.capacityFreed.Notify()
 }
 
 // reject records that a pod does not fit. A pod of the API server has failed then, and its owner makes another. A static
@@ -239,7 +239,7 @@ func (e *Edged) retryRejected() {
 // devicesChanged is told when devices come, go, or change their health.
 func (e *Edged) devicesChanged() {
 	e.wakeNode()
-	poke(e.roomMade)
+	e.capacityFreed.Notify()
 	for _, uid := range e.devices.Pods() {
 		e.pool.Poke(uid)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/serving"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // systemLogDir is where the node's logs are.
@@ -53,7 +54,7 @@ type api struct {
 	cas         *auth.CAs
 	authority   *auth.Authority
 	certificate *serving.Certificate
-	linked      chan struct{}
+	linked      notify.Signal
 	// now is the wall clock, which is not before what this device knows to be past.
 	now func() time.Time
 }
@@ -65,7 +66,7 @@ func (e *Edged) newAPI() *api {
 	if o.Listen == "" || !cloud && o.ClientCA == "" && !o.Auth.Anonymous {
 		return nil
 	}
-	a := &api{linked: make(chan struct{}, 1), now: certs.AtLeast(time.Now, e.opts.ClockBound.Time)}
+	a := &api{linked: notify.NewSignal(), now: certs.AtLeast(time.Now, e.opts.ClockBound.Time)}
 	ca := auth.CAOptions{File: o.ClientCA, Now: a.now}
 	who, cert := o.Auth, serving.Options{
 		Dir: serving.Dir(e.opts.RootDir), CertFile: o.CertFile, KeyFile: o.KeyFile, Node: e.opts.NodeName, IPs: e.hostIPs, Now: a.now,
@@ -89,7 +90,7 @@ func (a *api) wake() {
 	if a == nil {
 		return
 	}
-	poke(a.linked)
+	a.linked.Notify()
 	a.certificate.Wake()
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // clockAgain is when watching the clock is tried again after it failed.
@@ -30,7 +31,7 @@ func (e *Edged) keepClock(ctx context.Context) error {
 			return nil
 		}
 		klog.ErrorS(err, "That the clock is set goes unnoticed", "again", clockAgain)
-		if !sleep(ctx, clockAgain) {
+		if !retry.Sleep(ctx, clockAgain) {
 			return nil
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/csi"
 	"github.com/edgecore-io/edgecore/edged/devices"
 	"github.com/edgecore-io/edgecore/edged/dns"
+	"github.com/edgecore-io/edgecore/edged/eventreport"
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/eviction"
 	"github.com/edgecore-io/edgecore/edged/imagegc"
@@ -47,10 +48,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/stats"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/statusreport"
 	"github.com/edgecore-io/edgecore/edged/streaming"
 	"github.com/edgecore-io/edgecore/edged/userns"
 	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
@@ -104,7 +108,7 @@ type Options struct {
 	Link       func() server.Link
 	Collectors []prometheus.Collector
 	// Events says how events are reported to the cloud.
-	Events EventOptions
+	Events eventreport.Options
 
 	// StreamIdle is how long an exec, attach or port-forward may be silent; 0 is the kubelet's.
 	StreamIdle time.Duration
@@ -166,12 +170,12 @@ type Edged struct {
 	// evictions ends pods for want of resources; memoryNews says when memory gets short.
 	evictions  *eviction.Manager
 	memoryNews *eviction.Notifier
-	reporter   *reporter
+	reporter   *statusreport.Reporter
 	streams    *streaming.Server
 	pool       *podworker.Pool
 	node       *node.Node // nil without a cloud
 	api        *api       // nil without an authenticated port
-	events     *eventReporter
+	events     *eventreport.Reporter
 	system     v1.NodeSystemInfo
 	// nodeFacts are what is told of the node and nobody else keeps.
 	nodeFacts nodeFacts
@@ -188,10 +192,10 @@ type Edged struct {
 	life      context.Context
 	// preemptions counts the pods that ended for critical ones, by the resource that was short.
 	preemptions *prometheus.CounterVec
-	// roomMade says that a pod has gone, so that a rejected one may fit.
-	roomMade chan struct{}
+	// capacityFreed is notified when a pod has ended or became smaller, so that a rejected one may fit.
+	capacityFreed notify.Signal
 	// up says that the runtime answers.
-	up chan struct{}
+	up notify.Signal
 
 	// started: the pods have been handed to their workers. staticLoaded: the manifests were read.
 	// storeTried: the store was asked; storeRead: it answered; storeLoaded: it has all that it should hold.
@@ -223,8 +227,8 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 		run("read-only server", e.serve)
 	}
 	run("authenticated server", e.serveAPI)
-	run("status reports", func(ctx context.Context) error { e.reporter.run(ctx); return nil })
-	run("event reports", e.events.run)
+	run("status reports", e.reporter.Run)
+	run("event reports", e.events.Run)
 	run("streams", e.endStreams)
 	if e.node != nil {
 		run("node", e.node.Run)
@@ -266,7 +270,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	// What was seen last is told before the end; containers run on.
 	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
-	e.reporter.sendAll(flush)
+	e.reporter.FlushAll(flush)
 	if err := e.checked.Close(); err != nil {
 		klog.V(2).InfoS("Not noted that the agent ended in order", "err", err)
 	}
@@ -281,8 +285,8 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		return err
 	}
 	e.meta = metaclient.New(o.Bus)
-	e.events = newEventReporter(e.meta, o.Events)
-	e.recorder = events.New(o.NodeName, e.events.take)
+	e.events = eventreport.New(e.meta, o.Events)
+	e.recorder = events.New(o.NodeName, e.events.Take)
 	e.api = e.newAPI()
 	e.cgroups = cgroups.New(o.Cgroups)
 	e.dns.Store(dns.New(o.DNS))
@@ -302,7 +306,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services, ipv6First: e.ipv6First,
 	}
 	e.limits = newDiskLimits()
-	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { poke(e.garbage.pulled) }
+	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { e.garbage.pulled.Notify() }
 	e.repairer = e.newRepairer()
 	o.Images.Repair = e.repairer.PullFailed
 	e.puller = images.New(e.client.Images, o.Images)
@@ -321,8 +325,11 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	})
 	e.garbage = e.newGarbage()
 	e.logs, e.mirrors = e.newLogs(), e.newMirrors()
-	e.reporter = newReporter(e.meta, func(err error) { e.health.SetError(health.StoreFailing, "", err) })
-	e.reporter.kept = e.mirrors.Wake
+	e.reporter = statusreport.New(statusreport.Options{
+		Store:        e.meta,
+		Stored:       func(err error) { e.health.SetError(health.StoreFailing, "", err) },
+		StaticStored: e.mirrors.Wake,
+	})
 	e.statuses = status.NewManager(e.reporter)
 	e.prober = e.newProber()
 	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
@@ -353,39 +360,32 @@ func (e *Edged) static() *source.Static {
 	})
 }
 
-// setUpCgroups makes the cgroups of the classes, and tries again where that fails.
+// setUpCgroups creates the cgroups of the QoS classes, and tries again while that fails.
 func (e *Edged) setUpCgroups(ctx context.Context) error {
-	for delay := time.Second; ; delay = min(2*delay, time.Minute) {
+	retry.Until(ctx, time.Second, time.Minute, func(ctx context.Context) error {
 		err := e.cgroups.Setup(ctx)
 		if missing, ok := errors.AsType[*cgroups.MissingError](err); ok {
 			e.health.Set(health.CgroupsIncomplete, "", missing.Error())
 			err = nil
 		}
 		e.health.SetError(health.CgroupsFailing, "", err)
-		if err == nil || !sleep(ctx, delay) {
-			return nil
-		}
-	}
+		return err
+	}, nil)
+	return nil
 }
 
-// loadStored reads the pods of the store and their last statuses, and tries again until it has them: until
-// then nothing that runs is taken for unwanted.
+// loadStored reads the pods of the store and their last statuses, and tries again until it has them. Until then no running
+// pod is taken for an orphan.
 func (e *Edged) loadStored(ctx context.Context) error {
-	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 30*time.Second) {
+	retry.Until(ctx, 100*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
 		err := e.loadOnce(ctx)
 		e.storeTried.Store(true)
-		poke(e.up)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		klog.ErrorS(err, "Stored pods not read; trying again", "in", delay)
-		if !sleep(ctx, delay) {
-			return nil
-		}
-	}
+		e.up.Notify()
+		return err
+	}, func(err error, again time.Duration) {
+		klog.ErrorS(err, "Stored pods not read; trying again", "in", again)
+	})
+	return nil
 }
 
 func (e *Edged) loadOnce(ctx context.Context) error {
@@ -435,7 +435,7 @@ func (e *Edged) mine(pod *v1.Pod) bool {
 func (e *Edged) runtimeHealth(err error) {
 	e.health.SetError(health.RuntimeDown, "", err)
 	if err == nil {
-		poke(e.up)
+		e.up.Notify()
 	}
 	e.wakeNode()
 }
@@ -460,7 +460,7 @@ func (e *Edged) keepPods(ctx context.Context) error {
 			e.start()
 			e.lookAtRuntime(ctx)
 			e.cleanDisk(ctx)
-		case <-e.roomMade:
+		case <-e.capacityFreed:
 			e.retryRejected()
 			e.retryResizes(nil)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/stats"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // This file is how the node is kept from running out of memory, disk and processes: see package eviction.
@@ -176,7 +177,7 @@ func (e *Edged) measurePods(ctx context.Context, disk bool) ([]stats.PodUsage, e
 		if !old {
 			return pods, nil
 		}
-		if !sleep(ctx, time.Second) {
+		if !retry.Sleep(ctx, time.Second) {
 			return nil, ctx.Err()
 		}
 	}
@@ -276,7 +277,7 @@ func (e *Edged) pressureChanged(conditions []v1.NodeConditionType, met []evictio
 	if e.node != nil {
 		e.node.Look()
 	}
-	poke(e.roomMade)
+	e.capacityFreed.Notify()
 }
 
 // pressures are the conditions of the Node that say what it is short of.

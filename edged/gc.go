@@ -16,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // This file is how the node is kept clear of what nobody needs any more: see packages gc and imagegc.
@@ -48,7 +49,7 @@ type garbage struct {
 	// tight: images could not make the room that they should, and that was told.
 	tight bool
 	// news wakes it: a container has ended, a pod has gone. pulled: an image has come.
-	news, pulled chan struct{}
+	news, pulled notify.Signal
 }
 
 func (e *Edged) newGarbage() *garbage {
@@ -58,7 +59,7 @@ func (e *Edged) newGarbage() *garbage {
 		pods: gc.New(gc.Options{
 			Runtime: e.runtime, Policy: e.opts.GC.Containers, Pods: e.observedPods, Refresh: e.pleg.Refresh,
 		}),
-		news: make(chan struct{}, 1), pulled: make(chan struct{}, 1),
+		news: notify.NewSignal(), pulled: notify.NewSignal(),
 	}
 }
 
@@ -74,7 +75,7 @@ func (e *Edged) gcPolicy(o GCOptions) {
 	e.garbage.images.SetPolicy(o.Images)
 	e.garbage.pods.SetPolicy(o.Containers)
 	e.runtime.SetDeadAttempts(deadAttempts(o.Containers))
-	poke(e.garbage.pulled)
+	e.garbage.pulled.Notify()
 }
 
 // deadAttempts is how many ended attempts at a container its next start leaves.

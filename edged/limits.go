@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 const (
@@ -39,16 +40,16 @@ const (
 // there is none.
 type diskLimits struct {
 	// begun wakes it: a pod with a limit has come.
-	begun   chan struct{}
+	begun   notify.Signal
 	watched atomic.Bool
 }
 
-func newDiskLimits() *diskLimits { return &diskLimits{begun: make(chan struct{}, 1)} }
+func newDiskLimits() *diskLimits { return &diskLimits{begun: notify.NewSignal()} }
 
 // saw is told of each pod that is made ready.
 func (l *diskLimits) saw(pod *v1.Pod) {
 	if diskLimited(pod) && !l.watched.Load() {
-		poke(l.begun)
+		l.begun.Notify()
 	}
 }
 

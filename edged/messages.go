@@ -64,7 +64,7 @@ func (e *Edged) linkChanged(m *model.Message) {
 		e.storeComplete()
 		if e.started.Load() {
 			e.removeOrphans()
-			poke(e.garbage.pulled) // what was left of pods may only now be known to be nobody's
+			e.garbage.pulled.Notify() // what was left of pods may only now be known to be nobody's
 		}
 		return
 	}

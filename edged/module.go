@@ -6,6 +6,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/desired"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Module is the beehive module. Each Run makes all parts again, in an Edged of its own.
@@ -62,7 +63,7 @@ func (m *Module) Run(ctx context.Context) error {
 // next makes the Edged of the next run, without its parts.
 func (m *Module) next() *Edged {
 	return &Edged{
-		opts: m.opts, state: m.state, health: m.opts.Health, roomMade: make(chan struct{}, 1), up: make(chan struct{}, 1),
+		opts: m.opts, state: m.state, health: m.opts.Health, capacityFreed: notify.NewSignal(), up: notify.NewSignal(),
 	}
 }
 

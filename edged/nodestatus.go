@@ -18,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // This file is what the cloud is told of the node, and what becomes of pods while the runtime has no network for them.
@@ -283,7 +284,7 @@ func (e *Edged) watchNetwork(ctx context.Context) error {
 		} else {
 			again = networkAgain
 		}
-		if !sleep(ctx, wait) {
+		if !retry.Sleep(ctx, wait) {
 			return nil
 		}
 		if e.pleg.Healthy() != nil {

@@ -26,7 +26,7 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 	}
 	e.showStatic()
 	if e.staticLoaded.CompareAndSwap(false, true) {
-		poke(e.up)
+		e.up.Notify()
 		e.mirrorsLoaded()
 	}
 	if !e.started.Load() {
@@ -130,7 +130,7 @@ func (e *Edged) removeIfOrphan(obs *observed.Pod) {
 
 // podChanged is called when the runtime's state of a pod changed without the agent's doing.
 func (e *Edged) podChanged(uid types.UID) {
-	poke(e.garbage.news)
+	e.garbage.news.Notify()
 	if e.pool.Knows(uid) {
 		e.pool.Poke(uid)
 		return
@@ -146,7 +146,7 @@ func (e *Edged) podForgotten(uid types.UID) {
 	}
 	e.terminations.forget(uid)
 	e.showStatic()
-	poke(e.roomMade)
+	e.capacityFreed.Notify()
 }
 
 // objectChanged syncs the pods that refer to a configmap or secret.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/edged/dns"
+	"github.com/edgecore-io/edgecore/edged/eventreport"
 	"github.com/edgecore-io/edgecore/edged/eviction"
 	"github.com/edgecore-io/edgecore/edged/images"
 )
@@ -13,7 +14,7 @@ import (
 type Settings struct {
 	DNS        dns.Config
 	MaxBackoff time.Duration
-	Events     EventOptions
+	Events     eventreport.Options
 	Pulls      images.Pace
 	// LogSize and LogFiles are the limits of containers' logs.
 	LogSize  int64
@@ -69,7 +70,7 @@ func (e *Edged) takeReloads() {
 	e.reloads.mu.Unlock()
 	e.onReload(func(s *Settings) { e.dns.Store(dns.New(s.DNS)) })
 	e.onReload(func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) })
-	e.onReload(func(s *Settings) { e.events.set(s.Events) })
+	e.onReload(func(s *Settings) { e.events.Set(s.Events) })
 	e.onReload(func(s *Settings) { e.puller.SetPace(s.Pulls) })
 	e.onReload(func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) })
 	e.onReload(func(s *Settings) { e.gcPolicy(s.GC) })

@@ -421,7 +421,7 @@ func (e *Edged) resized(ctx context.Context, pod *v1.Pod, obs *observed.Pod, fai
 			have.going = nil
 			e.recorder.Eventf(pod, v1.EventTypeNormal, eventResizeCompleted, "%s",
 				resize.Message("Pod resize completed", pod, going.ObservedGeneration, ""))
-			poke(e.roomMade) // it may have become smaller
+			e.capacityFreed.Notify() // it may have become smaller
 		}
 	}
 	return err

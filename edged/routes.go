@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // routes are what the parts of edged serve on the node's ports, beside what package server has of its own. A part that
@@ -39,13 +40,13 @@ func (e *Edged) serve(ctx context.Context) error {
 
 // keepServing serves a port until ctx ends.
 func (e *Edged) keepServing(ctx context.Context, code health.Code, address string, serve func(context.Context) error) error {
-	for delay := time.Second; ; delay = min(2*delay, 30*time.Second) {
+	for backoff := retry.NewBackoff(time.Second, 30*time.Second); ; {
 		err := serve(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		e.health.SetError(code, address, err)
-		if !sleep(ctx, delay) {
+		if !backoff.Wait(ctx) {
 			return nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // This file is what a shutdown of the device does to the pods.
@@ -82,7 +83,7 @@ func (e *Edged) endForShutdown(ctx context.Context, pod *v1.Pod, grace time.Dura
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: messageTerminated,
 		}}, nil)
 		e.untilEnded(ctx, pod.UID)
-		if err := e.reporter.flush(context.WithoutCancel(ctx), pod.UID); err != nil {
+		if err := e.reporter.Flush(context.WithoutCancel(ctx), pod.UID); err != nil {
 			klog.ErrorS(err, "End of a pod not reported", "pod", klog.KObj(pod))
 		}
 	}
@@ -129,7 +130,7 @@ func (e *Edged) halt(ctx context.Context, pod *v1.Pod, seconds int64) {
 		if err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Pod not halted; trying again", "pod", klog.KObj(pod))
 		}
-		sleep(ctx, haltLook)
+		retry.Sleep(ctx, haltLook)
 	}
 }
 

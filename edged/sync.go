@@ -290,14 +290,14 @@ func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
 	}
 	if end.Deleted && !end.Removed {
 		// Whoever deleted the pod waits for this, and removes the object then.
-		if err := e.reporter.flush(ctx, end.UID); err != nil {
+		if err := e.reporter.Flush(ctx, end.UID); err != nil {
 			return err
 		}
 		return e.meta.ReportDeleted(ctx, end.Pod)
 	}
 	if end.Removed {
 		e.statuses.Delete(end.UID)
-		e.reporter.drop(end.UID)
+		e.reporter.Drop(end.UID)
 		e.sizes.drop(end.UID)
 		if source.IsStatic(end.Pod) {
 			return e.meta.ForgetStatus(ctx, end.Pod)

@@ -1,6 +1,7 @@
 package edged
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/statusreport"
 )
 
 // onFakeRuntime has an agent work with a runtime in memory.
@@ -88,27 +90,36 @@ func sandboxOf(pod *v1.Pod) *runtimeapi.PodSandboxConfig {
 	}
 }
 
+// noStatuses fails the test when a status is stored.
+type noStatuses struct{ t *testing.T }
+
+func (n noStatuses) ReportStatus(_ context.Context, pod *v1.Pod, _ v1.PodStatus) error {
+	n.t.Errorf("status of pod %s is stored, want none", pod.Name)
+	return nil
+}
+
+func (n noStatuses) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	return n.ReportStatus(ctx, pod, status)
+}
+
 // TestEndOfPodWithoutWorker: nothing is kept of a pod that was rejected, or waited to start, and then removed.
 func TestEndOfPodWithoutWorker(t *testing.T) {
 	e, _ := admitting(t, t.Context())
-	e.reporter = newReporter(&memory{}, func(error) {})
+	e.reporter = statusreport.New(statusreport.Options{})
 	pod := podAsking("p", "2", source.API)
 	e.storedPod(pod)
 	if st, _ := e.statuses.Get("p"); st.Reason != "OutOfcpu" {
 		t.Fatalf("reason of the pod = %q, want OutOfcpu", st.Reason)
 	}
 	e.reporter.PodStatus(pod, v1.PodStatus{Phase: v1.PodFailed})
-	if !e.reporter.sendAll(t.Context()) {
-		t.Fatal("the status was not stored, want it stored")
-	}
 	e.allocated(pod)
 	e.desired.Remove("p")
 	if err := e.reportEnd(t.Context(), podworker.End{UID: "p", Removed: true}); err != nil {
 		t.Fatal(err)
 	}
-	_, status := e.statuses.Get("p")
-	if told, sizes := len(e.reporter.told), len(e.sizes.pods); status || told > 0 || sizes > 0 {
-		t.Errorf("after the end: a status %t, %d told, %d sizes; want false, 0, 0", status, told, sizes)
+	e.reporter.FlushAll(t.Context())
+	if _, status := e.statuses.Get("p"); status || len(e.sizes.pods) > 0 {
+		t.Errorf("after the end: a status %t, %d sizes; want false, 0", status, len(e.sizes.pods))
 	}
 	e.allocated(pod) // somebody counts the pods
 	e.podForgotten("p")

@@ -16,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 func closed(done <-chan struct{}) bool {
@@ -106,7 +107,7 @@ func TestMakeRoomGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				e := &Edged{state: &state{desired: desired.New()}, life: ctx, preemptions: newPreemptions(), roomMade: make(chan struct{}, 1)}
+				e := &Edged{state: &state{desired: desired.New()}, life: ctx, preemptions: newPreemptions(), capacityFreed: notify.NewSignal()}
 				e.recorder = events.New("n", nil)
 				s := &stuck{e: e, ends: c.ends}
 				e.pool = podworker.New(ctx, podworker.Options{Syncer: s})

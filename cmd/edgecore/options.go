@@ -10,6 +10,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/dns"
+	"github.com/edgecore-io/edgecore/edged/eventreport"
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/security"
@@ -60,7 +61,7 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint, ImageEndpoint: kubelet.ImageServiceEndpoint,
 		RuntimeTimeout: kubelet.RuntimeRequestTimeout.Duration,
 		Node:           nodeOptions(cfg),
-		Events: edged.EventOptions{
+		Events: eventreport.Options{
 			Enable: own.ReportEvent && cfg.Modules.EdgeHub.Enable,
 			QPS:    float64(ptr.Deref(kubelet.EventRecordQPS, 50)), Burst: int(kubelet.EventBurst),
 		},

@@ -1,4 +1,4 @@
-package edged
+package eventreport
 
 import (
 	"context"
@@ -13,7 +13,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // eventList is a store that may refuse.
 type eventList struct {
@@ -35,14 +39,14 @@ func eventOf(uid, name string, count int32) v1.Event {
 	return v1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: v1.ObjectReference{UID: types.UID(uid)}, Count: count}
 }
 
-// TestRepeatedEvents: told when the count doubles, and when it is long since.
+// TestRepeatedEvents: reported when the count reaches a power of two, and when the last report is long ago.
 func TestRepeatedEvents(t *testing.T) {
 	var l eventList
-	r := newEventReporter(&l, EventOptions{Enable: true})
+	r := New(&l, Options{Enable: true})
 	now := time.Unix(0, 0)
 	tell := func(e v1.Event) {
 		t.Helper()
-		if err := r.tell(t.Context(), &e, now); err != nil {
+		if err := r.report(t.Context(), &e, now); err != nil {
 			t.Error(err)
 		}
 	}
@@ -56,25 +60,25 @@ func TestRepeatedEvents(t *testing.T) {
 	if diff := cmp.Diff(want, l.told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
-	for i := range 2 * max(eventsTold, objectsMax) {
+	for i := range 2 * max(maxReported, maxObjects) {
 		now = now.Add(1)
 		tell(eventOf(fmt.Sprint(i), fmt.Sprint(i), 1))
 	}
-	if len(r.told) > eventsTold || len(r.objects) > objectsMax {
-		t.Errorf("%d events and %d objects are remembered, want at most %d and %d", len(r.told), len(r.objects),
-			eventsTold, objectsMax)
+	if len(r.reported) > maxReported || len(r.objects) > maxObjects {
+		t.Errorf("%d events and %d objects are remembered, want at most %d and %d", len(r.reported), len(r.objects),
+			maxReported, maxObjects)
 	}
 }
 
-// TestEventsOfOneObject: a pod that makes a noise has its share, and others have theirs.
+// TestEventsOfOneObject: a pod with many events does not use up what others may report.
 func TestEventsOfOneObject(t *testing.T) {
 	var l eventList
-	r := newEventReporter(&l, EventOptions{Enable: true})
+	r := New(&l, Options{Enable: true})
 	now := time.Unix(0, 0)
 	for i := range 1000 { // half an hour
 		now = now.Add(1800 * time.Millisecond)
 		e := eventOf("noisy", fmt.Sprint("n", i), 1)
-		if err := r.tell(t.Context(), &e, now); err != nil {
+		if err := r.report(t.Context(), &e, now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,14 +87,14 @@ func TestEventsOfOneObject(t *testing.T) {
 	}
 	l.told = nil
 	quiet := eventOf("quiet", "q", 1)
-	if err := r.tell(t.Context(), &quiet, now); err != nil || len(l.told) != 1 {
+	if err := r.report(t.Context(), &quiet, now); err != nil || len(l.told) != 1 {
 		t.Errorf("told of another: %v, %v; want one event", l.told, err)
 	}
-	limited := newEventReporter(&l, EventOptions{Enable: true, QPS: 0.001, Burst: 3})
+	limited := New(&l, Options{Enable: true, QPS: 0.001, Burst: 3})
 	l.told = nil
 	for i := range 10 {
 		e := eventOf(fmt.Sprint("u", i), "e", 1)
-		if err := limited.tell(t.Context(), &e, now); err != nil {
+		if err := limited.report(t.Context(), &e, now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,39 +103,40 @@ func TestEventsOfOneObject(t *testing.T) {
 	}
 }
 
-// TestEventsWait: what the store refuses is told later, the newest of it and each once; an agent that ends stores the rest.
-func TestEventsWait(t *testing.T) {
+// TestPendingEvents: what the store refuses is stored later, the newest events and each once; an agent that stops stores the
+// rest.
+func TestPendingEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := eventList{full: errors.New("the disk is full")}
-		r := newEventReporter(&l, EventOptions{Enable: true})
+		r := New(&l, Options{Enable: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); _ = r.run(ctx) }()
-		for i := range eventsWaiting + 44 {
-			r.take(eventOf(fmt.Sprint("u", i), fmt.Sprint(i), 1), nil)
+		go func() { defer close(ended); _ = r.Run(ctx) }()
+		for i := range maxPending + 44 {
+			r.Take(eventOf(fmt.Sprint("u", i), fmt.Sprint(i), 1), nil)
 		}
-		r.take(eventOf("u299", "299", 2), nil)
+		r.Take(eventOf("u299", "299", 2), nil)
 		synctest.Wait()
 		time.Sleep(10 * time.Hour) // each of hundreds of attempts is for nothing, and none counts
 		l.mu.Lock()
 		l.full = nil
 		l.mu.Unlock()
-		time.Sleep(eventRetryMax + time.Second)
+		time.Sleep(2*retryMax + time.Second)
 		synctest.Wait()
-		if len(l.told) != eventsWaiting || l.told[0] != "44 1 false" || l.told[eventsWaiting-1] != "299 2 false" {
-			t.Errorf("%d are told, want %d, from 44 to 299: %v", len(l.told), eventsWaiting, l.told)
+		if len(l.told) != maxPending || l.told[0] != "44 1 false" || l.told[maxPending-1] != "299 2 false" {
+			t.Errorf("%d are told, want %d, from 44 to 299: %v", len(l.told), maxPending, l.told)
 		}
 		l.told = nil
-		r.take(eventOf("u", "last", 1), nil)
+		r.Take(eventOf("u", "last", 1), nil)
 		cancel()
 		<-ended
 		if diff := cmp.Diff([]string{"last 1 false"}, l.told); diff != "" {
 			t.Errorf("at the end (-want +got):\n%s", diff)
 		}
 	})
-	off := newEventReporter(nil, EventOptions{})
-	off.take(eventOf("u", "e", 1), nil)
-	if len(off.waiting) != 0 {
-		t.Errorf("%d events wait while events are off, want 0", len(off.waiting))
+	off := New(nil, Options{})
+	off.Take(eventOf("u", "e", 1), nil)
+	if len(off.pending) != 0 {
+		t.Errorf("%d events wait while events are off, want 0", len(off.pending))
 	}
 }

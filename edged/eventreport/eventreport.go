@@ -1,0 +1,267 @@
+// Package eventreport hands events to the store, from where they go to the API server.
+//
+// Each event costs a write to flash and bytes on a metered link. So a repeated event is reported the first time, then
+// when its count reaches a power of two or after ten minutes, and the number of events is limited per object and in all.
+// Events wait while the store refuses them; if too many wait, the oldest is dropped.
+package eventreport
+
+import (
+	"context"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
+)
+
+// Options say which events are reported.
+type Options struct {
+	// Enable reports events at all.
+	Enable bool
+	// QPS and Burst limit the events of all objects; QPS 0 is no limit.
+	QPS   float64
+	Burst int
+}
+
+const (
+	// maxPending is how many events wait for the store. The oldest are dropped.
+	maxPending = 256
+	// maxReported is how many reported events are remembered, to recognise repeated ones.
+	maxReported = 256
+	// repeatAfter is how long a repeated event stays unreported at most.
+	repeatAfter = 10 * time.Minute
+	// objectBurst events of one object are reported at once, then one in objectEvery, as Kubernetes' own components do: a
+	// pod that crashes all day does not use up the link. maxObjects objects are remembered.
+	objectBurst = 25
+	objectEvery = 5 * time.Minute
+	maxObjects  = 512
+	// retryMin and retryMax bound the wait after the store refused an event.
+	retryMin = time.Second
+	retryMax = time.Minute
+	// flushTimeout is how long an agent that stops may store what is pending.
+	flushTimeout = time.Second
+)
+
+// Store keeps events until the API server has them; package metaclient implements it.
+type Store interface {
+	// ReportEvent stores an event; again says that it was reported before, with a lower count.
+	ReportEvent(ctx context.Context, event *v1.Event, again bool) error
+}
+
+// Reporter stores events. Take and Set may be called from any goroutine.
+type Reporter struct {
+	store   Store
+	enabled atomic.Bool
+	limit   *rate.Limiter
+	changed notify.Signal
+
+	mu sync.Mutex
+	// pending are in the order in which they came. Each is there once: a repeated event replaces its earlier state.
+	pending []v1.Event
+
+	// Only Run uses the rest: when each event was reported last, and the limit of each object.
+	reported map[eventKey]time.Time
+	objects  map[types.UID]*object
+}
+
+type eventKey struct {
+	uid  types.UID
+	name string
+}
+
+// object limits the events of one object.
+type object struct {
+	limit *rate.Limiter
+	last  time.Time
+}
+
+// New returns a Reporter that stores nothing before Run.
+func New(store Store, opts Options) *Reporter {
+	r := &Reporter{
+		store:    store,
+		limit:    rate.NewLimiter(rate.Inf, 1),
+		changed:  notify.NewSignal(),
+		reported: map[eventKey]time.Time{},
+		objects:  map[types.UID]*object{},
+	}
+	r.Set(opts)
+	return r
+}
+
+// Set replaces the options, also while Run runs.
+func (r *Reporter) Set(opts Options) {
+	limit := rate.Inf
+	if opts.QPS > 0 {
+		limit = rate.Limit(opts.QPS)
+	}
+	r.limit.SetBurst(max(opts.Burst, 1))
+	r.limit.SetLimit(limit)
+	r.enabled.Store(opts.Enable)
+}
+
+func keyOf(event *v1.Event) eventKey { return eventKey{event.InvolvedObject.UID, event.Name} }
+
+// Take has an event reported. It never blocks. An event of a static pod names that pod; kubectl finds it from the mirror
+// pod.
+func (r *Reporter) Take(event v1.Event, _ *v1.Pod) {
+	if !r.enabled.Load() {
+		return
+	}
+	r.mu.Lock()
+	r.put(event)
+	r.mu.Unlock()
+	r.changed.Notify()
+}
+
+// put adds an event, or replaces its earlier state. It drops the oldest event if too many are pending. It is called under
+// the lock.
+func (r *Reporter) put(event v1.Event) {
+	if i := r.index(&event); i >= 0 {
+		r.pending[i] = event
+		return
+	}
+	if len(r.pending) >= maxPending {
+		klog.V(2).InfoS("Event not reported: too many are pending", "event", klog.KObj(&r.pending[0]), "reason", r.pending[0].Reason)
+		r.pending = slices.Delete(r.pending, 0, 1)
+	}
+	r.pending = append(r.pending, event)
+}
+
+// index returns where an event is pending, or -1. It is called under the lock.
+func (r *Reporter) index(event *v1.Event) int {
+	return slices.IndexFunc(r.pending, func(p v1.Event) bool { return keyOf(&p) == keyOf(event) })
+}
+
+// putBack adds an event that the store refused, unless a newer state of it is pending, or too many events are.
+func (r *Reporter) putBack(event v1.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.pending) < maxPending && r.index(&event) < 0 {
+		r.pending = slices.Insert(r.pending, 0, event)
+	}
+}
+
+// next removes and returns the event that waited longest.
+func (r *Reporter) next() (event v1.Event, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.pending) == 0 {
+		return event, false
+	}
+	event = r.pending[0]
+	r.pending = slices.Delete(r.pending, 0, 1)
+	return event, true
+}
+
+// Run stores events until ctx ends, and then those that are pending, for flushTimeout at most.
+func (r *Reporter) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	backoff, failing := retry.NewBackoff(retryMin, retryMax), false
+	for {
+		select {
+		case <-ctx.Done():
+			last, stop := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+			defer stop()
+			r.storePending(last)
+			return nil
+		case <-r.changed:
+			if failing {
+				continue // the timer runs
+			}
+		case <-timer.C:
+		}
+		if failing = !r.storePending(ctx); failing {
+			timer.Reset(backoff.Next())
+		} else {
+			backoff.Reset()
+		}
+	}
+}
+
+// storePending stores the pending events, and returns false when the store refused one.
+func (r *Reporter) storePending(ctx context.Context) bool {
+	for {
+		event, ok := r.next()
+		if !ok {
+			return true
+		}
+		if err := r.report(ctx, &event, time.Now()); err != nil {
+			r.putBack(event)
+			klog.V(2).InfoS("Event not stored yet", "event", klog.KObj(&event), "reason", event.Reason, "err", err)
+			return false
+		}
+	}
+}
+
+// report stores an event if it is news and within the limits. On an error it has to be tried again.
+func (r *Reporter) report(ctx context.Context, event *v1.Event, now time.Time) error {
+	key := keyOf(event)
+	last, again := r.reported[key]
+	if again && !isNews(event.Count, now.Sub(last)) {
+		return nil
+	}
+	undo, ok := r.allowed(key.uid, now)
+	if !ok {
+		klog.V(2).InfoS("Event not reported: there are too many", "event", klog.KObj(event), "reason", event.Reason)
+		return nil
+	}
+	if err := r.store.ReportEvent(ctx, event, again); err != nil {
+		undo()
+		return err
+	}
+	if len(r.reported) >= maxReported {
+		forgetOldest(r.reported, func(t time.Time) time.Time { return t })
+	}
+	r.reported[key] = now
+	return nil
+}
+
+// allowed reports whether one more event of an object may be reported, and counts it; undo takes that back.
+func (r *Reporter) allowed(of types.UID, now time.Time) (undo func(), ok bool) {
+	o := r.objects[of]
+	if o == nil {
+		if len(r.objects) >= maxObjects {
+			forgetOldest(r.objects, func(o *object) time.Time { return o.last })
+		}
+		o = &object{limit: rate.NewLimiter(rate.Every(objectEvery), objectBurst)}
+		r.objects[of] = o
+	}
+	o.last = now
+	own, all := o.limit.ReserveN(now, 1), r.limit.ReserveN(now, 1)
+	undo = func() {
+		own.CancelAt(now)
+		all.CancelAt(now)
+	}
+	if own.DelayFrom(now) > 0 || all.DelayFrom(now) > 0 {
+		undo()
+		return nil, false
+	}
+	return undo, true
+}
+
+// forgetOldest deletes the entry with the earliest time.
+func forgetOldest[K comparable, V any](m map[K]V, when func(V) time.Time) {
+	var oldest K
+	var at time.Time
+	for key, v := range m {
+		if t := when(v); at.IsZero() || t.Before(at) {
+			oldest, at = key, t
+		}
+	}
+	delete(m, oldest)
+}
+
+// isNews reports whether the repetition of an event is reported, given how long ago it was reported last.
+func isNews(count int32, since time.Duration) bool {
+	return bits.OnesCount32(uint32(count)) == 1 || since >= repeatAfter || since < 0
+}

@@ -1,0 +1,216 @@
+package statusreport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+func testPod(name string, uid types.UID) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: uid}}
+}
+
+func newReporter(store Store, stored func(error)) *Reporter {
+	return New(Options{Store: store, Stored: stored, StaticStored: func() {}})
+}
+
+// memory is a Store that may fail.
+type memory struct {
+	mu   sync.Mutex
+	fail error
+	puts []string
+}
+
+func (m *memory) put(kind string, pod *v1.Pod, s v1.PodStatus) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fail != nil {
+		return m.fail
+	}
+	m.puts = append(m.puts, kind+" "+pod.Name+" "+string(s.Phase))
+	return nil
+}
+
+func (m *memory) ReportStatus(_ context.Context, pod *v1.Pod, s v1.PodStatus) error {
+	return m.put("report", pod, s)
+}
+
+func (m *memory) KeepStatus(_ context.Context, pod *v1.Pod, s v1.PodStatus) error {
+	return m.put("keep", pod, s)
+}
+
+func (m *memory) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.puts)
+}
+
+func (m *memory) set(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = err
+}
+
+// TestUrgent: that a pod runs, is ready or has ended is stored at once; other changes wait for more.
+func TestUrgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		r := newReporter(m, func(error) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		a := testPod("a", "1")
+		status := func(phase v1.PodPhase, ready v1.ConditionStatus, restarts int32) v1.PodStatus {
+			return v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}, ContainerStatuses: []v1.ContainerStatus{{RestartCount: restarts}}}
+		}
+		for _, c := range []struct {
+			status v1.PodStatus
+			atOnce bool
+		}{
+			{status(v1.PodPending, v1.ConditionFalse, 0), false}, {status(v1.PodRunning, v1.ConditionFalse, 0), true},
+			{status(v1.PodRunning, v1.ConditionTrue, 0), true}, {status(v1.PodRunning, v1.ConditionTrue, 1), false},
+			{status(v1.PodRunning, v1.ConditionFalse, 1), true}, {status(v1.PodFailed, v1.ConditionFalse, 1), true},
+		} {
+			before := m.count()
+			r.PodStatus(a, c.status)
+			synctest.Wait()
+			if got := m.count() > before; got != c.atOnce {
+				t.Errorf("%s, ready %s: told at once: %v, want %v", c.status.Phase, c.status.Conditions[0].Status, got, c.atOnce)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if m.count() != before+1 {
+				t.Errorf("%s: told %d times, want once", c.status.Phase, m.count()-before)
+			}
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// TestReporter: the newest status of each pod is stored once, and a store that fails loses nothing.
+func TestReporter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		var health error
+		r := newReporter(m, func(err error) { health = err })
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		a := testPod("a", "1")
+		for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning} {
+			r.PodStatus(a, v1.PodStatus{Phase: phase})
+		}
+		static := testPod("s", "2")
+		static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+		r.PodStatus(static, v1.PodStatus{Phase: v1.PodFailed})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		got := fmt.Sprint(m.puts)
+		if len(m.puts) != 2 || !strings.Contains(got, "report a Running") || !strings.Contains(got, "keep s Failed") {
+			t.Errorf("stored %s, want a Running and s Failed", got)
+		}
+		m.set(errors.New("full"))
+		r.PodStatus(a, v1.PodStatus{Phase: v1.PodSucceeded})
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if health == nil {
+			t.Error("health while the store fails = nil, want an error")
+		}
+		m.set(nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if last := m.puts[len(m.puts)-1]; last != "report a Succeeded" || health != nil {
+			t.Errorf("last stored %q, health %v; want a Succeeded and no error", last, health)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// slow is a Store that takes its time.
+type slow struct {
+	memory
+	begun, goOn chan struct{}
+}
+
+func (s *slow) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	close(s.begun)
+	<-s.goOn
+	return s.memory.KeepStatus(ctx, pod, status)
+}
+
+// TestDrop: when a pod is dropped, nothing of it is stored any more: whoever then removes its row finds it.
+func TestDrop(t *testing.T) {
+	s := &slow{begun: make(chan struct{}), goOn: make(chan struct{})}
+	r := newReporter(s, func(error) {})
+	static := testPod("s", "2")
+	static.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+	r.PodStatus(static, v1.PodStatus{Phase: v1.PodRunning})
+	stored, dropped := make(chan bool, 1), make(chan int, 1)
+	go func() { stored <- r.FlushAll(t.Context()) }()
+	<-s.begun
+	r.PodStatus(static, v1.PodStatus{Phase: v1.PodFailed})
+	go func() { r.Drop("2"); dropped <- s.count() }()
+	time.Sleep(time.Millisecond) // lets a drop that does not wait for the store return before it; nothing depends on it
+	close(s.goOn)
+	if n := <-dropped; n != 1 || !<-stored {
+		t.Errorf("dropped when %d statuses were stored, want the one under way", n)
+	}
+	if r.FlushAll(t.Context()); s.count() != 1 {
+		t.Errorf("%d statuses were stored after their pod was dropped, want 1", s.count())
+	}
+	if len(r.pending)+len(r.reported) > 0 {
+		t.Errorf("kept of a dropped pod: pending %v, reported %v; want nothing", r.pending, r.reported)
+	}
+}
+
+// failing is a Store of which the first call fails, after a while.
+type failing struct {
+	memory
+	failed bool
+}
+
+func (s *failing) ReportStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	if !s.failed {
+		s.failed = true
+		time.Sleep(time.Second)
+		return errors.New("no")
+	}
+	return s.memory.ReportStatus(ctx, pod, status)
+}
+
+// TestFlushFails: what another goroutine could not store is stored by Run, though nothing was pending when Run
+// looked.
+func TestFlushFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &failing{}
+		r := newReporter(s, func(error) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		r.PodStatus(testPod("a", "1"), v1.PodStatus{Phase: v1.PodPending})
+		wg.Go(func() { _ = r.Flush(ctx, "1") }) // its failure is what the test is about
+		synctest.Wait()
+		wg.Go(func() { _ = r.Run(ctx) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := fmt.Sprint(s.puts); got != "[report a Pending]" {
+			t.Errorf("stored %s, want [report a Pending]", got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
