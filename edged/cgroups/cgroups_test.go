@@ -37,6 +37,13 @@ func pod(uid string, rs ...v1.ResourceRequirements) *v1.Pod {
 	return p
 }
 
+// withInit adds a sidecar and an init container that ends.
+func withInit(p *v1.Pod, sidecar, init v1.ResourceRequirements) *v1.Pod {
+	always := v1.ContainerRestartPolicyAlways
+	p.Spec.InitContainers = []v1.Container{{Name: "sidecar", Resources: sidecar, RestartPolicy: &always}, {Name: "init", Resources: init}}
+	return p
+}
+
 func TestQOS(t *testing.T) {
 	full := resources("cpu=1 memory=1Mi", "cpu=1 memory=1Mi")
 	for name, c := range map[string]struct {
@@ -86,8 +93,12 @@ func TestPodResources(t *testing.T) {
 		pod  *v1.Pod
 		want Resources
 	}{
-		"best effort":  {pod("1", resources("", "")), Resources{CPUShares: 2}},
-		"all limited":  {pod("1", resources("", "cpu=500m memory=1Mi"), resources("", "cpu=500m memory=2Mi")), Resources{CPUShares: 1024, CPUQuota: 100000, CPUPeriod: 100000, Memory: 3 << 20}},
+		"best effort": {pod("1", resources("", "")), Resources{CPUShares: 2}},
+		"all limited": {pod("1", resources("", "cpu=500m memory=1Mi"), resources("", "cpu=500m memory=2Mi")), Resources{CPUShares: 1024, CPUQuota: 100000, CPUPeriod: 100000, Memory: 3 << 20}},
+		"beside a sidecar, which limits what runs beside it": {
+			withInit(pod("1", resources("", "cpu=500m memory=1Mi")), resources("", "cpu=500m memory=1Mi"), resources("", "")),
+			Resources{CPUShares: 1024, CPUQuota: 100000, CPUPeriod: 100000, Memory: 2 << 20},
+		},
 		"one unlimted": {pod("1", resources("cpu=500m", "cpu=500m memory=1Mi"), resources("cpu=500m", "memory=1Mi")), Resources{CPUShares: 1024, Memory: 2 << 20}},
 	} {
 		if diff := cmp.Diff(c.want, PodResources(c.pod, opts, 0)); diff != "" {

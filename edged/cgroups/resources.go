@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
 // Values of the kernel's cpu controller, as documented with "Resource Management for Pods and Containers".
@@ -246,17 +247,25 @@ func podRequests(pod *v1.Pod) v1.ResourceList {
 	return admission.Requests(full)
 }
 
-// podLimits adds up the limits of a pod the way admission.Requests adds up requests, and tells which
-// of cpu and memory are limited in every container.
+// podLimits adds up the limits of a pod the way admission.Requests adds up requests, and reports which of cpu and memory are
+// limited in every container. An init container runs beside the sidecars before it, so it counts as limited where they are.
 func podLimits(pod *v1.Pod) (limits v1.ResourceList, cpu, memory bool) {
 	asRequests := pod.DeepCopy()
 	cpu, memory = true, true
-	for _, list := range [][]v1.Container{asRequests.Spec.InitContainers, asRequests.Spec.Containers} {
-		for i := range list {
-			r := &list[i].Resources
-			cpu, memory = cpu && positive(r.Limits, v1.ResourceCPU), memory && positive(r.Limits, v1.ResourceMemory)
-			r.Requests = r.Limits
+	sidecarCPU, sidecarMemory := false, false
+	for i := range asRequests.Spec.InitContainers {
+		c := &asRequests.Spec.InitContainers[i]
+		ownCPU, ownMemory := positive(c.Resources.Limits, v1.ResourceCPU), positive(c.Resources.Limits, v1.ResourceMemory)
+		cpu, memory = cpu && (ownCPU || sidecarCPU), memory && (ownMemory || sidecarMemory)
+		if restart.IsSidecar(c) {
+			sidecarCPU, sidecarMemory = sidecarCPU || ownCPU, sidecarMemory || ownMemory
 		}
+		c.Resources.Requests = c.Resources.Limits
+	}
+	for i := range asRequests.Spec.Containers {
+		r := &asRequests.Spec.Containers[i].Resources
+		cpu, memory = cpu && positive(r.Limits, v1.ResourceCPU), memory && positive(r.Limits, v1.ResourceMemory)
+		r.Requests = r.Limits
 	}
 	if r := asRequests.Spec.Resources; r != nil {
 		cpu, memory = cpu || positive(r.Limits, v1.ResourceCPU), memory || positive(r.Limits, v1.ResourceMemory)

@@ -1,6 +1,8 @@
 package status
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/restart"
@@ -44,7 +46,8 @@ func begun(list []v1.ContainerStatus) []v1.ContainerStatus {
 }
 
 // initialized reports whether the containers of a pod could start: it has no init containers, one of its containers
-// has started, or the last init container has done its work.
+// has started, or the last init container has done its work. A sidecar has ended by now: the condition tells whether it had
+// started.
 func initialized(pod *v1.Pod, status *v1.PodStatus) bool {
 	if len(pod.Spec.InitContainers) == 0 {
 		return true
@@ -60,7 +63,9 @@ func initialized(pod *v1.Pod, status *v1.PodStatus) bool {
 	last := len(pod.Spec.InitContainers) - 1
 	s := &status.InitContainerStatuses[last]
 	if restart.IsSidecar(&pod.Spec.InitContainers[last]) {
-		return s.State.Running != nil && s.Started != nil && *s.Started
+		return slices.ContainsFunc(status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == v1.PodInitialized && c.Status == v1.ConditionTrue
+		})
 	}
 	for _, state := range []v1.ContainerState{s.State, s.LastTerminationState} {
 		if state.Terminated != nil && state.Terminated.ExitCode == 0 {

@@ -353,6 +353,22 @@ func TestConclude(t *testing.T) {
 	}
 }
 
+// TestConcludeSidecar: a container that could not be created beside a sidecar has failed with the pod, if the sidecar had started.
+func TestConcludeSidecar(t *testing.T) {
+	p := pod(v1.RestartPolicyNever, 1, 1)
+	p.Spec.InitContainers[0].RestartPolicy = new(v1.ContainerRestartPolicyAlways)
+	for status, want := range map[v1.ConditionStatus]string{
+		v1.ConditionTrue:  "terminated ContainerStatusUnknown 137",
+		v1.ConditionFalse: "waiting PodInitializing",
+	} {
+		before := v1.PodStatus{Conditions: []v1.PodCondition{{Type: v1.PodInitialized, Status: status}}}
+		ended := generate(p, box(exitedC("i0", 0)), func(in *Inputs) { in.Terminated, in.Previous = true, before })
+		if got := stateText(Conclude(p, ended, false).ContainerStatuses[0].State); got != want {
+			t.Errorf("state after the end of a sidecar with Initialized %s = %s, want %s", status, got, want)
+		}
+	}
+}
+
 func TestConditions(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, 1, 2)
 	s := generate(p, box(runningC("i0")))
