@@ -75,7 +75,7 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	}
 	s := &startedPods{}
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
-	e.started.Store(true)
+	e.ready.Start()
 	return e, s
 }
 

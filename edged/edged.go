@@ -40,6 +40,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podresources"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/prober"
+	"github.com/edgecore-io/edgecore/edged/readiness"
 	"github.com/edgecore-io/edgecore/edged/repair"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/security"
@@ -197,10 +198,10 @@ type Edged struct {
 	// up says that the runtime answers.
 	up notify.Signal
 
-	// started: the pods have been handed to their workers. staticLoaded: the manifests were read.
-	// storeTried: the store was asked; storeRead: it answered; storeLoaded: it has all that it should hold.
-	started, staticLoaded, storeTried, storeRead, storeLoaded atomic.Bool
-	runtimeLearned                                            atomic.Bool // since it came back last
+	// ready says which sources of pods were read.
+	ready *readiness.Tracker
+	// runtimeLearned says that the features of the runtime are known, since it came back last.
+	runtimeLearned atomic.Bool
 }
 
 // run runs the parts until ctx ends or one fails. It reads like their list, in the order in which they start. ctx is the
@@ -379,7 +380,7 @@ func (e *Edged) setUpCgroups(ctx context.Context) error {
 func (e *Edged) loadStored(ctx context.Context) error {
 	retry.Until(ctx, 100*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
 		err := e.loadOnce(ctx)
-		e.storeTried.Store(true)
+		e.ready.StoreAsked()
 		e.up.Notify()
 		return err
 	}, func(err error, again time.Duration) {
@@ -412,18 +413,10 @@ func (e *Edged) loadOnce(ctx context.Context) error {
 	}
 	klog.InfoS("Pods read from the store", "pods", len(pods))
 	if err == nil {
-		e.storeRead.Store(true)
-		e.storeComplete()
+		e.ready.StoreRead()
 		e.mirrorsLoaded()
 	}
 	return nil
-}
-
-// storeComplete notes that the store has all that it should hold, if that is so.
-func (e *Edged) storeComplete() {
-	if e.storeRead.Load() && !e.damaged.Load() {
-		e.storeLoaded.Store(true)
-	}
 }
 
 // mine tells whether a pod of the store is for this node to run. A mirror pod only shows a static pod to the cloud.
@@ -454,7 +447,7 @@ func (e *Edged) keepPods(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-e.up:
-			if e.pleg.Healthy() != nil || !e.staticLoaded.Load() || !e.storeTried.Load() {
+			if e.pleg.Healthy() != nil || !e.ready.MayStart() {
 				continue // whoever is missing says so when it is there
 			}
 			e.start()

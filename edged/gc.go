@@ -124,7 +124,7 @@ func (e *Edged) collectGarbage(ctx context.Context) error {
 }
 
 func (e *Edged) removeDeadContainers(ctx context.Context) {
-	if !e.started.Load() || e.pleg.Healthy() != nil {
+	if !e.ready.Started() || e.pleg.Healthy() != nil {
 		return
 	}
 	n, err := e.garbage.pods.Collect(ctx)
@@ -191,7 +191,7 @@ func (e *Edged) reclaimImages(ctx context.Context, enough func(context.Context) 
 // wantedImages returns the images that the pods of this node name; ok is false while not all pods are known. Those of pods that
 // are on their way out are among them until nothing is left of the pod: then it is noted that they were used until now.
 func (e *Edged) wantedImages() (names []string, ok bool) {
-	if !e.started.Load() || !e.staticLoaded.Load() || !e.storeLoaded.Load() {
+	if !e.ready.AllPodsKnown() {
 		return nil, false
 	}
 	for _, w := range e.desired.All() {
@@ -220,7 +220,7 @@ func (e *Edged) observedPods() []gc.Pod {
 // cleanDisk removes what earlier pods left on the disk, in the mounts and in the cgroups: pods that ended while the agent was
 // dead, or of which nobody knows any more.
 func (e *Edged) cleanDisk(ctx context.Context) {
-	if !e.started.Load() || !e.storeLoaded.Load() || !e.staticLoaded.Load() {
+	if !e.ready.AllPodsKnown() {
 		return
 	}
 	left, err := gc.Leftovers(gc.Sources{"folder": e.volumes.Pods, "cgroup": e.cgroups.Pods, "logs": e.runtime.LoggedPods}, func(uid types.UID) bool {

@@ -37,15 +37,16 @@ func TestWantedImages(t *testing.T) {
 	e.desired.Remove("goes")
 	e.desired.Stop(stopped.UID, &status.Stopped{Reason: "Evicted"})
 
-	e.started.Store(true)
-	e.staticLoaded.Store(true)
-	e.storeRead.Store(true)
-	e.storeComplete()
+	e.ready.Start()
+	e.ready.StoreRead()
+	if _, ok := e.wantedImages(); ok {
+		t.Errorf("wantedImages() before the manifests were read = %t, want false", ok)
+	}
+	e.ready.StaticRead()
 	if names, ok := e.wantedImages(); ok {
 		t.Errorf("wantedImages() with a damaged store = %v, %t, want false: pods may be missing", names, ok)
 	}
-	e.damaged.Store(false)
-	e.storeComplete()
+	e.ready.StoreRepaired()
 	names, ok := e.wantedImages()
 	if diff := cmp.Diff([]string{"evicted:1", "goes:1", "runs:1", "same:1", "waits:1"}, names); diff != "" || !ok {
 		t.Errorf("wantedImages: known %v, want true; names mismatch (-want +got):\n%s", ok, diff)
@@ -55,10 +56,6 @@ func TestWantedImages(t *testing.T) {
 	names, _ = e.wantedImages()
 	if diff := cmp.Diff([]string{"runs:1", "same:1", "waits:1"}, names); diff != "" {
 		t.Errorf("wantedImages after pods ended mismatch (-want +got):\n%s", diff)
-	}
-	e.staticLoaded.Store(false)
-	if _, ok := e.wantedImages(); ok {
-		t.Errorf("wantedImages() before the manifests were read = %t, want false", ok)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // that was taken away meanwhile, or one whose pod was being ended when the agent was killed. Once there are none, each status
 // goes with its pod. It does nothing while a pod may be missing among those that are wanted.
 func (e *Edged) forgetStatuses(ctx context.Context) {
-	if e.garbage.tidy.Load() || !e.started.Load() || !e.storeLoaded.Load() || !e.staticLoaded.Load() {
+	if e.garbage.tidy.Load() || !e.ready.AllPodsKnown() {
 		return
 	}
 	stored, err := e.meta.StatusOwners(ctx)

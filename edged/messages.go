@@ -61,8 +61,8 @@ func (e *Edged) linkChanged(m *model.Message) {
 	}
 	if synced { // which comes after the news of the link itself
 		e.damaged.Store(false)
-		e.storeComplete()
-		if e.started.Load() {
+		e.ready.StoreRepaired()
+		if e.ready.Started() {
 			e.removeOrphans()
 			e.garbage.pulled.Notify() // what was left of pods may only now be known to be nobody's
 		}

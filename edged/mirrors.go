@@ -42,7 +42,7 @@ func (e *Edged) showStatic() {
 
 // mirrorsLoaded lets the mirrors be kept, once what is to be shown and what is shown are known.
 func (e *Edged) mirrorsLoaded() {
-	if e.staticLoaded.Load() && e.storeRead.Load() {
+	if e.ready.SourcesRead() {
 		e.mirrors.Loaded()
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/desired"
+	"github.com/edgecore-io/edgecore/edged/readiness"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
@@ -63,7 +64,8 @@ func (m *Module) Run(ctx context.Context) error {
 // next makes the Edged of the next run, without its parts.
 func (m *Module) next() *Edged {
 	return &Edged{
-		opts: m.opts, state: m.state, health: m.opts.Health, capacityFreed: notify.NewSignal(), up: notify.NewSignal(),
+		opts: m.opts, state: m.state, health: m.opts.Health,
+		ready: readiness.New(m.state.damaged.Load()), capacityFreed: notify.NewSignal(), up: notify.NewSignal(),
 	}
 }
 

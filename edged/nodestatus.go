@@ -319,7 +319,7 @@ func (e *Edged) runtimeSaid(st *runtimeapi.RuntimeStatus) {
 			e.health.Set(code, "", why)
 		}
 	}
-	if better && e.started.Load() {
+	if better && e.ready.Started() {
 		e.pool.PokeAll()
 	}
 	if !same && e.node != nil {

@@ -25,11 +25,11 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 		klog.InfoS("Static pod added", "pod", klog.KObj(pod), "podUID", pod.UID)
 	}
 	e.showStatic()
-	if e.staticLoaded.CompareAndSwap(false, true) {
+	if e.ready.StaticRead() {
 		e.up.Notify()
 		e.mirrorsLoaded()
 	}
-	if !e.started.Load() {
+	if !e.ready.Started() {
 		return // start does the rest
 	}
 	for _, pod := range removed {
@@ -52,7 +52,7 @@ func (e *Edged) storedPod(pod *v1.Pod) {
 	if !e.mine(pod) {
 		return
 	}
-	if e.desired.Put(pod, false) && e.started.Load() {
+	if e.desired.Put(pod, false) && e.ready.Started() {
 		e.admitAndRun(pod.UID)
 	}
 }
@@ -71,7 +71,7 @@ func (e *Edged) storedPodGone(uid types.UID) {
 // start hands the wanted pods to their workers, once the runtime's own list is known: pods that run already
 // are adopted rather than started. It is called again when the runtime comes back or the store was read.
 func (e *Edged) start() {
-	first := e.started.CompareAndSwap(false, true)
+	first := e.ready.Start()
 	all := e.desired.All()
 	for _, w := range all {
 		if w.Removed {
@@ -107,7 +107,7 @@ func (e *Edged) predecessor(pod *v1.Pod) types.UID {
 // sources have said what they want, nor while the store is not whole: what is not known to be
 // unwanted is left alone.
 func (e *Edged) removeOrphans() {
-	if !e.started.Load() || !e.staticLoaded.Load() || !e.storeLoaded.Load() {
+	if !e.ready.AllPodsKnown() {
 		return
 	}
 	for _, obs := range e.pleg.All() {
@@ -122,7 +122,7 @@ func (e *Edged) removeIfOrphan(obs *observed.Pod) {
 	if _, ok := e.desired.Get(obs.UID); ok || e.pool.Knows(obs.UID) {
 		return
 	}
-	if !e.started.Load() || !e.staticLoaded.Load() || !e.storeLoaded.Load() {
+	if !e.ready.AllPodsKnown() {
 		return
 	}
 	e.pool.Remove(obs.UID)

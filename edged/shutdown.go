@@ -61,7 +61,7 @@ func (e *Edged) alivePods() []*v1.Pod {
 func (e *Edged) shutdownBegan(began bool) {
 	e.gate.set(began)
 	e.wakeNode()
-	if !began && e.started.Load() {
+	if !began && e.ready.Started() {
 		e.start()
 		e.pool.PokeAll()
 	}
