@@ -16,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/termination"
 )
 
 // This file is what happens between a pod's being wanted and its start. What decides is in package admission. Most
@@ -34,7 +35,7 @@ func (e *Edged) admitAndRun(uid types.UID) {
 		return
 	}
 	if !w.Admitted && w.Pod.DeletionTimestamp == nil {
-		if e.gate.isShut() {
+		if e.gate.Closed() {
 			return // it is judged after the boot
 		}
 		verdict, judged := e.judge(w)
@@ -151,7 +152,7 @@ func (e *Edged) makeRoom(ctx context.Context, pod *v1.Pod, verdict admission.Ver
 	for i, done := range ended {
 		v := verdict.Victims[i]
 		switch {
-		case within(ctx, done, time.Until(began.Add(killTimeout(v, nil)))):
+		case termination.Within(ctx, done, time.Until(began.Add(termination.Timeout(v, nil)))):
 			e.preemptions.WithLabelValues(string(verdict.Lack)).Inc()
 		case ctx.Err() == nil:
 			klog.InfoS("Pod takes too long to end; the critical one starts beside it", "pod", klog.KObj(v), "critical", klog.KObj(pod))
@@ -176,8 +177,8 @@ func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped, annotations map[string]
 	e.recorder.AnnotatedEventf(pod, annotations, v1.EventTypeWarning, why.Reason, "%s", why.Message)
 	e.pool.Stop(pod.UID, why.Grace)
 	e.preparing.Go(func() {
-		if !within(e.life, e.waitEnded(pod.UID), killTimeout(pod, why.Grace)) && e.life.Err() == nil {
-			e.recorder.Eventf(pod, v1.EventTypeWarning, reasonExceededGrace, messageExceededGrace)
+		if !termination.Within(e.life, e.waitEnded(pod.UID), termination.Timeout(pod, why.Grace)) && e.life.Err() == nil {
+			e.recorder.Eventf(pod, v1.EventTypeWarning, termination.ReasonExceededGrace, termination.MessageExceededGrace)
 		}
 	})
 }
@@ -199,9 +200,18 @@ func (e *Edged) stopped(uid types.UID) *status.Stopped {
 	return &status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &before.Conditions[i]}
 }
 
+// waitEnded returns a channel that is closed when nothing of a pod runs any more. A pod without a worker does not run.
+func (e *Edged) waitEnded(uid types.UID) <-chan struct{} {
+	done := e.terminations.Wait(uid)
+	if !e.pool.Knows(uid) {
+		e.terminations.Forget(uid)
+	}
+	return done
+}
+
 // ended tells whoever waits that nothing of a pod runs any more.
 func (e *Edged) ended(uid types.UID) {
-	e.terminations.hasEnded(uid)
+	e.terminations.Ended(uid)
 	e.capacityFreed.Notify()
 }
 

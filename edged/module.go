@@ -5,8 +5,11 @@ import (
 	"sync/atomic"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/deadline"
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/readiness"
+	"github.com/edgecore-io/edgecore/edged/shutdown"
+	"github.com/edgecore-io/edgecore/edged/termination"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
@@ -24,12 +27,12 @@ type state struct {
 	results results
 	sizes   sizes
 	reloads reloads
-	// deadlines are those of pods that may be active for some time only.
-	deadlines deadlines
-	// terminations are told when a pod has ended.
-	terminations terminationWaiters
-	// gate is shut while the device is shut down: nothing starts any more.
-	gate gate
+	// deadlines are those of pods with activeDeadlineSeconds.
+	deadlines deadline.Tracker
+	// terminations wakes callers that wait for the end of a pod.
+	terminations termination.Waiters
+	// gate is closed while the device shuts down: nothing starts any more.
+	gate shutdown.Gate
 	// damaged: rows may have been lost, and the cloud has not sent them anew.
 	damaged                     atomic.Bool
 	runtimeName, runtimeVersion atomic.Value // string

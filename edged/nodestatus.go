@@ -132,7 +132,7 @@ func (e *Edged) unready() error {
 	e.nodeFacts.mu.Lock()
 	asked, runtime, network := e.nodeFacts.asked, e.nodeFacts.runtime, e.nodeFacts.network
 	e.nodeFacts.mu.Unlock()
-	return unreadyFor(e.pleg.Healthy(), asked, runtime, network, e.gate.isShut())
+	return unreadyFor(e.pleg.Healthy(), asked, runtime, network, e.gate.Closed())
 }
 
 // unreadyFor brings together what keeps a node from running pods: one cause as it is, several as "[a, b]".

@@ -144,7 +144,7 @@ func (e *Edged) podForgotten(uid types.UID) {
 	if _, ok := e.desired.Get(uid); !ok {
 		e.sizes.drop(uid) // others may have asked for it since its end was reported
 	}
-	e.terminations.forget(uid)
+	e.terminations.Forget(uid)
 	e.showStatic()
 	e.capacityFreed.Notify()
 }

@@ -8,6 +8,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/images"
@@ -18,11 +19,11 @@ import (
 
 // newRepairer makes the repairer of images, and its record of this boot.
 func (e *Edged) newRepairer() *repair.Repairer {
-	boot, err := readBootClock()
+	boot, err := clock.ReadBoot()
 	if err != nil {
 		klog.ErrorS(err, "Whether the device went down without notice is not known")
 	}
-	if e.checked, err = repair.OpenRecord(e.opts.RootDir, boot.boot); err != nil {
+	if e.checked, err = repair.OpenRecord(e.opts.RootDir, boot.ID); err != nil {
 		klog.ErrorS(err, "Which images were found whole is forgotten when the agent ends")
 	}
 	if e.checked.Unclean() {

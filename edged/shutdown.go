@@ -39,7 +39,7 @@ var errShuttingDown = errors.New("node is shutting down")
 
 // newShutdown makes what waits for the device's shutdown.
 func (e *Edged) newShutdown() *shutdown.Watcher {
-	e.gate.set(false)
+	e.gate.Set(false)
 	opts := e.opts.Shutdown
 	opts.Pods, opts.End, opts.Began = e.alivePods, e.endForShutdown, e.shutdownBegan
 	opts.Failed = func(err error) { e.health.SetError(health.ShutdownUnnoticed, "", err) }
@@ -59,7 +59,7 @@ func (e *Edged) alivePods() []*v1.Pod {
 
 // shutdownBegan has nothing start any more, or all that is wanted.
 func (e *Edged) shutdownBegan(began bool) {
-	e.gate.set(began)
+	e.gate.Set(began)
 	e.wakeNode()
 	if !began && e.ready.Started() {
 		e.start()

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/deadline"
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podworker"
@@ -37,11 +38,11 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 	if e.stopped(pod.UID) != nil {
 		return podworker.Outcome{Finished: true} // the node ends it
 	}
-	if e.gate.isShut() {
+	if e.gate.Closed() {
 		return podworker.Outcome{}
 	}
-	e.terminations.started(pod.UID)
-	ctx, cancel := e.gate.within(ctx)
+	e.terminations.Started(pod.UID)
+	ctx, cancel := e.gate.Within(ctx)
 	defer cancel()
 	obs, err := e.observe(ctx, pod.UID)
 	if err != nil {
@@ -245,7 +246,7 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 		return fmt.Errorf("volumes of pod %s: %w", end.UID, err)
 	}
 	e.inputs.drop(end.UID)
-	e.deadlines.forget(end.UID)
+	e.deadlines.Forget(end.UID)
 	if gone {
 		obs := e.pleg.Get(end.UID)
 		if obs == nil {
@@ -350,4 +351,22 @@ func (e *Edged) makeStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncR
 	made, finished := status.Generate(in)
 	e.statuses.Set(pod, made)
 	return finished
+}
+
+// deadline returns when a pod's time is over; zero when it may run for ever. over reports whether it is; then the pod
+// was stopped.
+func (e *Edged) deadline(pod *v1.Pod) (at time.Time, over bool) {
+	before, _ := e.statuses.Get(pod.UID)
+	var start time.Time
+	if before.StartTime != nil {
+		start = before.StartTime.Time
+	}
+	at = e.deadlines.Of(pod, start, e.podDir(pod.UID))
+	if at.IsZero() || time.Until(at) > 0 {
+		return at, false
+	}
+	if e.desired.Stop(pod.UID, &status.Stopped{Reason: deadline.Reason, Message: deadline.Message, Unready: true}) {
+		e.recorder.Eventf(pod, v1.EventTypeNormal, deadline.Reason, "%s", deadline.Message)
+	}
+	return at, true
 }

@@ -10,11 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/clock"
 )
 
 // fileName is the file of allocations, fileVersion the form of its content.
@@ -234,11 +235,11 @@ func (a allocations) used(name string) map[string]bool {
 	return used
 }
 
-// bootID is the kernel's name for this boot.
-func bootID() string {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+// currentBoot returns the ID of this boot; "" if it is not known.
+func currentBoot() string {
+	boot, err := clock.ReadBoot()
 	if err != nil {
 		return ""
 	}
-	return strings.TrimSpace(string(data))
+	return boot.ID
 }

@@ -97,7 +97,7 @@ func New(opts Options) *Manager {
 		opts.Grace = Grace
 	}
 	if opts.BootID == "" {
-		opts.BootID = bootID()
+		opts.BootID = currentBoot()
 	}
 	m := &Manager{
 		opts:           opts,

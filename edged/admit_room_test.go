@@ -16,54 +16,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/termination"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
-
-func closed(done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
-}
-
-func TestTerminationWaiters(t *testing.T) {
-	var w terminationWaiters
-	first, second, other := w.wait("1"), w.wait("1"), w.wait("2")
-	w.hasEnded("1")
-	late := w.wait("1") // the pod ended before anybody waited
-	for name, done := range map[string]<-chan struct{}{"first": first, "second": second, "late": late} {
-		if !closed(done) {
-			t.Errorf("wait(1), %s waiter = open after hasEnded(1), want closed", name)
-		}
-	}
-	if closed(other) {
-		t.Error("wait(2) = closed after hasEnded(1), want open")
-	}
-	w.started("1")
-	again := w.wait("1")
-	if closed(again) {
-		t.Error("wait(1) = closed after started(1), want open")
-	}
-	w.forget("1")
-	if !closed(again) || len(w.waiting) != 1 || len(w.ended) != 0 {
-		t.Errorf("after forget(1): waiter closed %t, %d waited for, %d ended; want true, 1, 0", closed(again), len(w.waiting), len(w.ended))
-	}
-}
-
-func TestKillTimeout(t *testing.T) {
-	pod := &v1.Pod{}
-	if got := killTimeout(pod, nil); got != 10*time.Second {
-		t.Errorf("no grace: %v, want 10s", got)
-	}
-	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
-	for grace, want := range map[*int64]time.Duration{nil: 45 * time.Second, ptr.To[int64](1): 10 * time.Second, ptr.To[int64](60): 90 * time.Second} {
-		if got := killTimeout(pod, grace); got != want {
-			t.Errorf("grace %v: %v, want %v", ptr.Deref(grace, -1), got, want)
-		}
-	}
-}
 
 // stuck is a syncer of pods that cannot be killed, but for those that end by themselves.
 type stuck struct {
@@ -135,7 +90,7 @@ func TestMakeRoomGivesUp(t *testing.T) {
 				}
 				exceeded := false
 				for _, event := range e.recorder.List() {
-					exceeded = exceeded || event.Reason == "ExceededGracePeriod" && event.Message == messageExceededGrace
+					exceeded = exceeded || event.Reason == "ExceededGracePeriod" && event.Message == termination.MessageExceededGrace
 				}
 				if exceeded != c.exceeded {
 					t.Errorf("event ExceededGracePeriod: %t, want %t", exceeded, c.exceeded)
