@@ -12,9 +12,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/allocation"
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/resize"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/termination"
 )
@@ -71,7 +73,7 @@ func (e *Edged) beside(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
 	for _, o := range e.desired.All() {
 		if o.Admitted && o.Pod.UID != uid && !status.Terminal(e.statuses.Phase(o.Pod.UID)) {
-			others = append(others, e.allocated(o.Pod))
+			others = append(others, e.allocations.Allocated(o.Pod))
 		}
 	}
 	return others
@@ -198,6 +200,44 @@ func (e *Edged) stopped(uid types.UID) *status.Stopped {
 		return evicted(before)
 	}
 	return &status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &before.Conditions[i]}
+}
+
+// newAllocations makes the part that resizes pods.
+func (e *Edged) newAllocations() *allocation.Manager {
+	return allocation.New(allocation.Options{
+		Runtime:   e.client,
+		Cgroups:   e.cgroups,
+		Recorder:  e.recorder,
+		Status:    e.lastStatus,
+		Active:    e.resizable,
+		Judge:     e.judgeResize,
+		Admission: &e.admitMu,
+		Enqueue:   func(uid types.UID) { e.pool.Poke(uid) },
+		Freed:     e.capacityFreed.Notify,
+	})
+}
+
+// lastStatus returns the newest status of a pod; the zero value if it has none.
+func (e *Edged) lastStatus(uid types.UID) v1.PodStatus {
+	st, _ := e.statuses.Get(uid)
+	return st
+}
+
+// judgeResize says why a pod does not get what it asks for; nil admits it. A node under pressure admits no resize.
+func (e *Edged) judgeResize(pod *v1.Pod) *observed.Reason {
+	if why := e.evictions.Admit(pod); why != nil {
+		return why
+	}
+	return resize.Judge(pod, e.opts.Allocatable, e.beside(pod.UID))
+}
+
+// resizable returns a pod that may be resized; nil if it is not desired, is being stopped, or has ended.
+func (e *Edged) resizable(uid types.UID) *v1.Pod {
+	w, ok := e.desired.Get(uid)
+	if !ok || w.Removed || w.Stopped != nil || status.Terminal(e.statuses.Phase(uid)) {
+		return nil
+	}
+	return w.Pod
 }
 
 // waitEnded returns a channel that is closed when nothing of a pod runs any more. A pod without a worker does not run.

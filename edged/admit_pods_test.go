@@ -3,12 +3,14 @@ package edged
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/cgroups"
@@ -61,6 +63,10 @@ func (s *startedPods) has(uid types.UID) bool {
 	return false
 }
 
+type noReports struct{}
+
+func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
+
 // admitting is an agent of one cpu that admits pods and does not run them, and what its workers were given.
 func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	t.Helper()
@@ -73,10 +79,20 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	if e.sysctls, err = security.NewSysctls("6.1", nil); err != nil {
 		t.Fatal(err)
 	}
+	e.allocations = e.newAllocations()
 	s := &startedPods{}
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
 	e.ready.Start()
 	return e, s
+}
+
+func asking(cpu string) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1"}}
+	pod.Spec.Containers = []v1.Container{{
+		Name:      "main",
+		Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}},
+	}}
+	return pod
 }
 
 // podAsking is a pod that asks for cpu.
@@ -163,4 +179,44 @@ func TestRejectedBeforeRestart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestJudgeResize: a node admits a resize that fits beside its other pods, and none while it is under pressure.
+func TestJudgeResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		e, _ := admitting(t, ctx)
+		var available atomic.Int64
+		available.Store(1000)
+		e.evictions = eviction.New(eviction.Options{
+			Config: eviction.Config{Thresholds: []eviction.Threshold{{
+				Signal: eviction.NodeFS,
+				Value:  eviction.Value{Amount: 100},
+			}}},
+			Node: func(context.Context) (eviction.Observations, error) {
+				return eviction.Observations{eviction.NodeFS: {Available: available.Load(), Capacity: 1000}}, nil
+			},
+			Pods: func(context.Context, eviction.Signal) ([]eviction.PodUsage, eviction.Layout, error) {
+				return nil, eviction.Layout{}, nil
+			},
+			Changed: func([]v1.NodeConditionType, []eviction.Threshold, eviction.Observations) {},
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = e.evictions.Run(ctx) }) // it returns nil
+		synctest.Wait()
+		if why := e.judgeResize(asking("1")); why != nil {
+			t.Errorf("judgeResize(1 of 1 cpu) = %+v, want nil", why)
+		}
+		if why := e.judgeResize(asking("2")); why == nil || why.Reason != v1.PodReasonInfeasible {
+			t.Errorf("judgeResize(2 of 1 cpu) = %+v, want Infeasible", why)
+		}
+		available.Store(0)
+		time.Sleep(time.Hour)
+		if why := e.judgeResize(asking("1")); why == nil || why.Message != "The node had condition: [DiskPressure]. " {
+			t.Errorf("judgeResize under pressure = %+v, want a refusal for DiskPressure", why)
+		}
+		cancel()
+		wg.Wait()
+	})
 }

@@ -106,6 +106,7 @@ func TestMakeRoomGivesUp(t *testing.T) {
 // TestStoppedPodsCount: what a pod has that is being ended is not free before it has ended.
 func TestStoppedPodsCount(t *testing.T) {
 	e := &Edged{state: &state{desired: desired.New()}, statuses: status.NewManager(nil)}
+	e.allocations = e.newAllocations()
 	for _, uid := range []types.UID{"1", "2"} {
 		e.desired.Put(testPod(string(uid), uid), false)
 		e.desired.SetAdmission(uid, nil)

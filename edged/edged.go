@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/adopt"
+	"github.com/edgecore-io/edgecore/edged/allocation"
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/cri"
@@ -141,33 +142,34 @@ type Edged struct {
 	opts Options
 	*state
 
-	client   *cri.Client
-	meta     *metaclient.Client
-	recorder *events.Recorder
-	health   *health.Registry
-	cgroups  *cgroups.Manager
-	csi      *csi.Manager
-	plugins  *plugins.Watcher
-	volumes  *volume.Manager
-	devices  *devices.Manager
-	dns      atomic.Pointer[dns.Configurer]
-	host     security.Host
-	sysctls  *security.Sysctls
-	userns   *userns.Manager
-	inputs   *inputs
-	limits   *diskLimits
-	puller   *images.Puller
-	repairer *repair.Repairer
-	checked  *repair.Record
-	logs     *logrotate.Rotator
-	mirrors  *mirror.Manager // nil without a cloud
-	garbage  *garbage
-	runtime  *runtime.Runtime
-	pleg     *pleg.PLEG
-	prober   *prober.Prober
-	statuses *status.Manager
-	stats    *stats.Stats
-	slis     *server.SLIs
+	client      *cri.Client
+	meta        *metaclient.Client
+	recorder    *events.Recorder
+	health      *health.Registry
+	cgroups     *cgroups.Manager
+	csi         *csi.Manager
+	plugins     *plugins.Watcher
+	volumes     *volume.Manager
+	devices     *devices.Manager
+	dns         atomic.Pointer[dns.Configurer]
+	host        security.Host
+	sysctls     *security.Sysctls
+	userns      *userns.Manager
+	inputs      *inputs
+	limits      *diskLimits
+	puller      *images.Puller
+	repairer    *repair.Repairer
+	checked     *repair.Record
+	logs        *logrotate.Rotator
+	mirrors     *mirror.Manager // nil without a cloud
+	garbage     *garbage
+	runtime     *runtime.Runtime
+	pleg        *pleg.PLEG
+	prober      *prober.Prober
+	allocations *allocation.Manager
+	statuses    *status.Manager
+	stats       *stats.Stats
+	slis        *server.SLIs
 	// evictions ends pods for want of resources; memoryNews says when memory gets short.
 	evictions  *eviction.Manager
 	memoryNews *eviction.Notifier
@@ -337,6 +339,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.stats, e.slis = e.newStats(), server.NewSLIs()
 	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
 	e.preemptions = newPreemptions()
+	e.allocations = e.newAllocations()
 	if o.Node != nil {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus, e.unready
@@ -455,7 +458,7 @@ func (e *Edged) keepPods(ctx context.Context) error {
 			e.cleanDisk(ctx)
 		case <-e.capacityFreed:
 			e.retryRejected()
-			e.retryResizes(nil)
+			e.allocations.Retry(nil)
 		}
 	}
 }

@@ -140,8 +140,8 @@ func (e *Edged) facts() env.Facts {
 func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
 	name, _ := e.runtimeName.Load().(string)
 	before, restored := e.previousStatus(pod)
-	pod = e.allocated(pod)
-	running, resizing := e.sizeOf(pod, obs)
+	pod = e.allocations.Allocated(pod)
+	running, resizing := e.allocations.Status(pod, obs)
 	return status.Inputs{
 		Running: running, Resize: resizing,
 		RecursiveReadOnly: asksRecursiveReadOnly(pod) && e.runtime.RecursiveReadOnly(e.life, pod),

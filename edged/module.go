@@ -25,7 +25,6 @@ type Module struct {
 type state struct {
 	desired *desired.Pods
 	results results
-	sizes   sizes
 	reloads reloads
 	// deadlines are those of pods with activeDeadlineSeconds.
 	deadlines deadline.Tracker

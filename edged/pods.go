@@ -142,7 +142,7 @@ func (e *Edged) podChanged(uid types.UID) {
 func (e *Edged) podForgotten(uid types.UID) {
 	e.desired.Forget(uid)
 	if _, ok := e.desired.Get(uid); !ok {
-		e.sizes.drop(uid) // others may have asked for it since its end was reported
+		e.allocations.Forget(uid) // others may have asked for it since its end was reported
 	}
 	e.terminations.Forget(uid)
 	e.showStatic()

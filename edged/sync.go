@@ -49,7 +49,7 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 		e.sayFailed(ctx, pod, events.FailedSync, "error determining status", err)
 		return e.syncFailed(pod, fmt.Errorf("read state of pod %s: %w", klog.KObj(pod), err))
 	}
-	pod = e.allocate(pod)
+	pod = e.allocations.Allocate(pod)
 	if e.setStatus(pod, obs, nil) {
 		return podworker.Outcome{Finished: true}
 	}
@@ -77,7 +77,7 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 	if err != nil {
 		return e.syncFailed(pod, err)
 	}
-	probes, sizeErr := e.resize(ctx, pod, obs, e.probe(pod, obs))
+	probes, sizeErr := e.allocations.Resize(ctx, pod, obs, e.probe(pod, obs))
 	result := e.runtime.SyncPod(ctx, runtime.Wish{Pod: pod, Observed: obs, PullSecrets: secrets, Probes: probes})
 	if result.Changed || result.Err != nil {
 		if fresh, err := e.pleg.Refresh(ctx, pod.UID); err == nil {
@@ -85,7 +85,7 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 			obs = fresh
 		}
 	}
-	result.Err = errors.Join(result.Err, sizeErr, e.resized(ctx, pod, obs, sizeErr))
+	result.Err = errors.Join(result.Err, sizeErr, e.allocations.Finish(ctx, pod, obs, sizeErr))
 	finished := e.setStatus(pod, obs, &result)
 	if result.Err != nil {
 		out := e.syncFailed(pod, result.Err)
@@ -149,7 +149,7 @@ func (e *Edged) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, error) {
 	if err := os.MkdirAll(e.podDir(pod.UID), 0o750); err != nil {
 		return nil, fmt.Errorf("pod folder: %w", err)
 	}
-	if err := e.ensureCgroup(pod); err != nil {
+	if err := e.allocations.EnsureCgroup(pod); err != nil {
 		e.recorder.Eventf(pod, v1.EventTypeWarning, events.FailedCreatePodContainer, "unable to ensure pod container exists: %v", err)
 		return nil, fmt.Errorf("cgroup of pod %s: %w", klog.KObj(pod), err)
 	}
@@ -299,7 +299,7 @@ func (e *Edged) reportEnd(ctx context.Context, end podworker.End) error {
 	if end.Removed {
 		e.statuses.Delete(end.UID)
 		e.reporter.Drop(end.UID)
-		e.sizes.drop(end.UID)
+		e.allocations.Forget(end.UID)
 		if source.IsStatic(end.Pod) {
 			return e.meta.ForgetStatus(ctx, end.Pod)
 		}

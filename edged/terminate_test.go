@@ -105,25 +105,33 @@ func (n noStatuses) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodSt
 // TestEndOfPodWithoutWorker: nothing is kept of a pod that was rejected, or waited to start, and then removed.
 func TestEndOfPodWithoutWorker(t *testing.T) {
 	e, _ := admitting(t, t.Context())
-	e.reporter = statusreport.New(statusreport.Options{})
+	e.reporter = statusreport.New(statusreport.Options{Store: noStatuses{t}})
 	pod := podAsking("p", "2", source.API)
 	e.storedPod(pod)
 	if st, _ := e.statuses.Get("p"); st.Reason != "OutOfcpu" {
 		t.Fatalf("reason of the pod = %q, want OutOfcpu", st.Reason)
 	}
 	e.reporter.PodStatus(pod, v1.PodStatus{Phase: v1.PodFailed})
-	e.allocated(pod)
+	e.allocations.Allocated(pod)
 	e.desired.Remove("p")
 	if err := e.reportEnd(t.Context(), podworker.End{UID: "p", Removed: true}); err != nil {
 		t.Fatal(err)
 	}
 	e.reporter.FlushAll(t.Context())
-	if _, status := e.statuses.Get("p"); status || len(e.sizes.pods) > 0 {
-		t.Errorf("after the end: a status %t, %d sizes; want false, 0", status, len(e.sizes.pods))
+	if _, ok := e.statuses.Get("p"); ok {
+		t.Error("the pod has a status after the end, want none")
 	}
-	e.allocated(pod) // somebody counts the pods
+	forgotten := func() bool {
+		other := podAsking("p", "1", source.API)
+		return e.allocations.Allocated(other) == other
+	}
+	if !forgotten() {
+		t.Error("the allocation of the pod is kept after the end, want it forgotten")
+	}
+	e.podForgotten("p") // callers that list pods may have asked for the allocation since
+	e.allocations.Allocated(pod)
 	e.podForgotten("p")
-	if n := len(e.sizes.pods); n > 0 {
-		t.Errorf("%d sizes when the pod is forgotten, want 0", n)
+	if !forgotten() {
+		t.Error("the allocation of the pod is kept after podForgotten, want it forgotten")
 	}
 }

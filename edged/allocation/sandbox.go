@@ -1,4 +1,4 @@
-package edged
+package allocation
 
 import (
 	"context"
@@ -14,25 +14,25 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// resizePod gives the cgroup of a pod other limits. The runtime is told first, since a virtual machine that cannot take the
-// new size refuses it. It is not told of a sandbox that has ended: the next one is made with the new limits.
-func (e *Edged) resizePod(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
+// resizePodCgroup changes the limits of a pod's cgroup. The runtime is called first: a sandbox that is a virtual machine may
+// refuse the new size. It is not called for a sandbox that has exited: the next one is created with the new limits.
+func (m *Manager) resizePodCgroup(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
 	if sandbox := obs.Sandbox(); sandbox != nil && sandbox.Ready {
-		resources, overhead := e.cgroups.SandboxUpdate(pod)
-		_, err := e.client.UpdatePodSandboxResources(ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{
+		resources, overhead := m.opts.Cgroups.SandboxUpdate(pod)
+		_, err := m.opts.Runtime.UpdatePodSandboxResources(ctx, &runtimeapi.UpdatePodSandboxResourcesRequest{
 			PodSandboxId: sandbox.ID, Resources: resources, Overhead: overhead,
 		})
 		if err != nil && !notImplemented(err) {
 			return fmt.Errorf("resize sandbox of pod %s: %w", klog.KObj(pod), err)
 		}
 	}
-	if err := e.cgroups.ResizePod(pod); err != nil {
+	if err := m.opts.Cgroups.ResizePod(pod); err != nil {
 		return fmt.Errorf("resize cgroup of pod %s: %w", klog.KObj(pod), err)
 	}
 	return nil
 }
 
-// notImplemented reports whether a runtime does not have a call. containerd 2.2 says so without the code for it.
+// notImplemented reports whether a runtime lacks a call. containerd 2.2 answers without the code for that.
 func notImplemented(err error) bool {
 	switch s := status.Convert(err); s.Code() {
 	case codes.Unimplemented:

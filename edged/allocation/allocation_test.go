@@ -1,4 +1,4 @@
-package edged
+package allocation
 
 import (
 	"context"
@@ -7,10 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -21,24 +18,57 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/events"
-	"github.com/edgecore-io/edgecore/edged/eviction"
 	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/resize"
-	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-type noReports struct{}
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
+// node is a node of two cpus with a Manager whose other parts are maps.
+type node struct {
+	*Manager
+	statuses map[types.UID]v1.PodStatus
+	desired  map[types.UID]*v1.Pod
+	refusal  *observed.Reason
+}
 
-// resizing is an agent of two cpus, and a pod with one container that asks for some.
-func resizing(cpu string) (*Edged, *v1.Pod, *observed.Pod) {
-	e := New(Options{Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}}).next()
-	e.statuses, e.recorder, e.cgroups = status.NewManager(noReports{}), events.New("n", nil), cgroups.New(cgroups.Options{})
-	e.evictions = eviction.New(eviction.Options{})
-	obs := &observed.Pod{UID: "1", Containers: []*observed.Container{{ID: "x", Name: "main", State: runtimeapi.ContainerState_CONTAINER_RUNNING}}}
-	return e, asking(cpu), obs
+func newNode() *node {
+	n := &node{statuses: map[types.UID]v1.PodStatus{}, desired: map[types.UID]*v1.Pod{}}
+	n.Manager = New(Options{
+		Cgroups:   cgroups.New(cgroups.Options{}),
+		Recorder:  events.New("n", nil),
+		Status:    func(uid types.UID) v1.PodStatus { return n.statuses[uid] },
+		Active:    func(uid types.UID) *v1.Pod { return n.desired[uid] },
+		Judge:     n.judgeResize,
+		Admission: &sync.Mutex{},
+		Enqueue:   func(types.UID) {},
+		Freed:     func() {},
+	})
+	return n
+}
+
+func (n *node) judgeResize(pod *v1.Pod) *observed.Reason {
+	if n.refusal != nil {
+		return n.refusal
+	}
+	var others []*v1.Pod
+	for uid, other := range n.desired {
+		if uid != pod.UID {
+			others = append(others, n.Allocated(other))
+		}
+	}
+	return resize.Judge(pod, v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}, others)
+}
+
+// resizing returns a node, and a pod with one running container that asks for some cpu.
+func resizing(cpu string) (*node, *v1.Pod, *observed.Pod) {
+	obs := &observed.Pod{UID: "1", Containers: []*observed.Container{{
+		ID:    "x",
+		Name:  "main",
+		State: runtimeapi.ContainerState_CONTAINER_RUNNING,
+	}}}
+	return newNode(), asking(cpu), obs
 }
 
 func asking(cpu string) *v1.Pod {
@@ -51,8 +81,8 @@ func asking(cpu string) *v1.Pod {
 func TestAllocate(t *testing.T) {
 	e, pod, obs := resizing("1")
 	cpuOf := func(pod *v1.Pod) string { return pod.Spec.Containers[0].Resources.Requests.Cpu().String() }
-	conditions := func(e *Edged) (out []string) {
-		_, list := e.sizeOf(e.allocated(pod), obs)
+	conditions := func(e *node) (out []string) {
+		_, list := e.Status(e.Allocated(pod), obs)
 		for _, c := range list {
 			out = append(out, string(c.Type)+" "+c.Reason)
 		}
@@ -69,7 +99,7 @@ func TestAllocate(t *testing.T) {
 		{"4", "2", []string{"PodResizePending Infeasible", "PodResizeInProgress "}, 1},
 	} {
 		pod = asking(step.asks)
-		got := e.allocate(pod)
+		got := e.Allocate(pod)
 		if list, _ := e.changes(got, obs); cpuOf(got) != step.gets || len(list) != step.changes {
 			t.Errorf("asks for %s: gets %s, %d changes; want %s, %d", step.asks, cpuOf(got), len(list), step.gets, step.changes)
 		}
@@ -79,15 +109,15 @@ func TestAllocate(t *testing.T) {
 	}
 	// Another agent finds in the status what was allocated and with what the container runs.
 	again, _, _ := resizing("1")
-	again.statuses.Set(pod, v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+	again.statuses["1"] = v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
 		Name: "main", ContainerID: "containerd://x", AllocatedResources: asking("2").Spec.Containers[0].Resources.Requests, Resources: &asking("1").Spec.Containers[0].Resources,
-	}}})
-	got := again.allocate(asking("4"))
+	}}}
+	got := again.Allocate(asking("4"))
 	left, _ := again.changes(got, obs)
 	if cpuOf(got) != "2" || len(left) != 1 || left[0].from.Requests.Cpu().String() != "1" {
 		t.Errorf("after a restart: %s, %+v; want 2, and one change from 1", cpuOf(got), left)
 	}
-	if probes, err := again.resize(context.Background(), asking("1"), obs, nil); err != nil || len(probes) != 0 {
+	if probes, err := again.Resize(context.Background(), asking("1"), obs, nil); err != nil || len(probes) != 0 {
 		t.Errorf("a container that has what it was allocated: %v, %v; want no probes", probes, err)
 	}
 }
@@ -96,21 +126,21 @@ func TestAllocate(t *testing.T) {
 // is sent when the reason or the generation is another.
 func TestResizeConditions(t *testing.T) {
 	e, pod, obs := resizing("1")
-	e.allocate(pod)
+	e.Allocate(pod)
 	ask := func(cpu string, generation int64) *v1.Pod {
 		pod := asking(cpu)
 		pod.Generation = generation
-		return e.allocate(pod)
+		return e.Allocate(pod)
 	}
 	told := func() (out []string) {
-		_, list := e.sizeOf(e.allocated(pod), obs)
+		_, list := e.Status(e.Allocated(pod), obs)
 		for _, c := range list {
 			out = append(out, fmt.Sprint(c.Type, " ", c.Reason, " ", c.ObservedGeneration, " ", c.Message))
 		}
 		return out
 	}
 	events := func() (out []string) {
-		for _, ev := range e.recorder.List() {
+		for _, ev := range e.opts.Recorder.List() {
 			reason, _, _ := strings.Cut(ev.Message, ":")
 			out = append(out, ev.Reason+" "+reason)
 		}
@@ -128,8 +158,8 @@ func TestResizeConditions(t *testing.T) {
 	if diff := cmp.Diff([]string{"PodResizeInProgress  3 "}, told()); diff != "" {
 		t.Errorf("a resize that was allocated: conditions mismatch (-want +got):\n%s", diff)
 	}
-	if err := e.resized(t.Context(), got, obs, errors.New("no")); err != nil {
-		t.Errorf("resized() with an error that is the caller's: got %v, want nil", err)
+	if err := e.Finish(t.Context(), got, obs, errors.New("no")); err != nil {
+		t.Errorf("Finish() with an error that is the caller's: got %v, want nil", err)
 	}
 	if diff := cmp.Diff([]string{"PodResizeInProgress Error 3 no"}, told()); diff != "" {
 		t.Errorf("a resize that failed: conditions mismatch (-want +got):\n%s", diff)
@@ -137,8 +167,8 @@ func TestResizeConditions(t *testing.T) {
 	// How much memory is in use is no news.
 	for _, used := range []uint64{7, 19, 200} {
 		failed := resize.CheckMemory([]resize.Decrease{{Name: "app", Limit: 5, Used: &used}})
-		if err := e.resized(t.Context(), got, obs, failed); err != nil {
-			t.Errorf("resized() with an error that is the caller's: got %v, want nil", err)
+		if err := e.Finish(t.Context(), got, obs, failed); err != nil {
+			t.Errorf("Finish() with an error that is the caller's: got %v, want nil", err)
 		}
 	}
 	want = []string{"PodResizeInProgress Error 3 cannot decrease memory limits: " +
@@ -146,14 +176,14 @@ func TestResizeConditions(t *testing.T) {
 	if diff := cmp.Diff(want, told()); diff != "" {
 		t.Errorf("a decrease below use: conditions mismatch (-want +got):\n%s", diff)
 	}
-	_, conditions := e.sizeOf(got, obs)
+	_, conditions := e.Status(got, obs)
 	again, _, _ := resizing("1")
-	again.statuses.Set(pod, v1.PodStatus{Conditions: conditions})
-	if _, list := again.sizeOf(got, obs); cmp.Diff(conditions, list) != "" {
+	again.statuses["1"] = v1.PodStatus{Conditions: conditions}
+	if _, list := again.Status(got, obs); cmp.Diff(conditions, list) != "" {
 		t.Errorf("after a restart: conditions %+v, want %+v", list, conditions)
 	}
 	obs.Containers[0].ID = "y" // it runs with what was allocated
-	if err := e.resized(t.Context(), got, obs, nil); err != nil || told() != nil {
+	if err := e.Finish(t.Context(), got, obs, nil); err != nil || told() != nil {
 		t.Errorf("a resize that is done: %v, conditions %q; want none", err, told())
 	}
 	wantEvents := []string{
@@ -176,22 +206,22 @@ func TestResizeOfPod(t *testing.T) {
 		}
 		return pod
 	}
-	check := func(what string, pod *v1.Pod, changes int, whole bool, runs string) {
+	check := func(what string, pod *v1.Pod, changes int, podLevel bool, runs string) {
 		t.Helper()
 		list, changed := e.changes(pod, obs)
-		running, _ := e.sizeOf(pod, obs)
+		running, _ := e.Status(pod, obs)
 		r := running[resize.Whole]
-		if len(list) != changes || changed != whole || r.Limits.Cpu().String() != runs {
+		if len(list) != changes || changed != podLevel || r.Limits.Cpu().String() != runs {
 			t.Errorf("%s: %d changes, of the pod %v, it runs with %s; want %d, %v, %s", what, len(list), changed,
-				r.Limits.Cpu(), changes, whole, runs)
+				r.Limits.Cpu(), changes, podLevel, runs)
 		}
 	}
-	check("at first", e.allocate(of("2")), 0, false, "2")
-	pod := e.allocate(of("1500m"))
+	check("at first", e.Allocate(of("2")), 0, false, "2")
+	pod := e.Allocate(of("1500m"))
 	check("allocated", pod, 1, true, "2")
 	obs.Containers[0].ID = "y" // started again with the pod's new limit
 	check("the container has it", pod, 0, true, "2")
-	if err := e.resized(t.Context(), pod, obs, nil); err != nil {
+	if err := e.Finish(t.Context(), pod, obs, nil); err != nil {
 		t.Fatal(err)
 	}
 	check("done", pod, 0, false, "1500m")
@@ -199,14 +229,12 @@ func TestResizeOfPod(t *testing.T) {
 
 // TestDeferredResizes: what one pod gives back goes to those that wait, in order of their priority.
 func TestDeferredResizes(t *testing.T) {
-	e, _, _ := resizing("1")
-	e.pool = podworker.New(t.Context(), podworker.Options{Syncer: e})
+	e := newNode()
 	set := func(name, cpu string, priority int32) *v1.Pod {
 		pod := asking(cpu)
 		pod.Name, pod.UID, pod.Spec.Priority = name, types.UID(name), &priority
-		e.desired.Put(pod, false)
-		e.desired.SetAdmission(pod.UID, nil)
-		return e.allocate(pod)
+		e.desired[pod.UID] = pod
+		return e.Allocate(pod)
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		set(name, "500m", 0)
@@ -215,54 +243,37 @@ func TestDeferredResizes(t *testing.T) {
 	set("c", "1200m", 2)
 	set("a", "600m", 3)
 	set("a", "100m", 3)
-	e.retryResizes(nil)
+	e.Retry(nil)
 	want := map[string]string{"a": "100m", "b": "500m", "c": "1200m"}
 	got := map[string]string{}
 	for name := range want {
-		w, _ := e.desired.Get(types.UID(name))
-		got[name] = e.allocated(w.Pod).Spec.Containers[0].Resources.Requests.Cpu().String()
+		got[name] = e.Allocated(e.desired[types.UID(name)]).Spec.Containers[0].Resources.Requests.Cpu().String()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("allocated cpu mismatch (-want +got):\n%s", diff)
 	}
 }
 
-// TestResizeUnderPressure: a node that is short of disk gives pods nothing more, and does when that is over.
-func TestResizeUnderPressure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e, pod, _ := resizing("1")
-		e.allocate(pod)
-		var available atomic.Int64
-		e.evictions = eviction.New(eviction.Options{
-			Config: eviction.Config{Thresholds: []eviction.Threshold{{Signal: eviction.NodeFS, Value: eviction.Value{Amount: 100}}}},
-			Node: func(context.Context) (eviction.Observations, error) {
-				return eviction.Observations{eviction.NodeFS: {Available: available.Load(), Capacity: 1000}}, nil
-			},
-			Pods: func(context.Context, eviction.Signal) ([]eviction.PodUsage, eviction.Layout, error) {
-				return nil, eviction.Layout{}, nil
-			},
-			Changed: func([]v1.NodeConditionType, []eviction.Threshold, eviction.Observations) {},
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = e.evictions.Run(ctx) }) // it returns nil
-		synctest.Wait()
-		got := e.allocate(asking("2"))
-		pending := e.sizes.pods["1"].pending
-		if got.Spec.Containers[0].Resources.Requests.Cpu().String() != "1" || pending == nil || pending.Reason != "Deferred" ||
-			pending.Message != "The node had condition: [DiskPressure]. " {
-			t.Errorf("cpu under pressure = %v, condition %+v; want 1, Deferred for DiskPressure",
-				got.Spec.Containers[0].Resources.Requests.Cpu(), pending)
-		}
-		available.Store(1000)
-		time.Sleep(time.Hour)
-		e.desired.Put(asking("2"), false)
-		e.pool = podworker.New(ctx, podworker.Options{Syncer: e})
-		e.retryResizes(nil)
-		if got := e.allocated(asking("2")); got.Spec.Containers[0].Resources.Requests.Cpu().String() != "2" {
-			t.Errorf("cpu after the pressure = %v, want 2", got.Spec.Containers[0].Resources.Requests.Cpu())
-		}
-		cancel()
-		wg.Wait()
-	})
+// TestRefusedByNode: a refusal of the node defers a resize, and Retry allocates it when the node admits it.
+func TestRefusedByNode(t *testing.T) {
+	n, pod, _ := resizing("1")
+	n.Allocate(pod)
+	n.refusal = &observed.Reason{Reason: "NodePressure", Message: "The node had condition: [DiskPressure]. "}
+	got := n.Allocate(asking("2"))
+	pending := n.pods["1"].pending
+	if got.Spec.Containers[0].Resources.Requests.Cpu().String() != "1" || pending == nil || pending.Reason != "Deferred" ||
+		pending.Message != n.refusal.Message {
+		t.Errorf("cpu under pressure = %v, condition %+v; want 1, Deferred with the node's message",
+			got.Spec.Containers[0].Resources.Requests.Cpu(), pending)
+	}
+	n.refusal = nil
+	n.desired["1"] = asking("2")
+	n.Retry(nil)
+	if got := n.Allocated(asking("2")); got.Spec.Containers[0].Resources.Requests.Cpu().String() != "2" {
+		t.Errorf("cpu after the pressure = %v, want 2", got.Spec.Containers[0].Resources.Requests.Cpu())
+	}
+	n.Forget("1")
+	if len(n.pods) > 0 {
+		t.Errorf("after Forget: %v, want nothing", n.pods)
+	}
 }

@@ -1,4 +1,4 @@
-package edged
+package allocation
 
 import (
 	"errors"
@@ -8,14 +8,13 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 )
 
-// TestResizePod: a runtime is told of a pod's new size before its cgroup has it, and one that refuses stops it; those that
-// do not have the call do not.
-func TestResizePod(t *testing.T) {
+// TestResizePodCgroup: the runtime is called before the cgroup is changed. A refusal stops the resize; a runtime that lacks
+// the call does not.
+func TestResizePodCgroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer  error
 		refuses bool
@@ -27,19 +26,19 @@ func TestResizePod(t *testing.T) {
 	} {
 		e, pod, obs := resizing("500m")
 		fake, client := fakecri.Direct()
-		e.client, e.cgroups = client, cgroups.New(cgroups.Options{})
-		if err := e.resizePod(t.Context(), pod, obs); err != nil || len(fake.Calls("UpdatePodSandboxResources")) != 0 {
+		e.opts.Runtime = client
+		if err := e.resizePodCgroup(t.Context(), pod, obs); err != nil || len(fake.Calls("UpdatePodSandboxResources")) != 0 {
 			t.Errorf("%s: without a sandbox: %v, %d calls; want none", name, err, len(fake.Calls("UpdatePodSandboxResources")))
 		}
 		obs.Sandboxes = []*observed.Sandbox{{ID: "s"}}
-		if err := e.resizePod(t.Context(), pod, obs); err != nil || len(fake.Calls("UpdatePodSandboxResources")) != 0 {
+		if err := e.resizePodCgroup(t.Context(), pod, obs); err != nil || len(fake.Calls("UpdatePodSandboxResources")) != 0 {
 			t.Errorf("%s: with a sandbox that has ended: %v, %d calls; want none",
 				name, err, len(fake.Calls("UpdatePodSandboxResources")))
 		}
 		obs.Sandboxes[0].Ready = true
 		fake.Fail("UpdatePodSandboxResources", 1, c.answer)
-		if err := e.resizePod(t.Context(), pod, obs); (err != nil) != c.refuses || (c.refuses && !errors.Is(err, c.answer)) {
-			t.Errorf("%s: resizePod = %v, want an error: %v", name, err, c.refuses)
+		if err := e.resizePodCgroup(t.Context(), pod, obs); (err != nil) != c.refuses || (c.refuses && !errors.Is(err, c.answer)) {
+			t.Errorf("%s: resizePodCgroup = %v, want an error: %v", name, err, c.refuses)
 		}
 		calls := fake.Calls("UpdatePodSandboxResources")
 		if len(calls) != 1 {

@@ -1,0 +1,242 @@
+// Package allocation keeps what each pod was allocated, and resizes pods while they run.
+//
+// A pod that asks for other cpu or memory keeps what it has until the node admits the change: what the node has admitted
+// is allocated to the pod, and from then on its containers and cgroups are brought to that. What to admit and in which
+// order is decided by package resize. What was allocated, and with which amounts containers run, is restored from the
+// pods' statuses after a restart of the agent.
+package allocation
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/resize"
+)
+
+// Events of a resize, in the kubelet's words.
+const (
+	eventResizeDeferred   = "ResizeDeferred"
+	eventResizeInfeasible = "ResizeInfeasible"
+	eventResizeStarted    = "ResizeStarted"
+	eventResizeCompleted  = "ResizeCompleted"
+	eventResizeError      = "ResizeError"
+)
+
+// Options are what a Manager needs.
+type Options struct {
+	Runtime  runtimeapi.RuntimeServiceClient
+	Cgroups  *cgroups.Manager
+	Recorder *events.Recorder
+	// Status returns the newest status of a pod; the zero value if it has none.
+	Status func(types.UID) v1.PodStatus
+	// Active returns a pod that may be resized; nil if it is not desired, is being stopped, or has ended.
+	Active func(types.UID) *v1.Pod
+	// Judge says why the node does not give a pod what it asks for; nil admits it.
+	Judge func(*v1.Pod) *observed.Reason
+	// Admission is held while Judge is called and what it admits is allocated: one admission follows the other.
+	Admission sync.Locker
+	// Enqueue has a pod synced whose allocation has changed.
+	Enqueue func(types.UID)
+	// Freed is called when a pod has become smaller.
+	Freed func()
+}
+
+// Manager keeps the allocations. Its methods may be called from any goroutine.
+type Manager struct {
+	opts Options
+
+	mu   sync.Mutex
+	pods map[types.UID]*allocation
+}
+
+// New returns a Manager.
+func New(o Options) *Manager { return &Manager{opts: o, pods: map[types.UID]*allocation{}} }
+
+// allocation is what is known of one pod.
+type allocation struct {
+	allocated resize.Amounts
+	// running are the amounts with which containers run, by ID.
+	running map[string]container
+	// podLevel are the pod-level amounts of the pod's cgroup; nil for a pod without.
+	podLevel *v1.ResourceRequirements
+	// memoryLimit is that of the pod's cgroup, in bytes; 0 is no limit, nil not known.
+	memoryLimit *int64
+	// pending is the condition of a pod that does not get what it asks for; refused are the amounts that were refused.
+	pending *v1.PodCondition
+	refused resize.Amounts
+	// inProgress is the condition while containers do not run with what was allocated.
+	inProgress *v1.PodCondition
+}
+
+// container is a running container.
+type container struct {
+	name string
+	// own are the container's amounts. cgroup are those of its cgroup, which has the pod's limits where own has none.
+	own, cgroup v1.ResourceRequirements
+}
+
+// get returns what is known of a pod. It is called under the lock.
+func (m *Manager) get(pod *v1.Pod) *allocation {
+	if have := m.pods[pod.UID]; have != nil {
+		return have
+	}
+	before := m.opts.Status(pod.UID)
+	have := &allocation{
+		allocated:  resize.Told(pod, &before),
+		running:    map[string]container{},
+		pending:    resize.Find(before.Conditions, v1.PodResizePending),
+		inProgress: resize.Find(before.Conditions, v1.PodResizeInProgress),
+	}
+	if r, ok := have.allocated[resize.Whole]; ok {
+		have.podLevel = &r
+		if reported := before.Resources; reported != nil {
+			have.podLevel = new(resize.Named(r, reported.Requests, reported.Limits))
+		}
+	}
+	m.pods[pod.UID] = have
+	return have
+}
+
+// Forget drops what is known of a pod.
+func (m *Manager) Forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pods, uid)
+}
+
+// Allocated returns a pod with the cpu and memory that were allocated to it, whatever it asks for now. It returns pod
+// itself if these are the same.
+func (m *Manager) Allocated(pod *v1.Pod) *v1.Pod {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.get(pod).allocated.On(pod)
+}
+
+// Allocate decides whether a pod gets what it asks for, and returns it as Allocated does. What was refused is decided
+// again when the pod asks for something else, or by Retry.
+func (m *Manager) Allocate(pod *v1.Pod) *v1.Pod {
+	m.mu.Lock()
+	have := m.get(pod)
+	if have.allocated.On(pod) == pod {
+		have.pending, have.refused = nil, nil
+		m.mu.Unlock()
+		return pod
+	}
+	refused := have.pending != nil && have.refused != nil && have.refused.On(pod) == pod
+	m.mu.Unlock()
+	if !refused {
+		m.Retry(pod)
+	}
+	return m.Allocated(pod)
+}
+
+// Retry decides again on all resizes that wait for capacity, and on that of one pod that is new; pod may be nil.
+func (m *Manager) Retry(pod *v1.Pod) {
+	m.opts.Admission.Lock()
+	defer m.opts.Admission.Unlock()
+	for _, w := range m.waiting(pod) {
+		changed := m.judge(w.Pod)
+		if changed && (pod == nil || w.Pod.UID != pod.UID) {
+			m.opts.Enqueue(w.Pod.UID)
+		}
+	}
+}
+
+// waiting returns the pods whose resize waits for capacity, and one whose resize is new, in the order in which they are
+// decided.
+func (m *Manager) waiting(pod *v1.Pod) []resize.Waiting {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []resize.Waiting
+	add := func(p *v1.Pod, have *allocation) {
+		w := resize.Waiting{Pod: p, Allocated: have.allocated.On(p)}
+		if have.pending != nil {
+			w.Since = have.pending.LastTransitionTime.Time
+		}
+		list = append(list, w)
+	}
+	if pod != nil {
+		add(pod, m.get(pod))
+	}
+	for uid, have := range m.pods {
+		if have.pending == nil || have.pending.Reason != v1.PodReasonDeferred || pod != nil && pod.UID == uid {
+			continue
+		}
+		if active := m.opts.Active(uid); active != nil {
+			add(active, have)
+		}
+	}
+	resize.Order(list)
+	return list
+}
+
+// judge allocates to a pod what it asks for if the node admits it, and reports whether the pod's conditions changed.
+func (m *Manager) judge(pod *v1.Pod) (changed bool) {
+	why := m.opts.Judge(pod)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have, now := m.get(pod), time.Now()
+	if why == nil {
+		have.allocated, have.pending, have.refused = resize.Of(pod), nil, nil
+		have.inProgress = resize.Condition(v1.PodResizeInProgress, nil, "", "", pod.Generation, now)
+		m.opts.Recorder.Eventf(pod, v1.EventTypeNormal, eventResizeStarted, "%s",
+			resize.Message("Pod resize started", pod, pod.Generation, ""))
+		return true
+	}
+	reason, event := v1.PodReasonDeferred, eventResizeDeferred
+	if why.Reason == v1.PodReasonInfeasible {
+		reason, event = v1.PodReasonInfeasible, eventResizeInfeasible
+	}
+	before := have.pending
+	have.pending = resize.Condition(v1.PodResizePending, before, reason, why.Message, pod.Generation, now)
+	have.refused = resize.Of(pod)
+	if before == nil || before.Reason != reason || before.ObservedGeneration != pod.Generation {
+		m.opts.Recorder.Eventf(pod, v1.EventTypeWarning, event, "%s",
+			resize.Message("Pod resize "+why.Reason, pod, pod.Generation, why.Message))
+	}
+	return !equality.Semantic.DeepEqual(before, have.pending)
+}
+
+// Status returns what the status of a pod says of its resize: the amounts with which its containers run by name, those of
+// the pod as a whole under resize.Whole if it has pod-level resources, and the conditions.
+func (m *Manager) Status(pod *v1.Pod, obs *observed.Pod) (map[string]v1.ResourceRequirements, []v1.PodCondition) {
+	m.changes(pod, obs) // adds containers that are new
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have := m.get(pod)
+	running := map[string]v1.ResourceRequirements{}
+	for _, c := range have.running {
+		running[c.name] = c.own
+	}
+	if have.podLevel != nil {
+		running[resize.Whole] = *have.podLevel
+	}
+	var conditions []v1.PodCondition
+	for _, c := range []*v1.PodCondition{have.pending, have.inProgress} {
+		if c != nil {
+			conditions = append(conditions, *c)
+		}
+	}
+	return running, conditions
+}
+
+// reportedResources returns the amounts with which a container runs according to a status; nil if it does not say.
+func reportedResources(before *v1.PodStatus, name, id string) *v1.ResourceRequirements {
+	for _, list := range [][]v1.ContainerStatus{before.InitContainerStatuses, before.ContainerStatuses} {
+		for _, s := range list {
+			if s.Name == name && strings.HasSuffix(s.ContainerID, "://"+id) && s.Resources != nil {
+				return s.Resources
+			}
+		}
+	}
+	return nil
+}
