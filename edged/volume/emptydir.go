@@ -90,7 +90,7 @@ func memoryLimit(pod *v1.Pod, src *v1.EmptyDirVolumeSource, node int64) int64 {
 
 // podMemoryLimit returns the memory that all containers of a pod may have together, 0 when one of them has
 // no limit: the pod's own limit, or else the larger of what its containers and its init containers have; and the overhead
-// of its runtime.
+// of its runtime. An init container without a limit counts as one with those of the sidecars beside which it runs.
 func podMemoryLimit(pod *v1.Pod) int64 {
 	limit := containersMemoryLimit(pod)
 	if limit > 0 {
@@ -109,12 +109,12 @@ func containersMemoryLimit(pod *v1.Pod) int64 {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		value := c.Resources.Limits.Memory().Value()
-		if value <= 0 {
-			return 0
-		}
 		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
 			sidecars += value
 			value = 0
+		}
+		if sidecars+value <= 0 {
+			return 0
 		}
 		peak = max(peak, sidecars+value)
 	}

@@ -134,6 +134,7 @@ func TestMemoryLimit(t *testing.T) {
 		{"init is the largest", v1.PodSpec{InitContainers: []v1.Container{c("300")}, Containers: []v1.Container{c("100")}}, "", 500, 300},
 		{"sidecar adds", v1.PodSpec{InitContainers: []v1.Container{sidecar("50"), c("60")}, Containers: []v1.Container{c("100")}}, "", 500, 150},
 		{"init beside a sidecar", v1.PodSpec{InitContainers: []v1.Container{sidecar("50"), c("160")}, Containers: []v1.Container{c("100")}}, "", 500, 210},
+		{"init without limit beside a sidecar", v1.PodSpec{InitContainers: []v1.Container{sidecar("50"), c("")}, Containers: []v1.Container{c("100")}}, "", 500, 150},
 		{"pod level", v1.PodSpec{Resources: &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("80")}},
 			Containers: []v1.Container{c("")}}, "", 500, 80},
 	} {
