@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,8 +41,10 @@ type Case struct {
 	Alone bool
 	// Ignore are regular expressions of paths that are not compared, since chance or the case itself makes them differ.
 	Ignore []string
-	// Common compares only the paths that both nodes have: for pods of which chance decides how far they get.
-	Common bool
+	// Ends are regular expressions of paths of which only the first and the last value are compared.
+	Ends []string
+	// Chance decides when the containers restart and end: what does not depend on it is compared, see withoutChance.
+	Chance bool
 }
 
 // Step is one thing that is done, or waited for.
@@ -121,26 +122,27 @@ func (c Case) Run(ctx context.Context, left, right *Side) (l, r Trace, err error
 	if err := group.Wait(); err != nil {
 		return nil, nil, err
 	}
-	if err := sameEvents(ctx, subjects); err != nil {
+	if err := c.sameEvents(ctx, subjects); err != nil {
 		return nil, nil, err
 	}
-	l, r = c.kept(subjects[0].Trace), c.kept(subjects[1].Trace)
-	if c.Common {
-		both := func(path string, _ []string) bool { return len(l[path]) == 0 || len(r[path]) == 0 }
-		maps.DeleteFunc(l, both)
-		maps.DeleteFunc(r, both)
-	}
+	l, r = c.kept(subjects[0].Trace, subjects[1].Trace)
 	return l, r, nil
 }
 
-// kept returns a trace without the paths that are not compared.
-func (c Case) kept(t Trace) Trace {
-	for path := range t {
-		if slices.ContainsFunc(c.Ignore, func(pattern string) bool { return matches(pattern, path) }) {
-			delete(t, path)
+// kept returns two traces without what is not compared.
+func (c Case) kept(l, r Trace) (Trace, Trace) {
+	for _, t := range []Trace{l, r} {
+		maps.DeleteFunc(t, func(path string, _ []string) bool { return matchesAny(c.Ignore, path) })
+		for path, values := range t {
+			if len(values) > 2 && matchesAny(c.Ends, path) {
+				t[path] = []string{values[0], values[len(values)-1]}
+			}
 		}
 	}
-	return t
+	if c.Chance {
+		withoutChance(l, r)
+	}
+	return l, r
 }
 
 // run does all steps. A step that fails is something to compare; an error says that the case itself cannot be run.
@@ -196,8 +198,12 @@ func (s *Subject) end(ctx context.Context) error {
 	if err := s.addLeft(ctx); err != nil {
 		return err
 	}
-	if err := addStates(s.Trace, s.history.of(s.Pod.UID), names); err != nil {
+	states := s.history.of(s.Pod.UID)
+	if err := addStates(s.Trace, states, names); err != nil {
 		return err
+	}
+	if s.Case.Chance {
+		addFacts(s.Trace, states, names)
 	}
 	return addCalls(s.Trace, s.Calls.Calls(string(s.Pod.UID)), names)
 }
@@ -245,7 +251,7 @@ func (s *Subject) own() Names { return s.names(map[string]string{string(s.Pod.UI
 const eventsSettle = 10 * time.Second
 
 // sameEvents adds the events of both pods, once they are the same or time is up.
-func sameEvents(ctx context.Context, subjects []*Subject) error {
+func (c Case) sameEvents(ctx context.Context, subjects []*Subject) error {
 	within, cancel := context.WithTimeout(ctx, daemon.Scaled(eventsSettle))
 	defer cancel()
 	var found [2]Trace
@@ -256,6 +262,7 @@ func sameEvents(ctx context.Context, subjects []*Subject) error {
 				return daemon.Fatal(err)
 			}
 		}
+		found[0], found[1] = c.kept(found[0], found[1])
 		if len(Compare(found[:1], found[1:])) > 0 {
 			return errDiffer
 		}

@@ -18,7 +18,8 @@
 //
 // A path differs if its values differ. What two agents may do in either order shows by chance, so a case with differences
 // runs again, up to -attempts times; a path differs only if no run of the left node had the values of any run of the right one.
-// Every difference fails the test, except those of [Known], each of which names its line of docs/differences.md.
+// Every difference fails the test, except those of [Known], each of which names its line of docs/differences.md. At its end each test
+// prints a table of what was compared, and of how many differences each of these lines allowed (go test -v).
 //
 // To add a case, append to the list of a file in this folder, for example in volumes_test.go:
 //

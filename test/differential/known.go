@@ -12,6 +12,12 @@ func Known() []Allowed {
 			Right: "^$",
 			Row:   "`status.resources` of a running pod",
 		},
+		{
+			Path:  `pod\.status\.resources\.(limits|requests)\.ephemeral-storage`,
+			Left:  `[0-9A-Za-z]+ -> \(absent\)`,
+			Right: `[0-9A-Za-z]+`,
+			Row:   "`status.resources` of a running pod",
+		},
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
 			// Their status is compared as it is.
