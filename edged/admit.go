@@ -212,7 +212,7 @@ func (e *Edged) newAllocations() *allocation.Manager {
 		Active:    e.resizable,
 		Judge:     e.judgeResize,
 		Admission: &e.admitMu,
-		Enqueue:   func(uid types.UID) { e.pool.Poke(uid) },
+		Enqueue:   e.pool.Poke,
 		Freed:     e.capacityFreed.Notify,
 	})
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -30,6 +29,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/eventreport"
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/garbage"
+	"github.com/edgecore-io/edgecore/edged/gc"
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/logrotate"
@@ -129,7 +130,7 @@ type Options struct {
 	// Shutdown says how long a shutdown of the device waits for which pods.
 	Shutdown shutdown.Options
 	Images   images.Options
-	GC       GCOptions
+	GC       garbage.Policy
 	Cgroups  cgroups.Options
 	// Eviction says when pods end for want of resources.
 	Eviction EvictionOptions
@@ -162,7 +163,7 @@ type Edged struct {
 	checked     *repair.Record
 	logs        *logrotate.Rotator
 	mirrors     *mirror.Manager // nil without a cloud
-	garbage     *garbage
+	garbage     *garbage.Manager
 	runtime     *runtime.Runtime
 	pleg        *pleg.PLEG
 	prober      *prober.Prober
@@ -256,7 +257,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	if e.mirrors != nil {
 		run("mirror pods", e.mirrors.Run)
 	}
-	run("garbage", e.collectGarbage)
+	run("garbage", e.garbage.Run)
 	run("shutdown of the device", e.newShutdown().Run)
 	run("pods", e.keepPods)
 	run("messages", e.receive)
@@ -287,6 +288,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
 		return err
 	}
+	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})
 	e.meta = metaclient.New(o.Bus)
 	e.events = eventreport.New(e.meta, o.Events)
 	e.recorder = events.New(o.NodeName, e.events.Take)
@@ -309,7 +311,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services, ipv6First: e.ipv6First,
 	}
 	e.limits = newDiskLimits()
-	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { e.garbage.pulled.Notify() }
+	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { e.garbage.Changed() }
 	e.repairer = e.newRepairer()
 	o.Images.Repair = e.repairer.PullFailed
 	e.puller = images.New(e.client.Images, o.Images)
@@ -318,15 +320,13 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		Resources: e.cgroups.ContainerResources, SandboxResources: e.cgroups.SandboxResources,
 		HostIP: e.hostIP, UserAgent: "kube-lifecycle/" + version.Kubernetes(),
 		RootDir: o.RootDir, PodLogsDir: o.PodLogsDir, ContainerLogsDir: o.ContainerLogsDir, Hash: o.Adopted.Hash,
-		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff, DeadAttempts: deadAttempts(o.GC.Containers), Handler: e.runtimeHandler,
+		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff, Handler: e.runtimeHandler,
 		SELinux: e.host.SELinux, MaskedPaths: e.host.Thermal,
 	})
 	e.streams = e.newStreams(ctx)
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
-		OnChange: e.podChanged, OnHealth: e.runtimeHealth,
-		Busy: func(uid types.UID) bool { return e.pool.Busy(uid) },
+		OnChange: e.podChanged, OnHealth: e.runtimeHealth, Busy: e.pool.Busy,
 	})
-	e.garbage = e.newGarbage()
 	e.logs, e.mirrors = e.newLogs(), e.newMirrors()
 	e.reporter = statusreport.New(statusreport.Options{
 		Store:        e.meta,
@@ -334,6 +334,26 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		StaticStored: e.mirrors.Wake,
 	})
 	e.statuses = status.NewManager(e.reporter)
+	e.garbage = garbage.New(garbage.Options{
+		Policy:   o.GC,
+		Ready:    e.ready,
+		Desired:  e.desired,
+		Runtime:  e.runtime,
+		Images:   &imagegc.CRI{Client: e.client},
+		PLEG:     e.pleg,
+		Workers:  e.pool,
+		Statuses: e.statuses,
+		Store:    e.meta,
+		Repairs:  e.repairer,
+		Leftovers: gc.Sources{
+			"folder": e.volumes.Pods,
+			"cgroup": e.cgroups.Pods,
+			"logs":   e.runtime.LoggedPods,
+		},
+		KeepFile: imagegc.KeepFile(o.RootDir),
+		Recorder: e.recorder,
+		Health:   e.health,
+	})
 	e.prober = e.newProber()
 	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	e.stats, e.slis = e.newStats(), server.NewSLIs()
@@ -348,7 +368,6 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		e.node = node.New(e.meta, opts)
 	}
 	e.takeReloads()
-	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})
 	return nil
 }
 
@@ -455,7 +474,7 @@ func (e *Edged) keepPods(ctx context.Context) error {
 			}
 			e.start()
 			e.lookAtRuntime(ctx)
-			e.cleanDisk(ctx)
+			e.garbage.CleanUp(ctx)
 		case <-e.capacityFreed:
 			e.retryRejected()
 			e.allocations.Retry(nil)

@@ -240,13 +240,13 @@ func (e *Edged) freeDisk(ctx context.Context, s eviction.Signal, enough func(con
 	if err != nil {
 		return err
 	}
-	if err := e.reclaimContainers(ctx); err != nil {
+	if err := e.garbage.FreeContainers(ctx); err != nil {
 		return fmt.Errorf("dead containers: %w", err)
 	}
 	if layoutOf(use).Images && !strings.HasPrefix(string(s), "imagefs.") || enough(ctx) {
 		return nil
 	}
-	if err := e.reclaimImages(ctx, enough); err != nil {
+	if err := e.garbage.FreeImages(ctx, enough); err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
 	return nil

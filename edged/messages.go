@@ -64,7 +64,7 @@ func (e *Edged) linkChanged(m *model.Message) {
 		e.ready.StoreRepaired()
 		if e.ready.Started() {
 			e.removeOrphans()
-			e.garbage.pulled.Notify() // what was left of pods may only now be known to be nobody's
+			e.garbage.Changed() // only now may leftovers be known to belong to no pod
 		}
 		return
 	}

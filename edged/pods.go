@@ -130,7 +130,7 @@ func (e *Edged) removeIfOrphan(obs *observed.Pod) {
 
 // podChanged is called when the runtime's state of a pod changed without the agent's doing.
 func (e *Edged) podChanged(uid types.UID) {
-	e.garbage.news.Notify()
+	e.garbage.ContainersChanged()
 	if e.pool.Knows(uid) {
 		e.pool.Poke(uid)
 		return

@@ -7,6 +7,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/dns"
 	"github.com/edgecore-io/edgecore/edged/eventreport"
 	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/garbage"
 	"github.com/edgecore-io/edgecore/edged/images"
 )
 
@@ -19,7 +20,7 @@ type Settings struct {
 	// LogSize and LogFiles are the limits of containers' logs.
 	LogSize  int64
 	LogFiles int
-	GC       GCOptions
+	GC       garbage.Policy
 	// Evictions say when pods end for want of resources. Hard thresholds are as they were at the start: what they keep from
 	// pods is part of what the node has told that it has.
 	Evictions eviction.Config
@@ -73,6 +74,6 @@ func (e *Edged) takeReloads() {
 	e.onReload(func(s *Settings) { e.events.Set(s.Events) })
 	e.onReload(func(s *Settings) { e.puller.SetPace(s.Pulls) })
 	e.onReload(func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) })
-	e.onReload(func(s *Settings) { e.gcPolicy(s.GC) })
+	e.onReload(func(s *Settings) { e.garbage.SetPolicy(s.GC) })
 	e.onReload(func(s *Settings) { e.evictions.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) })
 }

@@ -58,20 +58,6 @@ func (e *Edged) loadArchive(ctx context.Context, file, name string) error {
 	return l.Await(ctx, name)
 }
 
-// keepRepairs ends conditions of damaged images that no pod names.
-func (e *Edged) keepRepairs() {
-	wanted, ok := e.wantedImages()
-	if !ok {
-		return
-	}
-	for i, name := range wanted {
-		if full, err := images.Normalize(name); err == nil {
-			wanted[i] = full
-		}
-	}
-	e.repairer.Keep(wanted)
-}
-
 // imageRuntime is CRI, as package repair wants it.
 type imageRuntime struct {
 	client *cri.Client

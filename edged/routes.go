@@ -22,7 +22,7 @@ func (e *Edged) routes() []server.Route {
 // registry is what /metrics tells.
 func (e *Edged) registry() *prometheus.Registry {
 	registry := server.NewRegistry(e.opts.NodeName, e, e.health)
-	for _, c := range append(slices.Clone(e.opts.Collectors), prometheus.Collector(e.csi), e.evictions, e.preemptions, e.garbage.images.Metrics()) {
+	for _, c := range slices.Concat(e.opts.Collectors, []prometheus.Collector{e.csi, e.evictions, e.preemptions}, e.garbage.Collectors()) {
 		if err := registry.Register(c); err != nil {
 			klog.ErrorS(err, "Metrics left out")
 		}

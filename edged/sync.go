@@ -267,7 +267,7 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 		return fmt.Errorf("pod %s: %w", end.UID, err)
 	}
 	e.devices.Free(end.UID)
-	e.imagesUsed(end.Pod)
+	e.garbage.ImagesUsed(end.Pod)
 	if end.Pod != nil {
 		e.concludeStatus(end.Pod)
 	}

@@ -19,5 +19,6 @@ func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
 // LogDirs returns the folder of the links that log collectors follow, and that of pod logs.
 func (r *Runtime) LogDirs() (links, logs string) { return r.opts.ContainerLogsDir, r.opts.PodLogsDir }
 
-// SetDeadAttempts changes Options.DeadAttempts.
+// SetDeadAttempts says how many ended attempts of a container stay when it is started again: at least one, which is the
+// default.
 func (r *Runtime) SetDeadAttempts(n int) { r.deadAttempts.Store(int64(max(n, 1))) }

@@ -103,8 +103,6 @@ type Options struct {
 	MaskedPaths []string
 	// SELinux: the node has it, and what a pod's containers share is labelled for them.
 	SELinux bool
-	// DeadAttempts is how many ended attempts at a container stay when it is started again; less than one is one.
-	DeadAttempts int
 	// MaxBackoff bounds the wait before a crashed container is started again; zero is 5 minutes.
 	MaxBackoff time.Duration
 }
@@ -129,7 +127,7 @@ type Runtime struct {
 	stopped once
 	// stuck counts how often a dead sandbox could not be stopped.
 	stuck tries
-	// deadAttempts is Options.DeadAttempts, which may change.
+	// deadAttempts is set by SetDeadAttempts.
 	deadAttempts atomic.Int64
 }
 
@@ -154,7 +152,7 @@ func New(opts Options) *Runtime {
 		opts.HostIP = func() string { return "" }
 	}
 	r := &Runtime{opts: opts, client: opts.Client, backoff: newBackoff(opts.MaxBackoff), hooks: lifecycle.New(opts.Client, opts.UserAgent)}
-	r.SetDeadAttempts(opts.DeadAttempts)
+	r.SetDeadAttempts(1)
 	return r
 }
 

@@ -1,4 +1,4 @@
-package edged
+package garbage
 
 import (
 	"testing"
@@ -11,19 +11,19 @@ import (
 	"github.com/edgecore-io/edgecore/edged/desired"
 )
 
-func TestLeftStatuses(t *testing.T) {
+func TestOrphanedStatuses(t *testing.T) {
 	pod := func(namespace, name, uid string) *v1.Pod {
 		return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
 	}
-	wanted := []desired.Pod{{Pod: pod("default", "here", "1")}, {Pod: pod("default", "again", "3")}, {Pod: pod("default", "leaving", "4"), Removed: true}}
-	got := leftStatuses([]*v1.Pod{
-		pod("default", "here", "1"), pod("default", "gone", "2"), pod("default", "again", "earlier"), pod("other", "here", "5"), pod("default", "leaving", "4"), pod("default", "unreadable", ""),
-	}, wanted)
+	pods := []desired.Pod{{Pod: pod("default", "here", "1")}, {Pod: pod("default", "again", "3")}, {Pod: pod("default", "removed", "4"), Removed: true}}
+	got := orphanedStatuses([]*v1.Pod{
+		pod("default", "here", "1"), pod("default", "gone", "2"), pod("default", "again", "earlier"), pod("other", "here", "5"), pod("default", "removed", "4"), pod("default", "unreadable", ""),
+	}, pods)
 	want := []*v1.Pod{pod("default", "gone", "2"), pod("other", "here", "5"), pod("default", "unreadable", "")}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if left := leftStatuses(nil, wanted); left != nil {
-		t.Errorf("leftStatuses(nil) = %v, want none", left)
+	if left := orphanedStatuses(nil, pods); left != nil {
+		t.Errorf("orphanedStatuses(nil) = %v, want none", left)
 	}
 }
