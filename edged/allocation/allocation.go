@@ -181,7 +181,10 @@ func (m *Manager) waiting(pod *v1.Pod) []resize.Waiting {
 
 // judge allocates to a pod what it asks for if the node admits it, and reports whether the pod's conditions changed.
 func (m *Manager) judge(pod *v1.Pod) (changed bool) {
-	why := m.opts.Judge(pod)
+	why := resize.KeepsSwap(pod, m.Allocated(pod), m.opts.Cgroups.MaySwap)
+	if why == nil {
+		why = m.opts.Judge(pod)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	have, now := m.get(pod), time.Now()

@@ -66,6 +66,7 @@ func TestUnifiedResources(t *testing.T) {
 		priority int32
 		unified  map[string]string
 		swapV1   int64
+		may      bool
 	}{
 		"v1":                         {kernel: kernel{swap: true}, r: burstable, swapV1: 200 << 20},
 		"v1, no limit":               {kernel: kernel{swap: true}, r: resources("", "")},
@@ -75,12 +76,12 @@ func TestUnifiedResources(t *testing.T) {
 		"v2, no limit":               {kernel: v2, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
 		"v2, old kernel":             {kernel: kernel{unified: true}, r: burstable},
 		"single processes":           {kernel: v2, opts: ResourceOptions{SingleProcessOOMKill: true}, r: burstable, unified: map[string]string{fileSwapMax: "0"}},
-		"swap":                       {kernel: v2, opts: swap, r: burstable, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "52428800"}},
+		"swap":                       {kernel: v2, opts: swap, r: burstable, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "52428800"}, may: true},
 		"swap, guaranteed":           {kernel: v2, opts: swap, r: resources("", "cpu=1 memory=1Mi"), unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
 		"swap, best effort":          {kernel: v2, opts: swap, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
 		"swap, request is limit":     {kernel: v2, opts: swap, r: resources("cpu=1 memory=1Mi", "memory=1Mi"), unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
 		"swap, critical":             {kernel: v2, opts: swap, r: burstable, priority: priorityNodeCritical, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
-		"swap, more than there is":   {kernel: v2, opts: swap, r: resources("memory=1Ti", ""), unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
+		"swap, more than there is":   {kernel: v2, opts: swap, r: resources("memory=1Ti", ""), unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}, may: true},
 	} {
 		c.opts.MemoryCapacity = 1000 << 20
 		p := pod("1", c.r)
@@ -91,6 +92,10 @@ func TestUnifiedResources(t *testing.T) {
 		}
 		if got.MemorySwapLimitInBytes != c.swapV1 {
 			t.Errorf("%s: limit of memory and swap %d, want %d", name, got.MemorySwapLimitInBytes, c.swapV1)
+		}
+		m := &Manager{opts: Options{ResourceOptions: c.opts}, kernel: c.kernel}
+		if got := m.MaySwap(p, &p.Spec.Containers[0]); got != c.may {
+			t.Errorf("%s: MaySwap = %v, want %v", name, got, c.may)
 		}
 	}
 }

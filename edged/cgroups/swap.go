@@ -25,17 +25,26 @@ func (o ResourceOptions) limitSwap(pod *v1.Pod, c *v1.Container, r *runtimeapi.L
 	}
 }
 
+// MaySwap reports whether the node lets a container of a pod swap.
+func (m *Manager) MaySwap(pod *v1.Pod, c *v1.Container) bool {
+	k := m.kernelNow()
+	return k.unified && k.swap && m.opts.maySwap(pod, c)
+}
+
+// maySwap reports whether a container may swap on cgroup v2: one of a Burstable pod that requests less memory than its
+// limit.
+func (o ResourceOptions) maySwap(pod *v1.Pod, c *v1.Container) bool {
+	// Both are 0 where neither is set.
+	same := c.Resources.Requests.Memory().Cmp(*c.Resources.Limits.Memory()) == 0
+	return o.LimitedSwap && !same && !admission.Critical(pod) && QOS(pod) == v1.PodQOSBurstable
+}
+
 // swapOf is what a container may swap on cgroup v2, in bytes: the part of the node's swap that its memory request is of the
 // node's memory.
 func (o ResourceOptions) swapOf(pod *v1.Pod, c *v1.Container) int64 {
-	request, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
-	switch {
-	case !o.LimitedSwap, admission.Critical(pod), QOS(pod) != v1.PodQOSBurstable:
-		return 0
-	case request.Cmp(*limit) == 0: // neither is set, or both are the same
-		return 0
-	case o.MemoryCapacity <= 0, request.Value() > o.MemoryCapacity:
+	request := c.Resources.Requests.Memory().Value()
+	if !o.maySwap(pod, c) || o.MemoryCapacity <= 0 || request > o.MemoryCapacity {
 		return 0
 	}
-	return int64(float64(request.Value()) / float64(o.MemoryCapacity) * float64(o.SwapCapacity))
+	return int64(float64(request) / float64(o.MemoryCapacity) * float64(o.SwapCapacity))
 }

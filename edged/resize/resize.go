@@ -222,6 +222,30 @@ func Judge(pod *v1.Pod, allocatable v1.ResourceList, others []*v1.Pod) *observed
 	return nil
 }
 
+// KeepsSwap refuses a resize that would change how much a container may swap, which follows from its memory request; nil
+// is yes. A container that is restarted for it gets a new amount. swaps reports whether a container of a pod may swap.
+func KeepsSwap(pod, allocated *v1.Pod, swaps func(*v1.Pod, *v1.Container) bool) *observed.Reason {
+	before := map[string]*v1.Container{}
+	each(allocated, func(c *v1.Container) { before[c.Name] = c })
+	var why *observed.Reason
+	each(pod, func(c *v1.Container) {
+		has := before[c.Name]
+		if has == nil || has.Resources.Requests.Memory().Equal(*c.Resources.Requests.Memory()) ||
+			slices.ContainsFunc(has.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
+				return p.ResourceName == v1.ResourceMemory && p.RestartPolicy == v1.RestartContainer
+			}) {
+			return
+		}
+		if swaps(pod, c) || swaps(allocated, has) {
+			why = &observed.Reason{
+				Reason:  v1.PodReasonInfeasible,
+				Message: "In-place resize of containers with swap is not supported.",
+			}
+		}
+	})
+	return why
+}
+
 // amount is thousandths of a cpu, or bytes.
 func amount(name v1.ResourceName, list v1.ResourceList) int64 {
 	q := list[name]

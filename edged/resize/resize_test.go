@@ -219,6 +219,38 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestKeepsSwap: a memory request is not changed where a container may swap before or after, unless it is restarted for it.
+func TestKeepsSwap(t *testing.T) {
+	swaps := func(_ *v1.Pod, c *v1.Container) bool {
+		return c.Resources.Requests.Memory().Cmp(*c.Resources.Limits.Memory()) != 0
+	}
+	restarts := func(name v1.ResourceName, pod *v1.Pod) *v1.Pod {
+		pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: name, RestartPolicy: v1.RestartContainer}}
+		return pod
+	}
+	some := podOf(res("1", "64Mi", "1", "128Mi"))
+	for name, c := range map[string]struct {
+		from, to *v1.Pod
+		refused  bool
+	}{
+		"nothing":                 {some, some, false},
+		"cpu":                     {some, podOf(res("2", "64Mi", "2", "128Mi")), false},
+		"the limit":               {some, podOf(res("1", "64Mi", "1", "256Mi")), false},
+		"the request":             {some, podOf(res("1", "32Mi", "1", "128Mi")), true},
+		"swapped before":          {some, podOf(res("1", "128Mi", "1", "128Mi")), true},
+		"is to swap":              {podOf(res("1", "128Mi", "1", "128Mi")), some, true},
+		"never swaps":             {podOf(res("1", "64Mi", "1", "64Mi")), podOf(res("1", "32Mi", "1", "32Mi")), false},
+		"restarted for memory":    {restarts(v1.ResourceMemory, some.DeepCopy()), podOf(res("1", "32Mi", "1", "128Mi")), false},
+		"restarted for cpu alone": {restarts(v1.ResourceCPU, some.DeepCopy()), podOf(res("1", "32Mi", "1", "128Mi")), true},
+		"another container's":     {podOf(res("1", "64Mi", "", ""), res("", "64Mi", "", "64Mi")), podOf(res("1", "64Mi", "", ""), res("", "32Mi", "", "32Mi")), false},
+	} {
+		got := KeepsSwap(c.to, c.from, swaps)
+		if (got != nil) != c.refused || got != nil && got.Reason != v1.PodReasonInfeasible {
+			t.Errorf("%s: %+v, want refused as Infeasible: %v", name, got, c.refused)
+		}
+	}
+}
+
 func TestRestarts(t *testing.T) {
 	c := &v1.Container{ResizePolicy: []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.NotRequired}, {ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}}
 	from := res("1", "1Gi", "1", "1Gi")
