@@ -17,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/devices"
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/podworker"
@@ -70,9 +71,10 @@ func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
 // admitting is an agent of one cpu that admits pods and does not run them, and what its workers were given.
 func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	t.Helper()
-	e := New(Options{NodeName: "n", NodeIP: "192.0.2.1", Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}).next()
+	e := New(Options{NodeName: "n", Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}).next()
 	e.life, e.recorder, e.statuses = ctx, events.New("n", nil), status.NewManager(noReports{})
 	e.cgroups, e.runtime, e.evictions = cgroups.New(cgroups.Options{}), runtime.New(runtime.Options{}), eviction.New(eviction.Options{})
+	e.addresses = node.NewAddresses("192.0.2.1", "")
 	e.devices = devices.New(devices.Options{Dir: t.TempDir(), Changed: func() {}})
 	e.pleg = pleg.New(emptyRuntime{}, nil, pleg.Options{})
 	var err error

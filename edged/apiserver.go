@@ -69,7 +69,7 @@ func (e *Edged) newAPI() *api {
 	a := &api{linked: notify.NewSignal(), now: certs.AtLeast(time.Now, e.opts.ClockBound.Time)}
 	ca := auth.CAOptions{File: o.ClientCA, Now: a.now}
 	who, cert := o.Auth, serving.Options{
-		Dir: serving.Dir(e.opts.RootDir), CertFile: o.CertFile, KeyFile: o.KeyFile, Node: e.opts.NodeName, IPs: e.hostIPs, Now: a.now,
+		Dir: serving.Dir(e.opts.RootDir), CertFile: o.CertFile, KeyFile: o.KeyFile, Node: e.opts.NodeName, IPs: e.addresses.IPs, Now: a.now,
 		Fault: func(err error) { e.health.SetError(health.ServingCertificate, "", err) },
 	}
 	if cloud {

@@ -25,7 +25,7 @@ func TestAPIIsOpenedForSomebody(t *testing.T) {
 		"a cloud, switched off": {Options{Node: &node.Options{}}, false},
 	} {
 		tc.opts.RootDir, tc.opts.NodeName, tc.opts.API.Port = t.TempDir(), "n1", 10250
-		e := &Edged{opts: tc.opts, health: &health.Registry{}}
+		e := &Edged{opts: tc.opts, health: &health.Registry{}, addresses: node.NewAddresses("", "")}
 		e.api = e.newAPI()
 		if got := e.api != nil; got != tc.want {
 			t.Errorf("%s: there is a port: %v, want %v", name, got, tc.want)

@@ -64,21 +64,3 @@ func handlerByName(name string, f runtime.Features, cause error) (string, error)
 	return "", fmt.Errorf("failed to get sandbox runtime: runtime class %q: %w; and the runtime %s has no handler of this name (it has: %s)",
 		name, cause, f.Runtime(), strings.Join(f.HandlerNames(), ", "))
 }
-
-// nodeHandlers is what the Node's status says of the runtime.
-func nodeHandlers(f runtime.Features) (handlers []v1.NodeRuntimeHandler, features *v1.NodeFeatures) {
-	if f.Name == "" {
-		return nil, nil
-	}
-	names := f.HandlerNames()
-	if _, ok := f.Handlers[""]; ok {
-		names = append([]string{""}, names...)
-	}
-	for _, name := range names {
-		h := f.Handlers[name]
-		handlers = append(handlers, v1.NodeRuntimeHandler{Name: name, Features: &v1.NodeRuntimeHandlerFeatures{
-			RecursiveReadOnlyMounts: ptr.To(h.RecursiveReadOnlyMounts), UserNamespaces: ptr.To(h.UserNamespaces),
-		}})
-	}
-	return handlers, &v1.NodeFeatures{SupplementalGroupsPolicy: ptr.To(f.SupplementalGroupsPolicy)}
-}

@@ -5,10 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
-
 	"github.com/edgecore-io/edgecore/edged/runtime"
 )
 
@@ -24,22 +20,5 @@ func TestHandlerByName(t *testing.T) {
 	}
 	if _, err := handlerByName("gvisor", runtime.Features{}, errors.New("not asked")); err == nil || !strings.Contains(err.Error(), "not asked") {
 		t.Errorf("handlerByName(gvisor) of an unknown runtime: %v, want the reason of the class", err)
-	}
-}
-
-func TestNodeHandlers(t *testing.T) {
-	if handlers, features := nodeHandlers(runtime.Features{}); handlers != nil || features != nil {
-		t.Errorf("nodeHandlers(no features) = %v, %v, want nil, nil", handlers, features)
-	}
-	handlers, features := nodeHandlers(runtime.Features{Name: "containerd", SupplementalGroupsPolicy: true,
-		Handlers: map[string]runtime.Handler{"runc": {UserNamespaces: true}, "": {RecursiveReadOnlyMounts: true}}})
-	of := func(name string, readOnly, users bool) v1.NodeRuntimeHandler {
-		return v1.NodeRuntimeHandler{Name: name, Features: &v1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &users}}
-	}
-	if diff := cmp.Diff([]v1.NodeRuntimeHandler{of("", true, false), of("runc", false, true)}, handlers); diff != "" {
-		t.Errorf("handlers mismatch (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(&v1.NodeFeatures{SupplementalGroupsPolicy: ptr.To(true)}, features); diff != "" {
-		t.Errorf("features mismatch (-want +got):\n%s", diff)
 	}
 }

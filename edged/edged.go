@@ -37,6 +37,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/nodestatus"
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/plugins"
 	"github.com/edgecore-io/edgecore/edged/podresources"
@@ -45,6 +46,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/readiness"
 	"github.com/edgecore-io/edgecore/edged/repair"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/runtimestatus"
 	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
@@ -172,18 +174,18 @@ type Edged struct {
 	stats       *stats.Stats
 	slis        *server.SLIs
 	// evictions ends pods for want of resources; memoryNews says when memory gets short.
-	evictions  *eviction.Manager
-	memoryNews *eviction.Notifier
-	reporter   *statusreport.Reporter
-	streams    *streaming.Server
-	pool       *podworker.Pool
-	node       *node.Node // nil without a cloud
-	api        *api       // nil without an authenticated port
-	events     *eventreport.Reporter
-	system     v1.NodeSystemInfo
-	// nodeFacts are what is told of the node and nobody else keeps.
-	nodeFacts nodeFacts
-	addresses addresses
+	evictions     *eviction.Manager
+	memoryNews    *eviction.Notifier
+	reporter      *statusreport.Reporter
+	streams       *streaming.Server
+	pool          *podworker.Pool
+	node          *node.Node // nil without a cloud
+	api           *api       // nil without an authenticated port
+	events        *eventreport.Reporter
+	system        v1.NodeSystemInfo
+	addresses     *node.Addresses
+	runtimeStatus *runtimestatus.Tracker
+	nodeStatus    *nodestatus.Manager
 
 	// statusMu makes a pod's status one after another: each is made from the one before.
 	statusMu sync.Mutex
@@ -203,8 +205,6 @@ type Edged struct {
 
 	// ready says which sources of pods were read.
 	ready *readiness.Tracker
-	// runtimeLearned says that the features of the runtime are known, since it came back last.
-	runtimeLearned atomic.Bool
 }
 
 // run runs the parts until ctx ends or one fails. It reads like their list, in the order in which they start. ctx is the
@@ -235,6 +235,8 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	run("event reports", e.events.Run)
 	run("streams", e.endStreams)
 	if e.node != nil {
+		// cloudcore tells by this event an agent that starts from a link that comes back.
+		e.recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
 		run("node", e.node.Run)
 	}
 	run("cgroups", e.setUpCgroups)
@@ -248,7 +250,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	run("static pods", e.static().Run)
 	run("runtime state", e.pleg.Run)
 	run("clock", e.keepClock)
-	run("conditions of the runtime", e.watchNetwork)
+	run("conditions of the runtime", e.runtimeStatus.Run)
 	run("probes", e.prober.Run)
 	run("limits of the disk", e.keepDiskLimits)
 	run("evictions", e.evictions.Run)
@@ -292,6 +294,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.meta = metaclient.New(o.Bus)
 	e.events = eventreport.New(e.meta, o.Events)
 	e.recorder = events.New(o.NodeName, e.events.Take)
+	e.addresses = node.NewAddresses(o.NodeIP, o.Interface)
 	e.api = e.newAPI()
 	e.cgroups = cgroups.New(o.Cgroups)
 	e.dns.Store(dns.New(o.DNS))
@@ -308,7 +311,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.userns = userns.New(userns.Options{PodsDir: filepath.Join(o.RootDir, "pods")})
 	e.inputs = &inputs{
 		dns: e.dns.Load, userns: e.userns, cgroups: e.cgroups, volumes: e.volumes, devices: e.devices, objects: e.meta,
-		recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services, ipv6First: e.ipv6First,
+		recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services, ipv6First: e.addresses.IPv6First,
 	}
 	e.limits = newDiskLimits()
 	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { e.garbage.Changed() }
@@ -318,7 +321,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.runtime = runtime.New(runtime.Options{
 		Client: e.client, Images: e.puller, Inputs: e.inputs, Recorder: e.recorder, Repair: e.repairer,
 		Resources: e.cgroups.ContainerResources, SandboxResources: e.cgroups.SandboxResources,
-		HostIP: e.hostIP, UserAgent: "kube-lifecycle/" + version.Kubernetes(),
+		HostIP: e.addresses.IP, UserAgent: "kube-lifecycle/" + version.Kubernetes(),
 		RootDir: o.RootDir, PodLogsDir: o.PodLogsDir, ContainerLogsDir: o.ContainerLogsDir, Hash: o.Adopted.Hash,
 		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff, Handler: e.runtimeHandler,
 		SELinux: e.host.SELinux, MaskedPaths: e.host.Thermal,
@@ -359,11 +362,12 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.stats, e.slis = e.newStats(), server.NewSLIs()
 	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
 	e.preemptions = newPreemptions()
+	e.runtimeStatus, e.nodeStatus = e.newRuntimeStatus(), e.newNodeStatus(ctx)
 	e.allocations = e.newAllocations()
 	if o.Node != nil {
 		opts := *o.Node
-		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus, e.unready
-		opts.Conditions, opts.Changed, opts.Found = e.nodeConditions, e.nodeChanged, e.nodeFound
+		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus.Status, e.unready
+		opts.Conditions, opts.Changed, opts.Found = e.nodeStatus.Conditions, e.nodeStatus.Changed, e.nodeStatus.Found
 		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.statusReported
 		e.node = node.New(e.meta, opts)
 	}
@@ -473,27 +477,13 @@ func (e *Edged) keepPods(ctx context.Context) error {
 				continue // whoever is missing says so when it is there
 			}
 			e.start()
-			e.lookAtRuntime(ctx)
+			e.runtimeStatus.Learn(ctx)
 			e.garbage.CleanUp(ctx)
 		case <-e.capacityFreed:
 			e.retryRejected()
 			e.allocations.Retry(nil)
 		}
 	}
-}
-
-// lookAtRuntime learns what the runtime is and whether it has a network.
-func (e *Edged) lookAtRuntime(ctx context.Context) {
-	e.runtimeLearned.Store(false)
-	f, st, err := e.runtime.Learn(ctx)
-	if err != nil {
-		return // watchNetwork tries it again
-	}
-	e.runtimeName.Store(f.Name)
-	e.runtimeVersion.Store(f.Version)
-	e.runtimeLearned.Store(true)
-	e.runtimeSaid(st)
-	e.wakeNode()
 }
 
 // ListenAddress joins an address and a port; port 0 is no server.

@@ -279,21 +279,3 @@ func (e *Edged) pressureChanged(conditions []v1.NodeConditionType, met []evictio
 	}
 	e.capacityFreed.Notify()
 }
-
-// pressures are the conditions of the Node that say what it is short of.
-func (e *Edged) pressures() []v1.NodeCondition {
-	var list []v1.NodeCondition
-	for _, kind := range e.evictions.Conditions() {
-		c := v1.NodeCondition{Type: kind, Status: v1.ConditionTrue}
-		switch kind {
-		case v1.NodeMemoryPressure:
-			c.Reason, c.Message = "KubeletHasInsufficientMemory", "kubelet has insufficient memory available"
-		case v1.NodeDiskPressure:
-			c.Reason, c.Message = "KubeletHasDiskPressure", "kubelet has disk pressure"
-		case v1.NodePIDPressure:
-			c.Reason, c.Message = "KubeletHasInsufficientPID", "kubelet has insufficient PID available"
-		}
-		list = append(list, c)
-	}
-	return list
-}

@@ -8,6 +8,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/deadline"
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/readiness"
+	"github.com/edgecore-io/edgecore/edged/runtimestatus"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edged/termination"
 	"github.com/edgecore-io/edgecore/pkg/notify"
@@ -33,8 +34,9 @@ type state struct {
 	// gate is closed while the device shuts down: nothing starts any more.
 	gate shutdown.Gate
 	// damaged: rows may have been lost, and the cloud has not sent them anew.
-	damaged                     atomic.Bool
-	runtimeName, runtimeVersion atomic.Value // string
+	damaged atomic.Bool
+	// runtimeVersion is the name and version of the runtime.
+	runtimeVersion runtimestatus.Version
 }
 
 // New makes the module. It connects to nothing yet.

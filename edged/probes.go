@@ -32,7 +32,7 @@ func (e *Edged) probe(pod *v1.Pod, obs *observed.Pod) observed.Probes {
 // podAddress is where a pod is reached from the node.
 func (e *Edged) podAddress(pod *v1.Pod, obs *observed.Pod) string {
 	if pod.Spec.HostNetwork {
-		return e.hostIP()
+		return e.addresses.IP()
 	}
 	if box := obs.Sandbox(); box != nil && len(box.IPs) > 0 {
 		return box.IPs[0]

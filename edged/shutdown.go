@@ -2,7 +2,6 @@ package edged
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -33,9 +32,6 @@ const (
 	// haltLook is how often a pod that is halted is looked at, whose worker may be in the middle of something.
 	haltLook = 100 * time.Millisecond
 )
-
-// errShuttingDown is why the node takes no pods, in the kubelet's words.
-var errShuttingDown = errors.New("node is shutting down")
 
 // newShutdown makes what waits for the device's shutdown.
 func (e *Edged) newShutdown() *shutdown.Watcher {

@@ -69,7 +69,7 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 
 // syncOnce brings a pod that is to run one step nearer to its spec.
 func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) podworker.Outcome {
-	if err := e.lacksNetwork(pod, obs); err != nil {
+	if err := e.runtimeStatus.NetworkFor(pod, obs); err != nil {
 		e.recorder.Eventf(pod, v1.EventTypeWarning, "NetworkNotReady", "%v", err)
 		return e.syncFailed(pod, err)
 	}

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"cmp"
+	"net"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// loopback is the address of a node that has no network.
+const loopback = "127.0.0.1"
+
+// Addresses finds the node's own addresses. Its methods may be called from any goroutine.
+type Addresses struct {
+	configured []string
+	device     string
+
+	mu sync.Mutex
+	// last is the address that was found last, previous the one that the Node had when the agent started; "" is none.
+	last, previous string
+}
+
+// NewAddresses returns the addresses of a node. configured is the node's address, or one of each family with a comma
+// between. If it is empty, the address is that of the network interface device; if both are empty, it is the address of
+// the default route.
+func NewAddresses(configured, device string) *Addresses {
+	return &Addresses{
+		configured: strings.FieldsFunc(configured, func(r rune) bool { return r == ',' || r == ' ' }),
+		device:     device,
+	}
+}
+
+// IPs returns the node's addresses; none while it has had no network yet. A node whose default route or interface is gone
+// for a while, as without a DHCP server, keeps its address.
+func (a *Addresses) IPs() []string {
+	if len(a.configured) > 0 {
+		return a.configured
+	}
+	if a.device != "" {
+		return a.choose(AddressOf(a.device), func() (hardware, other string) { return "", "" })
+	}
+	return a.choose(IP(), LocalIPs)
+}
+
+// IP returns the node's first address, and that of the loopback while it has none.
+func (a *Addresses) IP() string {
+	if ips := a.IPs(); len(ips) > 0 {
+		return ips[0]
+	}
+	return loopback
+}
+
+// IPv6First reports whether the first configured address is one of IPv6.
+func (a *Addresses) IPv6First() bool {
+	return len(a.configured) > 0 && strings.Contains(a.configured[0], ":")
+}
+
+// NodeAddresses returns the addresses for the Node's status; hostName is the last of them.
+func (a *Addresses) NodeAddresses(hostName string) []v1.NodeAddress {
+	var list []v1.NodeAddress
+	for _, ip := range a.IPs() {
+		list = append(list, v1.NodeAddress{Type: v1.NodeInternalIP, Address: ip})
+	}
+	return append(list, v1.NodeAddress{Type: v1.NodeHostName, Address: hostName})
+}
+
+// choose returns the address that was found now, or the one that was found last. If none was found since the start, it
+// returns that of the hardware, or else the one that the Node had before, or else that of another interface; local finds
+// both. A node that has had an IPv4 address does not take an IPv6 address instead: its IPv4 route is gone for a while.
+func (a *Addresses) choose(found string, local func() (hardware, other string)) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if found != "" && (isIPv4(found) || !isIPv4(cmp.Or(a.last, a.previous))) {
+		a.last = found
+	}
+	ip := a.last
+	if ip == "" {
+		hardware, other := local()
+		if isIPv4(a.previous) && !isIPv4(hardware) {
+			hardware = ""
+		}
+		ip = cmp.Or(hardware, a.previous, other)
+	}
+	if ip == "" {
+		return nil
+	}
+	return []string{ip}
+}
+
+// isIPv4 reports whether text is an IPv4 address.
+func isIPv4(text string) bool { return net.ParseIP(text).To4() != nil }
+
+// Remember records the address that the Node had before this start of the agent.
+func (a *Addresses) Remember(status *v1.NodeStatus) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, address := range status.Addresses {
+		if a.previous == "" && address.Type == v1.NodeInternalIP && net.ParseIP(address.Address) != nil {
+			a.previous = address.Address
+		}
+	}
+}
