@@ -54,6 +54,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/stats"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/statusreport"
+	"github.com/edgecore-io/edgecore/edged/storagelimit"
 	"github.com/edgecore-io/edgecore/edged/streaming"
 	"github.com/edgecore-io/edgecore/edged/userns"
 	"github.com/edgecore-io/edgecore/edged/volume"
@@ -159,7 +160,7 @@ type Edged struct {
 	sysctls     *security.Sysctls
 	userns      *userns.Manager
 	inputs      *inputs
-	limits      *diskLimits
+	limits      *storagelimit.Manager
 	puller      *images.Puller
 	repairer    *repair.Repairer
 	checked     *repair.Record
@@ -252,7 +253,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	run("clock", e.keepClock)
 	run("conditions of the runtime", e.runtimeStatus.Run)
 	run("probes", e.prober.Run)
-	run("limits of the disk", e.keepDiskLimits)
+	run("storage limits", e.limits.Run)
 	run("evictions", e.evictions.Run)
 	run("memory news", e.memoryNews.Run)
 	run("log rotation", e.logs.Run)
@@ -313,7 +314,6 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		dns: e.dns.Load, userns: e.userns, cgroups: e.cgroups, volumes: e.volumes, devices: e.devices, objects: e.meta,
 		recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services, ipv6First: e.addresses.IPv6First,
 	}
-	e.limits = newDiskLimits()
 	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { e.garbage.Changed() }
 	e.repairer = e.newRepairer()
 	o.Images.Repair = e.repairer.PullFailed
@@ -361,6 +361,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	e.stats, e.slis = e.newStats(), server.NewSLIs()
 	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
+	e.limits = e.newStorageLimits()
 	e.preemptions = newPreemptions()
 	e.runtimeStatus, e.nodeStatus = e.newRuntimeStatus(), e.newNodeStatus(ctx)
 	e.allocations = e.newAllocations()

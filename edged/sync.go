@@ -161,7 +161,7 @@ func (e *Edged) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, error) {
 		return nil, err
 	}
 	e.inputs.keep(pod.UID, volumes)
-	e.limits.saw(pod)
+	e.limits.Added(pod)
 	return e.pullSecrets(ctx, pod), nil
 }
 
