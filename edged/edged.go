@@ -35,11 +35,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/logrotate"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
+	"github.com/edgecore-io/edgecore/edged/metaobjects"
 	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/nodestatus"
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/plugins"
+	"github.com/edgecore-io/edgecore/edged/podinputs"
 	"github.com/edgecore-io/edgecore/edged/podresources"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/prober"
@@ -159,7 +161,8 @@ type Edged struct {
 	host        security.Host
 	sysctls     *security.Sysctls
 	userns      *userns.Manager
-	inputs      *inputs
+	inputs      *podinputs.Inputs
+	objects     *metaobjects.Objects
 	limits      *storagelimit.Manager
 	puller      *images.Puller
 	repairer    *repair.Repairer
@@ -293,6 +296,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	}
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})
 	e.meta = metaclient.New(o.Bus)
+	e.objects = metaobjects.New(e.meta, o.NodeName)
 	e.events = eventreport.New(e.meta, o.Events)
 	e.recorder = events.New(o.NodeName, e.events.Take)
 	e.addresses = node.NewAddresses(o.NodeIP, o.Interface)
@@ -302,7 +306,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.csi = e.storage()
 	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
 	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), map[string]plugins.Handler{plugins.TypeCSI: e.csi, plugins.TypeDevice: e.devices})
-	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Tokens: &tokens{e.meta}, Fields: &fields{e}, Claims: &claims{e.meta}, Bundles: &bundles{e.meta}, Selects: e.selects,
+	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Tokens: e.objects, Fields: &podinputs.Fields{Facts: e.facts}, Claims: e.objects, Bundles: e.objects, Selects: e.objects.Selects,
 		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
 		Driver:            e.csi, MemoryBytes: o.Allocatable.Memory().Value()})
 	e.host = security.Look("/")
@@ -310,10 +314,19 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		return err
 	}
 	e.userns = userns.New(userns.Options{PodsDir: filepath.Join(o.RootDir, "pods")})
-	e.inputs = &inputs{
-		dns: e.dns.Load, userns: e.userns, cgroups: e.cgroups, volumes: e.volumes, devices: e.devices, objects: e.meta,
-		recorder: e.recorder, podDir: e.podDir, facts: e.facts, services: e.services, ipv6First: e.addresses.IPv6First,
-	}
+	e.inputs = podinputs.New(podinputs.Options{
+		DNS:       e.dns.Load,
+		UserNS:    e.userns,
+		Cgroups:   e.cgroups,
+		Volumes:   e.volumes,
+		Devices:   e.devices,
+		Objects:   e.meta,
+		Recorder:  e.recorder,
+		PodDir:    e.podDir,
+		Facts:     e.facts,
+		Services:  e.objects.Services,
+		IPv6First: e.addresses.IPv6First,
+	})
 	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { e.garbage.Changed() }
 	e.repairer = e.newRepairer()
 	o.Images.Repair = e.repairer.PullFailed

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -160,7 +161,7 @@ func (e *Edged) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, error) {
 		}
 		return nil, err
 	}
-	e.inputs.keep(pod.UID, volumes)
+	e.inputs.SetVolumes(pod.UID, volumes)
 	e.limits.Added(pod)
 	return e.pullSecrets(ctx, pod), nil
 }
@@ -245,7 +246,7 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 	if err := e.volumes.Teardown(ctx, end.UID); err != nil {
 		return fmt.Errorf("volumes of pod %s: %w", end.UID, err)
 	}
-	e.inputs.drop(end.UID)
+	e.inputs.Forget(end.UID)
 	e.deadlines.Forget(end.UID)
 	if gone {
 		obs := e.pleg.Get(end.UID)
@@ -369,4 +370,31 @@ func (e *Edged) deadline(pod *v1.Pod) (at time.Time, over bool) {
 		e.recorder.Eventf(pod, v1.EventTypeNormal, deadline.Reason, "%s", deadline.Message)
 	}
 	return at, true
+}
+
+// results remembers the newest sync of each pod: why containers wait.
+type results struct {
+	mu   sync.Mutex
+	last map[types.UID]runtime.SyncResult
+}
+
+func (r *results) keep(uid types.UID, res runtime.SyncResult) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil {
+		r.last = map[types.UID]runtime.SyncResult{}
+	}
+	r.last[uid] = res
+}
+
+func (r *results) get(uid types.UID) runtime.SyncResult {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last[uid]
+}
+
+func (r *results) drop(uid types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.last, uid)
 }

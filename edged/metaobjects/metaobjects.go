@@ -1,0 +1,160 @@
+// Package metaobjects gets objects of the API for volumes, CSI drivers and containers. All come by way of metamanager:
+// from the API server while there is a link, and otherwise as they were last seen.
+package metaobjects
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/edged/metaclient"
+	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Objects gets objects. It implements the interfaces of packages volume and csi for them. Its methods may be called from any
+// goroutine.
+type Objects struct {
+	meta     *metaclient.Client
+	nodeName string
+}
+
+// New returns the objects for a node.
+func New(meta *metaclient.Client, nodeName string) *Objects {
+	return &Objects{meta: meta, nodeName: nodeName}
+}
+
+// PersistentVolumeClaim implements volume.Claims.
+func (o *Objects) PersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	return metaclient.Get[v1.PersistentVolumeClaim](ctx, o.meta, resource.Key{Namespace: namespace, Type: resource.TypePersistentVolumeClaim, Name: name})
+}
+
+// PersistentVolume implements volume.Claims.
+func (o *Objects) PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
+	return metaclient.Get[v1.PersistentVolume](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePersistentVolume, Name: name})
+}
+
+// ClusterTrustBundle implements volume.Bundles.
+func (o *Objects) ClusterTrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
+	return metaclient.Get[certificatesv1.ClusterTrustBundle](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeClusterTrustBundle, Name: name})
+}
+
+// ClusterTrustBundles implements volume.Bundles.
+func (o *Objects) ClusterTrustBundles(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error) {
+	list, err := metaclient.Get[[]certificatesv1.ClusterTrustBundle](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeClusterTrustBundle})
+	if err != nil {
+		return nil, err
+	}
+	return *list, nil
+}
+
+// Selects reports whether a selector matches this node, by the labels of its Node as last seen.
+func (o *Objects) Selects(ctx context.Context, selector *v1.NodeSelector) (bool, error) {
+	node, err := o.meta.Node(ctx, o.nodeName)
+	if err != nil {
+		return false, fmt.Errorf("labels of node %s are not known: %w", o.nodeName, err)
+	}
+	return admission.Selects(node.Name, node.Labels, selector), nil
+}
+
+// Services returns the services whose variables a pod gets. If they cannot be read, the pod starts without.
+func (o *Objects) Services(ctx context.Context, pod *v1.Pod) []v1.Service {
+	var all []v1.Service
+	namespaces := []string{v1.NamespaceDefault}
+	if pod.Namespace != v1.NamespaceDefault {
+		namespaces = append(namespaces, pod.Namespace)
+	}
+	for _, ns := range namespaces {
+		list, err := o.meta.Services(ctx, ns)
+		if err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Services not read; the pod starts without their variables", "pod", klog.KObj(pod), "namespace", ns)
+		}
+		all = append(all, list...)
+	}
+	return all
+}
+
+// tokenSeconds is the lifetime of a token that is requested where the pod does not say.
+const tokenSeconds = 3600
+
+// Token implements volume.Tokens.
+func (o *Objects) Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error) {
+	got, err := o.request(ctx, pod, ask)
+	if err != nil {
+		return "", err
+	}
+	return got.Status.Token, nil
+}
+
+// request returns a stored token, or requests one.
+func (o *Objects) request(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (*authenticationv1.TokenRequest, error) {
+	if source.IsStatic(pod) {
+		return nil, fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: ptr.To(ptr.Deref(ask.ExpirationSeconds, tokenSeconds)),
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if ask.Audience != "" {
+		request.Spec.Audiences = []string{ask.Audience}
+	}
+	got, err := o.meta.Token(ctx, pod.Namespace, cmp.Or(pod.Spec.ServiceAccountName, "default"), request)
+	if err != nil {
+		return nil, fmt.Errorf("failed to fetch token: %w", err)
+	}
+	return got, nil
+}
+
+// ClaimGrown reports that the file system of a claim has been grown to size.
+func (o *Objects) ClaimGrown(ctx context.Context, claim *v1.PersistentVolumeClaim, size apiresource.Quantity) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"capacity":                  map[string]any{"storage": size},
+		"allocatedResourceStatuses": map[string]any{"storage": nil},
+		"conditions": []map[string]any{
+			{"type": v1.PersistentVolumeClaimFileSystemResizePending, "$patch": "delete"},
+			{"type": v1.PersistentVolumeClaimResizing, "$patch": "delete"},
+		},
+	}})
+	if err != nil {
+		return err
+	}
+	return o.meta.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch)
+}
+
+// Secret implements csi.Objects.
+func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
+	return o.meta.VolumeSecret(ctx, namespace, name)
+}
+
+// CSIDriver implements csi.Objects.
+func (o *Objects) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
+	return metaclient.Get[storagev1.CSIDriver](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeCSIDriver, Name: name})
+}
+
+// VolumeAttachment implements csi.Objects.
+func (o *Objects) VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	return metaclient.Get[storagev1.VolumeAttachment](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeVolumeAttachment, Name: name})
+}
+
+// PodToken implements csi.Tokens.
+func (o *Objects) PodToken(ctx context.Context, pod *v1.Pod, audience string, seconds int64) (*authenticationv1.TokenRequestStatus, error) {
+	ask := &v1.ServiceAccountTokenProjection{Audience: audience}
+	if seconds > 0 {
+		ask.ExpirationSeconds = &seconds
+	}
+	got, err := o.request(ctx, pod, ask)
+	if err != nil {
+		return nil, err
+	}
+	return &got.Status, nil
+}
