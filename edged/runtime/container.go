@@ -145,17 +145,23 @@ func (r *Runtime) createAndStart(ctx context.Context, p place, s Start, imageRef
 	return r.postStart(ctx, p, c, id)
 }
 
-// joinTarget lets a container see the processes of another one of its pod.
+// joinTarget lets a container see the processes of another one of its pod. One that sees all processes of the pod or of the node
+// sees them already.
 func joinTarget(config *runtimeapi.ContainerConfig, obs *observed.Pod, name string) error {
 	target := obs.Container(name)
-	if !target.Running() {
-		return fmt.Errorf("unable to find target container %q: it does not run", name)
+	switch {
+	case target == nil:
+		return fmt.Errorf("unable to find target container %s", name)
+	case !target.Running():
+		return fmt.Errorf("unable to find target container %s: it does not run", name)
 	}
 	options := config.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	if options == nil {
 		return fmt.Errorf("target container %q: there are no namespaces to join", name)
 	}
-	options.Pid, options.TargetId = runtimeapi.NamespaceMode_TARGET, target.ID
+	if options.GetPid() == runtimeapi.NamespaceMode_CONTAINER {
+		options.Pid, options.TargetId = runtimeapi.NamespaceMode_TARGET, target.ID
+	}
 	return nil
 }
 
