@@ -11,16 +11,21 @@ import (
 )
 
 // generator makes pods at random over the fields that are supported. Every one of them is valid, though not every
-// one works: commands fail, probes fail, users may not write.
+// one works: commands fail, probes fail, users may not write, images and objects are missing.
 type generator struct {
 	*rand.Rand
-	// hostDir is a folder of the node for hostPath volumes.
-	hostDir string
-	// driver is the CSI driver of the node, and device its device plugin's resource; empty if the node has none.
-	driver string
-	device v1.ResourceName
-	// images: the runtime mounts images.
-	images bool
+	RandomOptions
+}
+
+// RandomOptions are what the node of a random pod has.
+type RandomOptions struct {
+	// HostDir is a folder of the node for hostPath volumes.
+	HostDir string
+	// Driver is the CSI driver of the node, and Device its device plugin's resource; empty if the node has none.
+	Driver string
+	Device v1.ResourceName
+	// Images: the runtime mounts images.
+	Images bool
 }
 
 // chance is true in one of n cases.
@@ -172,12 +177,48 @@ func (g *generator) container(name, script string, volumes []v1.Volume) v1.Conta
 			c.Lifecycle.PreStop = g.hook()
 		}
 	}
+	g.missing(&c)
 	for i := range volumes {
 		if g.chance(2) {
 			c.VolumeMounts = append(c.VolumeMounts, g.mount(&volumes[i]))
 		}
 	}
 	return c
+}
+
+// absent is the name of objects that are not there.
+const absent = "nowhere"
+
+// AbsentVolume is the volume of a random pod that never starts, since the volume's object is not there.
+const AbsentVolume = "absent"
+
+// optional is true more often than not: most containers start.
+func (g *generator) optional() *bool { return ptr.To(!g.chance(5)) }
+
+// missing has some containers refer to images, objects and keys that are not there.
+func (g *generator) missing(c *v1.Container) {
+	switch g.IntN(120) {
+	case 0:
+		c.Image = "127.0.0.1:1/absent:1" // where nothing answers
+	case 1:
+		c.Image, c.ImagePullPolicy = "edgecore.local/nowhere:1", v1.PullNever
+	case 2:
+		c.Image = "Not An Image"
+	}
+	if g.chance(15) {
+		name := v1.LocalObjectReference{Name: pick(g, absent, "random")}
+		c.Env = append(c.Env, v1.EnvVar{Name: "MISSING", ValueFrom: pick(g,
+			&v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: name, Key: absent, Optional: g.optional()}},
+			&v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: name, Key: absent, Optional: g.optional()}},
+		)})
+	}
+	if g.chance(15) {
+		name := v1.LocalObjectReference{Name: absent}
+		c.EnvFrom = append(c.EnvFrom, pick(g,
+			v1.EnvFromSource{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: name, Optional: g.optional()}},
+			v1.EnvFromSource{SecretRef: &v1.SecretEnvSource{LocalObjectReference: name, Optional: g.optional()}},
+		))
+	}
 }
 
 // ending says what a container is stopped with, and what follows from its end.
@@ -209,11 +250,11 @@ func (g *generator) resources() v1.ResourceRequirements {
 		r.Limits = amounts("200m", "64Mi")
 		r.Limits[v1.ResourceEphemeralStorage] = resource.MustParse("64Mi")
 	}
-	if g.device != "" && g.chance(3) {
+	if g.Device != "" && g.chance(3) {
 		if r.Limits == nil {
 			r.Limits = v1.ResourceList{}
 		}
-		r.Limits[g.device] = resource.MustParse("1")
+		r.Limits[g.Device] = resource.MustParse("1")
 	}
 	return r
 }
@@ -285,19 +326,21 @@ func (g *generator) volumes() []v1.Volume {
 		{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Mi"))}},
 		{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "random"}, Items: []v1.KeyToPath{{Key: "KEY", Path: "a/b"}}}},
 		{Secret: &v1.SecretVolumeSource{SecretName: "random", DefaultMode: ptr.To[int32](0o400)}},
-		{Secret: &v1.SecretVolumeSource{SecretName: "nowhere", Optional: optional}},
+		{Secret: &v1.SecretVolumeSource{SecretName: absent, Optional: optional}},
+		{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: absent}, Optional: optional}},
 		{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}},
 		{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](3600)}},
 			{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "random"}, Items: []v1.KeyToPath{{Key: "KEY", Path: "key"}}}},
+			{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: absent}, Optional: optional}},
 		}}},
-		{HostPath: &v1.HostPathVolumeSource{Path: g.hostDir, Type: ptr.To(v1.HostPathDirectoryOrCreate)}},
+		{HostPath: &v1.HostPathVolumeSource{Path: g.HostDir, Type: ptr.To(v1.HostPathDirectoryOrCreate)}},
 		{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "random"}},
 	}
-	if g.driver != "" {
-		all = append(all, v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: g.driver, VolumeAttributes: map[string]string{"colour": "blue"}}})
+	if g.Driver != "" {
+		all = append(all, v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: g.Driver, VolumeAttributes: map[string]string{"colour": "blue"}}})
 	}
-	if g.images {
+	if g.Images {
 		all = append(all, v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "edgecore.local/volume:1", PullPolicy: v1.PullIfNotPresent}})
 	}
 	var out []v1.Volume
@@ -305,6 +348,12 @@ func (g *generator) volumes() []v1.Volume {
 		if g.chance(3) {
 			out = append(out, v1.Volume{Name: fmt.Sprintf("v%d", i), VolumeSource: source})
 		}
+	}
+	if g.chance(40) {
+		out = append(out, v1.Volume{Name: AbsentVolume, VolumeSource: pick(g,
+			v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: absent}},
+			v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: absent}}},
+		)})
 	}
 	return out
 }

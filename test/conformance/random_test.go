@@ -74,7 +74,15 @@ func (n *node) randomPods(t *testing.T, rng *rand.Rand) {
 	g, lives := errgroup.Group{}, n.lives(t)
 	g.SetLimit(atOnce)
 	for i := range *randomPods {
-		gen := &generator{Rand: rand.New(rand.NewPCG(rng.Uint64(), 2)), hostDir: hostDir, driver: driver.Name, device: v1.ResourceName(plugin.Resource), images: n.name == containerd2}
+		gen := &generator{
+			Rand: rand.New(rand.NewPCG(rng.Uint64(), 2)),
+			RandomOptions: RandomOptions{
+				HostDir: hostDir,
+				Driver:  driver.Name,
+				Device:  v1.ResourceName(plugin.Resource),
+				Images:  n.name == containerd2,
+			},
+		}
 		g.Go(func() error { return lives.live(fmt.Sprintf("random-%d", i), gen) })
 	}
 	err := g.Wait()

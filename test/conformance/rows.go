@@ -24,10 +24,9 @@ func Pods() []Pod {
 	return out
 }
 
-// RandomSpec returns a spec over the supported fields that need no driver of volumes and no device plugin. The same random numbers
-// give the same spec.
-func RandomSpec(rng *rand.Rand, hostDir string) v1.PodSpec {
-	g := &generator{Rand: rng, hostDir: hostDir}
+// RandomSpec returns a spec over the supported fields. The same random numbers give the same spec.
+func RandomSpec(rng *rand.Rand, opts RandomOptions) v1.PodSpec {
+	g := &generator{Rand: rng, RandomOptions: opts}
 	return g.spec()
 }
 

@@ -43,6 +43,9 @@ type Case struct {
 	Ignore []string
 	// Ends are regular expressions of paths of which only the first and the last value are compared.
 	Ends []string
+	// Merged are regular expressions of paths of the status of which one node may have left out values but the last: two reports were
+	// merged.
+	Merged []string
 	// Chance decides when the containers restart and end: what does not depend on it is compared, see withoutChance.
 	Chance bool
 }
@@ -139,10 +142,41 @@ func (c Case) kept(l, r Trace) (Trace, Trace) {
 			}
 		}
 	}
+	for path := range l {
+		if matchesAny(c.Merged, path) {
+			merge(l, r, path)
+		}
+	}
+	for path := range r {
+		if len(l[path]) == 0 && matchesAny(c.Merged, path) {
+			merge(l, r, path)
+		}
+	}
 	if c.Chance {
 		withoutChance(l, r)
 	}
 	return l, r
+}
+
+// merge gives both traces the values of the one that has left out some of the other's, but not the last. A path that never was there
+// is one that was absent in the end.
+func merge(l, r Trace, path string) {
+	few, many := l[path], r[path]
+	if len(few) > len(many) {
+		few, many = many, few
+	}
+	if len(few) == 0 {
+		few = []string{absent}
+	}
+	if !leftOut(many, few) {
+		return
+	}
+	if few[0] == absent {
+		delete(l, path)
+		delete(r, path)
+		return
+	}
+	l[path], r[path] = few, few
 }
 
 // run does all steps. A step that fails is something to compare; an error says that the case itself cannot be run.
@@ -183,7 +217,7 @@ func (s *Subject) end(ctx context.Context) error {
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	names := s.own()
-	if s.gone(ctx) != nil { // else its logs may stay for a while, or not
+	if s.gone() != nil { // else its logs may stay for a while, or not
 		if err := s.addLogs(s.Trace, s.Pod, names); err != nil {
 			return err
 		}
@@ -192,7 +226,7 @@ func (s *Subject) end(ctx context.Context) error {
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete pod %s: %w", s.Case.Name, err)
 	}
-	if err := s.until(ctx, func() error { return s.gone(ctx) }); err != nil {
+	if err := s.until(ctx, s.gone); err != nil {
 		s.Trace.Add("left/pod", names.Replace(err.Error()))
 	}
 	if err := s.addLeft(ctx); err != nil {
@@ -233,13 +267,13 @@ func (s *Subject) addLeft(ctx context.Context) error {
 var errLeft = errors.New("something of the pod is left")
 
 // gone returns an error while the pod is in the API.
-func (s *Subject) gone(ctx context.Context) error {
-	obj, err := s.API.CoreV1().Pods(s.Name).Get(ctx, s.Case.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && obj.UID != s.Pod.UID {
+func (s *Subject) gone() error {
+	if s.history.isGone(s.Pod.UID) {
 		return nil
 	}
+	pod, err := s.history.latest(s.Pod.UID)
 	if err == nil {
-		err = fmt.Errorf("the pod is still there, %s", obj.Status.Phase)
+		err = fmt.Errorf("the pod is still there, %s", pod.Status.Phase)
 	}
 	return err
 }
@@ -248,9 +282,9 @@ func (s *Subject) gone(ctx context.Context) error {
 func (s *Subject) own() Names { return s.names(map[string]string{string(s.Pod.UID): "<uid>"}) }
 
 // eventsSettle is how long both nodes have to report the same events, which are sent late and in bundles.
-const eventsSettle = 10 * time.Second
+const eventsSettle = 15 * time.Second
 
-// sameEvents adds the events of both pods, once they are the same or time is up.
+// sameEvents adds the events of both pods, once they differ only where they may, or time is up.
 func (c Case) sameEvents(ctx context.Context, subjects []*Subject) error {
 	within, cancel := context.WithTimeout(ctx, daemon.Scaled(eventsSettle))
 	defer cancel()
@@ -258,12 +292,12 @@ func (c Case) sameEvents(ctx context.Context, subjects []*Subject) error {
 	err := daemon.PollEvery(within, 200*time.Millisecond, func() error {
 		for i, s := range subjects {
 			found[i] = Trace{}
-			if err := addEvents(ctx, found[i], s.API, s.Name, s.Pod.UID, s.own()); err != nil {
+			if err := addEvents(found[i], s.history.eventsOf(s.Pod.UID), s.own()); err != nil {
 				return daemon.Fatal(err)
 			}
 		}
 		found[0], found[1] = c.kept(found[0], found[1])
-		if len(Compare(found[:1], found[1:])) > 0 {
+		if len(Unlisted(c.Name, Compare(found[:1], found[1:]), Known())) > 0 {
 			return errDiffer
 		}
 		return nil

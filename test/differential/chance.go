@@ -10,7 +10,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/edged/restart"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
@@ -117,17 +116,18 @@ func refused(c v1.ContainerStatus) bool {
 // What Lived waits for: longer than scripts and probes of random pods take.
 const (
 	runsOn     = 10 * time.Second // a container that has run for so long runs on
+	livedLimit = 40 * time.Second // of Lived itself
 	staysEnded = 3 * time.Second  // one that is not to be started again was not by then
 )
 
 // Lived waits until each container of a pod has shown what becomes of it: it was started again, stays ended, runs for a while, or
-// cannot start. It goes on after settleLimit, since some pods do none of this.
+// cannot start. It goes on after livedLimit, since some pods do none of this.
 func Lived() Step {
 	return Step{Name: "lived", Do: func(ctx context.Context, s *Subject) error {
-		within, cancel := context.WithTimeout(ctx, daemon.Scaled(settleLimit))
+		within, cancel := context.WithTimeout(ctx, daemon.Scaled(livedLimit))
 		defer cancel()
 		err := s.until(within, func() error {
-			pod, err := s.API.CoreV1().Pods(s.Name).Get(ctx, s.Case.Name, metav1.GetOptions{})
+			pod, err := s.history.latest(s.Pod.UID)
 			if err == nil && !lived(pod, time.Now()) {
 				err = errors.New("its containers may still end or start")
 			}

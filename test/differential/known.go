@@ -13,7 +13,7 @@ func Known() []Allowed {
 			Row:   "`status.resources` of a running pod",
 		},
 		{
-			Path:  `pod\.status\.resources\.(limits|requests)\.ephemeral-storage`,
+			Path:  `pod\.status\.resources\.(limits|requests)\.(ephemeral-storage|[a-z0-9.-]+/[a-z-]+)`,
 			Left:  `[0-9A-Za-z]+ -> \(absent\)`,
 			Right: `[0-9A-Za-z]+`,
 			Row:   "`status.resources` of a running pod",
@@ -55,7 +55,26 @@ func Known() []Allowed {
 			Path:  `pod\.status\.containerStatuses\[own\]\.resources\.(limits|requests)\.cpu`,
 			Left:  `500m -> \(absent\)`,
 			Right: "^$",
-			Row:   "`resources` of a container without a cpu limit in a pod that has one",
+			Row:   "`resources` of a container without a limit in a pod that has one",
+		},
+		{
+			Case:  "random-.*",
+			Path:  `pod\.status\.(c|initC)ontainerStatuses\[.*\]\.resources\.(limits|requests)\.(cpu|memory)`,
+			Left:  `(2|512Mi) -> \(absent\)`, // limits of random pods as a whole
+			Right: "^$",
+			Row:   "`resources` of a container without a limit in a pod that has one",
+		},
+		{
+			Path:  `pod\.status\.initContainerStatuses\[.*\]\.allocatedResourcesStatus\b.*`,
+			Left:  "^$",
+			Right: `\[[a-z0-9. /-]+\]|[a-z0-9.-]+/[a-z-]+|\[0\]|Healthy|<device>`,
+			Row:   "`allocatedResourcesStatus` of init containers",
+		},
+		{
+			Path:  `pod\.status\.containerStatuses\[.*\]\.allocatedResourcesStatus\b.*`,
+			Left:  `(\[[a-z0-9. /-]+\]|[a-z0-9.-]+/[a-z-]+|\[0\]|Healthy|<device>) -> \(absent\)`,
+			Right: `\[[a-z0-9. /-]+\]|[a-z0-9.-]+/[a-z-]+|\[0\]|Healthy|<device>`,
+			Row:   "`allocatedResourcesStatus` of a pod that ends",
 		},
 		{
 			Case: "resources-resized",

@@ -3,6 +3,7 @@ package differential
 import (
 	"net/netip"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -34,8 +35,12 @@ var (
 	// terminationLogs are the files of termination messages: a random name, or the number of the attempt.
 	terminationLogs = regexp.MustCompile(`(/containers/[^/ ]+/)[0-9a-f]+\b`)
 	// clients are addresses of pods with a port that the kernel chose.
-	clients  = regexp.MustCompile(`(<address of a pod>\]?):(3[3-9]|4\d|5\d|60)\d{3}\b`)
-	versions = regexp.MustCompile(`resourceVersion=\d+`)
+	clients = regexp.MustCompile(`(<address of a pod>\]?):(3[3-9]|4\d|5\d|60)\d{3}\b`)
+	// resolverOptions is a line of resolv.conf, whose words the kubelet puts into an order by chance.
+	resolverOptions = regexp.MustCompile(`(?m)^options .*$`)
+	// randomDevices are the devices of the nodes' device plugins, which are as good as one another.
+	randomDevices = regexp.MustCompile(`\brandom-device-\d+\b`)
+	versions      = regexp.MustCompile(`resourceVersion=\d+`)
 )
 
 // Replace returns a text with placeholders.
@@ -48,6 +53,12 @@ func (n Names) Replace(text string) string {
 	text = uuids.ReplaceAllString(text, "<uid>")
 	text = accessVolumes.ReplaceAllString(text, "kube-api-access-<x>")
 	text = terminationLogs.ReplaceAllString(text, "${1}<attempt>")
+	text = resolverOptions.ReplaceAllStringFunc(text, func(line string) string {
+		words := strings.Fields(line)
+		slices.Sort(words[1:])
+		return strings.Join(words, " ")
+	})
+	text = randomDevices.ReplaceAllString(text, "<device>")
 	text = versions.ReplaceAllString(text, "resourceVersion=<n>")
 	text = hashes.ReplaceAllStringFunc(text, func(hash string) string {
 		if strings.HasPrefix(hash, "sha256:") {

@@ -3,14 +3,21 @@ package differential
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/test/conformance"
+	"github.com/edgecore-io/edgecore/test/testenv/csi"
+	"github.com/edgecore-io/edgecore/test/testenv/deviceplugin"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestRandomPods runs pods that are made by chance, of three kinds in turn: steady pods run until they are deleted, and pods
@@ -18,9 +25,16 @@ import (
 // times of their own, so what does not depend on that is compared; see [Case].Chance.
 func TestRandomPods(t *testing.T) {
 	p := startPair(t, supported())
+	dir, err := os.MkdirTemp("", "plugins-") // t.TempDir is too long for the path of a socket
+	env.Must(t, err)
+	t.Cleanup(func() { env.Must(t, os.RemoveAll(dir)) })
+	driver, err := csi.Build(t.Context(), dir)
+	env.Must(t, err)
+	plugin := deviceplugin.Build(t)
 	for _, s := range []*Side{p.left, p.right} {
 		objects := strings.NewReplacer("@NODE@", s.Name, "@DIR@", s.Dir).Replace(conformance.RandomObjects)
 		env.Must(t, p.cluster.Kube.ApplyIn(t.Context(), s.Name, objects))
+		s.plugins(t, driver, plugin, filepath.Join(dir, s.Name))
 	}
 	t.Run("pods", func(t *testing.T) {
 		for i := range *podsFlag {
@@ -37,13 +51,49 @@ func TestRandomPods(t *testing.T) {
 	})
 }
 
+// The driver and the devices that random pods use. No pod waits for a device.
+const (
+	randomDriver = "random.@NODE@"
+	randomDevice = "example.com/random"
+	devices      = 100
+)
+
+// plugins starts a CSI driver and a device plugin for a node, and waits until it has both.
+func (s *Side) plugins(t *testing.T, driver, plugin, dir string) {
+	t.Helper()
+	name := strings.ReplaceAll(randomDriver, "@NODE@", s.Name)
+	csi.Start(t, csi.Options{Binary: driver, Name: name, Node: s.Name, Root: s.Root, Dir: filepath.Join(dir, "driver")})
+	var names []string
+	for i := range devices {
+		names = append(names, fmt.Sprintf("random-device-%d", i))
+	}
+	deviceplugin.Start(t, plugin, deviceplugin.Options{
+		Resource: randomDevice,
+		Root:     s.Root,
+		Dir:      filepath.Join(dir, "plugin"),
+		Args:     []string{"-registry", filepath.Join(s.Root, "plugins_registry")},
+	}, names...)
+	s.texts = map[string]string{dir: "<plugins>"}
+	wait.Until(t, "the node has its devices and its driver", func() error {
+		node, err := s.API.CoreV1().Nodes().Get(t.Context(), s.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if q := node.Status.Allocatable[randomDevice]; q.Value() != devices {
+			return fmt.Errorf("allocatable devices = %v, want %d", q.Value(), devices)
+		}
+		drivers, err := s.API.StorageV1().CSINodes().Get(t.Context(), s.Name, metav1.GetOptions{})
+		if err == nil && !slices.ContainsFunc(drivers.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }) {
+			err = fmt.Errorf("drivers = %v, want %s", drivers.Spec.Drivers, name)
+		}
+		return err
+	})
+}
+
 // randomCase is a pod made by chance, which is the same for the same seed and number.
 func randomCase(i int) Case {
 	random := rand.New(rand.NewPCG(*seedFlag, uint64(i)))
-	spec := conformance.RandomSpec(random, "@DIR@/@NAME@")
-	if spec.DNSConfig != nil {
-		spec.DNSConfig.Options = nil // a kubelet puts those of the pod and of the node into an order by chance
-	}
+	spec := conformance.RandomSpec(random, conformance.RandomOptions{HostDir: "@DIR@/@NAME@", Driver: randomDriver, Device: randomDevice})
 	eachContainer(&spec, func(c *v1.Container) {
 		if c.Lifecycle != nil {
 			c.Lifecycle.StopSignal = nil // see the row stop-signal of the conformance suite
@@ -56,10 +106,18 @@ func randomCase(i int) Case {
 		Steps:  []Step{Settled(), Inspect()},
 		// In which order containers become ready, and which of them share a report, depends on time.
 		Ends: []string{`pod\.status\.conditions\[(Ready|ContainersReady|Initialized)\]\.(message|reason)`},
+		// A busy kubelet leaves out what does not last.
+		Merged: []string{
+			`pod\.status\.conditions\[.*\]\.(status|reason|message)`,
+			`pod\.status\.(c|initC|ephemeralC)ontainerStatuses\[.*\]\.(ready|started|state\.(waiting|running)\..*)`,
+		},
 	}
 	switch i % 3 {
 	case 0:
 		steady(&spec, random)
+		if random.IntN(5) == 0 {
+			c.Steps = append(c.Steps, debug(random)...)
+		}
 	case 1:
 		ending(&spec, random)
 		c.Steps = []Step{Until("ended", ended)}
@@ -67,7 +125,50 @@ func randomCase(i int) Case {
 		c.Chance = true
 		c.Steps = []Step{Lived(), Inspect()}
 	}
+	if pulls(&spec) {
+		c.Chance = true // the reason for which its container waits changes by the clock
+	}
+	if stuck(&spec) {
+		c.Steps = []Step{Event("FailedMount")}
+	}
 	return c
+}
+
+// debug are steps that add an ephemeral container to a pod.
+func debug(random *rand.Rand) []Step {
+	target := []string{"", ", targetContainerName: main0"}[random.IntN(2)]
+	container := func(script string) Step {
+		return Patch(fmt.Sprintf(`spec: {ephemeralContainers: [{name: look, image: "edgecore.local/demo:1", imagePullPolicy: IfNotPresent, command: [sh, -c, %q]%s}]}`, script, target), "ephemeralcontainers")
+	}
+	if random.IntN(2) == 0 {
+		return []Step{container("sleep 2; exit 3"), Until("look-ended", looked(func(s v1.ContainerState) bool { return s.Terminated != nil }))}
+	}
+	return []Step{container(forever), Until("look-started", looked(func(s v1.ContainerState) bool { return s.Running != nil })), Inspect()}
+}
+
+// looked waits until the ephemeral container has a state, or cannot start.
+func looked(done func(v1.ContainerState) bool) func(*v1.Pod) error {
+	return func(pod *v1.Pod) error {
+		c, err := containerStatus(pod, "look")
+		if err == nil && !done(c.State) && !refused(c) {
+			err = fmt.Errorf("state of look is %+v, want another or that it cannot start", c.State)
+		}
+		return err
+	}
+}
+
+// pulls reports whether a pod has an image that cannot be pulled.
+func pulls(spec *v1.PodSpec) (yes bool) {
+	eachContainer(spec, func(c *v1.Container) { yes = yes || strings.HasPrefix(c.Image, "127.0.0.1") })
+	return yes
+}
+
+// stuck reports whether a pod has a volume that is never there. One that no container mounts is not looked for.
+func stuck(spec *v1.PodSpec) (yes bool) {
+	eachContainer(spec, func(c *v1.Container) {
+		yes = yes || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == conformance.AbsentVolume })
+	})
+	return yes
 }
 
 // steady changes a spec so that its containers run until they are stopped, with probes and hooks that succeed.

@@ -51,6 +51,8 @@ type Side struct {
 	Port, ReadOnlyPort int
 
 	history *history
+	// texts are more placeholders of names, see Names.
+	texts map[string]string
 }
 
 // configuration is what both agents are told.
@@ -199,6 +201,7 @@ func (s *Side) names(more map[string]string) Names {
 		fmt.Sprintf(":%d", s.Port):         ":<port>",
 		fmt.Sprintf(":%d", s.ReadOnlyPort): ":<read-only port>",
 	}
+	maps.Copy(texts, s.texts)
 	maps.Copy(texts, more)
 	return Names{Texts: texts, Pods: s.Containerd.Subnet, Services: netip.MustParsePrefix(kube.ServiceRange)}
 }

@@ -27,7 +27,7 @@ import (
 func Until(what string, check func(*v1.Pod) error) Step {
 	return Step{Name: what, Do: func(ctx context.Context, s *Subject) error {
 		return s.until(ctx, func() error {
-			pod, err := s.API.CoreV1().Pods(s.Name).Get(ctx, s.Case.Name, metav1.GetOptions{})
+			pod, err := s.history.latest(s.Pod.UID)
 			if err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func Settled() Step {
 		within, cancel := context.WithTimeout(ctx, daemon.Scaled(settleLimit))
 		defer cancel()
 		err := s.until(within, func() error {
-			pod, err := s.API.CoreV1().Pods(s.Name).Get(ctx, s.Case.Name, metav1.GetOptions{})
+			pod, err := s.history.latest(s.Pod.UID)
 			if err == nil && !settled(pod) {
 				err = errors.New("it has not settled")
 			}
@@ -205,12 +205,8 @@ func settled(pod *v1.Pod) bool {
 func Event(reason string) Step {
 	return Step{Name: "event-" + reason, Do: func(ctx context.Context, s *Subject) error {
 		return s.until(ctx, func() error {
-			list, err := s.API.CoreV1().Events(s.Name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(s.Pod.UID)})
-			if err != nil {
-				return err
-			}
 			var reasons []string
-			for _, e := range list.Items {
+			for _, e := range s.history.eventsOf(s.Pod.UID) {
 				if e.Reason == reason {
 					return nil
 				}
@@ -402,7 +398,7 @@ func Delete(grace int64) Step {
 // Gone waits until the API server no longer has the pod.
 func Gone() Step {
 	return Step{Name: "gone", Do: func(ctx context.Context, s *Subject) error {
-		return s.until(ctx, func() error { return s.gone(ctx) })
+		return s.until(ctx, s.gone)
 	}}
 }
 

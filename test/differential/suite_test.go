@@ -148,6 +148,7 @@ func (p *pair) compare(t *testing.T, c Case) {
 		if found = Unlisted(c.Name, Compare(left, right), Known()); len(found) == 0 {
 			return
 		}
+		t.Logf("attempt %d differs in %d paths, such as %s", run+1, len(found), found[0])
 	}
 	texts := make([]string, len(found))
 	for i, d := range found {

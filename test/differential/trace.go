@@ -55,6 +55,9 @@ func flatten(path string, v any, out map[string]string) {
 			flatten(path+"."+key, value, out)
 		}
 	case []any:
+		if unordered(path) {
+			v = sorted(v)
+		}
 		keys := elementKeys(v)
 		order := keys
 		if unordered(path) {
@@ -77,7 +80,19 @@ func flatten(path string, v any, out map[string]string) {
 
 // unordered reports whether a list has no order: the kubelet fills it from a map.
 func unordered(path string) bool {
-	return strings.HasSuffix(path, ".envs") || strings.HasSuffix(path, ".hugepageLimits")
+	return strings.HasSuffix(path, ".envs") || strings.HasSuffix(path, ".hugepageLimits") || strings.HasSuffix(path, ".dnsConfig.options")
+}
+
+// sorted sorts a list of texts, and returns any other one as it is.
+func sorted(list []any) []any {
+	out := slices.Clone(list)
+	for _, v := range list {
+		if _, ok := v.(string); !ok {
+			return list
+		}
+	}
+	slices.SortFunc(out, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	return out
 }
 
 // elementKeys names the elements of a list: by the first field that all of them have, each with another value.
