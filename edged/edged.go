@@ -5,7 +5,6 @@ package edged
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -42,7 +41,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/plugins"
 	"github.com/edgecore-io/edgecore/edged/podinputs"
-	"github.com/edgecore-io/edgecore/edged/podresources"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/prober"
 	"github.com/edgecore-io/edgecore/edged/readiness"
@@ -209,82 +207,8 @@ type Edged struct {
 
 	// ready says which sources of pods were read.
 	ready *readiness.Tracker
-}
-
-// run runs the parts until ctx ends or one fails. It reads like their list, in the order in which they start. ctx is the
-// one that build had; cancel ends it.
-func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
-	defer func() {
-		if err := e.client.Close(); err != nil {
-			klog.V(2).InfoS("Connection to the runtime not closed", "err", err)
-		}
-	}()
-	var wg sync.WaitGroup
-	fail := make(chan error, 1)
-	run := func(what string, f func(context.Context) error) {
-		wg.Go(func() {
-			if err := f(ctx); err != nil && ctx.Err() == nil {
-				select {
-				case fail <- fmt.Errorf("%s: %w", what, err):
-				default:
-				}
-			}
-		})
-	}
-	if e.opts.Listen != "" {
-		run("read-only server", e.serve)
-	}
-	run("authenticated server", e.serveAPI)
-	run("status reports", e.reporter.Run)
-	run("event reports", e.events.Run)
-	run("streams", e.endStreams)
-	if e.node != nil {
-		// cloudcore tells by this event an agent that starts from a link that comes back.
-		e.recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
-		run("node", e.node.Run)
-	}
-	run("cgroups", e.setUpCgroups)
-	run("CSI drivers", e.csi.Run)
-	run("plugins", e.plugins.Run)
-	run("device plugins", e.devices.Run)
-	run("pod resources", podresources.New(podresources.Options{
-		Dir: filepath.Join(e.opts.RootDir, "pod-resources"), Pods: func() []*v1.Pod { return e.beside("") }, Devices: e.devices,
-	}).Run)
-	run("stored pods", e.loadStored)
-	run("static pods", e.static().Run)
-	run("runtime state", e.pleg.Run)
-	run("clock", e.keepClock)
-	run("conditions of the runtime", e.runtimeStatus.Run)
-	run("probes", e.prober.Run)
-	run("storage limits", e.limits.Run)
-	run("evictions", e.evictions.Run)
-	run("memory news", e.memoryNews.Run)
-	run("log rotation", e.logs.Run)
-	if e.mirrors != nil {
-		run("mirror pods", e.mirrors.Run)
-	}
-	run("garbage", e.garbage.Run)
-	run("shutdown of the device", e.newShutdown().Run)
-	run("pods", e.keepPods)
-	run("messages", e.receive)
-
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-fail:
-	}
-	cancel()
-	wg.Wait()
-	e.preparing.Wait()
-	e.pool.Wait()
-	// What was seen last is told before the end; containers run on.
-	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer stop()
-	e.reporter.FlushAll(flush)
-	if err := e.checked.Close(); err != nil {
-		klog.V(2).InfoS("Not noted that the agent ended in order", "err", err)
-	}
-	return err
+	// list is the list of parts.
+	list []part
 }
 
 // build makes the parts and hands each what it needs. Nobody else has e before it returns.
@@ -385,7 +309,8 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.statusReported
 		e.node = node.New(e.meta, opts)
 	}
-	e.takeReloads()
+	e.list = e.parts()
+	e.reloads.setParts(e.list)
 	return nil
 }
 

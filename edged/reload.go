@@ -34,46 +34,37 @@ func (o *Options) Settings() Settings {
 	}
 }
 
-// reloads hands what the configuration changes to the parts that take it over.
+// reloads hands settings that change to the parts of the current run. Its methods may be called from any goroutine.
 type reloads struct {
 	mu sync.Mutex
 	// next are the newest settings; nil until they change.
-	next *Settings
-	// takers are told of them, in the order in which they were added.
-	takers []func(*Settings)
+	next  *Settings
+	parts []part
 }
 
-// set hands other settings to the takers.
+// set hands other settings to the parts.
 func (r *reloads) set(next Settings) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = &next
-	for _, take := range r.takers {
-		take(&next)
+	r.reload()
+}
+
+// setParts replaces the parts by those of another run. They get the settings at once if these have changed since the start.
+func (r *reloads) setParts(parts []part) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.parts = parts
+	if r.next != nil {
+		r.reload()
 	}
 }
 
-// onReload has a part told of the settings when they change, and at once if they have changed since the start. It must
-// not call back into Module.Reload.
-func (e *Edged) onReload(take func(*Settings)) {
-	e.reloads.mu.Lock()
-	defer e.reloads.mu.Unlock()
-	e.reloads.takers = append(e.reloads.takers, take)
-	if e.reloads.next != nil {
-		take(e.reloads.next)
+// reload is called under the lock.
+func (r *reloads) reload() {
+	for _, p := range r.parts {
+		if p.reload != nil {
+			p.reload(r.next)
+		}
 	}
-}
-
-// takeReloads names who takes over what; the parts of an earlier run are told no more.
-func (e *Edged) takeReloads() {
-	e.reloads.mu.Lock()
-	e.reloads.takers = nil
-	e.reloads.mu.Unlock()
-	e.onReload(func(s *Settings) { e.dns.Store(dns.New(s.DNS)) })
-	e.onReload(func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) })
-	e.onReload(func(s *Settings) { e.events.Set(s.Events) })
-	e.onReload(func(s *Settings) { e.puller.SetPace(s.Pulls) })
-	e.onReload(func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) })
-	e.onReload(func(s *Settings) { e.garbage.SetPolicy(s.GC) })
-	e.onReload(func(s *Settings) { e.evictions.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) })
 }

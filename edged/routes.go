@@ -13,16 +13,23 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// routes are what the parts of edged serve on the node's ports, beside what package server has of its own. A part that
-// serves something adds its routes here.
+// routes returns what the parts serve on the node's ports, beside what package server has of its own.
 func (e *Edged) routes() []server.Route {
-	return slices.Concat(e.apiRoutes(), e.statsRoutes(), e.streamRoutes(), e.pageRoutes())
+	var all []server.Route
+	for _, p := range e.list {
+		all = append(all, p.routes...)
+	}
+	return all
 }
 
-// registry is what /metrics tells.
+// registry returns what /metrics serves.
 func (e *Edged) registry() *prometheus.Registry {
 	registry := server.NewRegistry(e.opts.NodeName, e, e.health)
-	for _, c := range slices.Concat(e.opts.Collectors, []prometheus.Collector{e.csi, e.evictions, e.preemptions}, e.garbage.Collectors()) {
+	all := slices.Clone(e.opts.Collectors)
+	for _, p := range e.list {
+		all = append(all, p.collectors...)
+	}
+	for _, c := range all {
 		if err := registry.Register(c); err != nil {
 			klog.ErrorS(err, "Metrics left out")
 		}
@@ -30,8 +37,11 @@ func (e *Edged) registry() *prometheus.Registry {
 	return registry
 }
 
-// serve serves the read-only port, and tries again while its address is taken.
+// serve serves the read-only port, if there is one, and tries again while its address is in use.
 func (e *Edged) serve(ctx context.Context) error {
+	if e.opts.Listen == "" {
+		return nil
+	}
 	handler := server.New(server.Options{Node: e, Registry: e.registry(), SLIs: e.slis, Routes: e.routes()})
 	return e.keepServing(ctx, health.ReadOnlyServerStopped, e.opts.Listen, func(ctx context.Context) error {
 		return server.Serve(ctx, e.opts.Listen, handler)

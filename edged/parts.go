@@ -1,0 +1,143 @@
+package edged
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/dns"
+	"github.com/edgecore-io/edgecore/edged/podresources"
+	"github.com/edgecore-io/edgecore/edged/server"
+)
+
+// part is what the root does with one part of edged. All but the name is optional.
+type part struct {
+	name string
+	// run works until ctx ends, or returns early if there is nothing to do. An error ends the run of the module.
+	run func(ctx context.Context) error
+	// reload takes over other settings. It must not call Module.Reload.
+	reload func(*Settings)
+	// routes are served on the node's ports, collectors on /metrics.
+	routes     []server.Route
+	collectors []prometheus.Collector
+}
+
+// parts lists the parts in the order in which they start. What is served, reloaded and measured follows from this list.
+func (e *Edged) parts() []part {
+	return []part{
+		{name: "read-only server", run: e.serve},
+		{name: "authenticated server", run: e.serveAPI, routes: e.apiRoutes()},
+		{name: "status page", routes: e.pageRoutes()},
+		{name: "status reports", run: e.reporter.Run},
+		{name: "event reports", run: e.events.Run, reload: func(s *Settings) { e.events.Set(s.Events) }},
+		{name: "streams", run: e.endStreams, routes: e.streamRoutes()},
+		{name: "node", run: e.runNode},
+		{name: "cgroups", run: e.setUpCgroups},
+		{name: "DNS", reload: func(s *Settings) { e.dns.Store(dns.New(s.DNS)) }},
+		{name: "CSI drivers", run: e.csi.Run, collectors: []prometheus.Collector{e.csi}},
+		{name: "plugins", run: e.plugins.Run},
+		{name: "device plugins", run: e.devices.Run},
+		{name: "pod resources", run: podresources.New(podresources.Options{
+			Dir:     filepath.Join(e.opts.RootDir, "pod-resources"),
+			Pods:    func() []*v1.Pod { return e.beside("") },
+			Devices: e.devices,
+		}).Run},
+		{name: "stored pods", run: e.loadStored},
+		{name: "static pods", run: e.static().Run},
+		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPace(s.Pulls) }},
+		{name: "containers", reload: func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) }},
+		{name: "runtime state", run: e.pleg.Run},
+		{name: "clock", run: e.keepClock},
+		{name: "conditions of the runtime", run: e.runtimeStatus.Run},
+		{name: "probes", run: e.prober.Run},
+		{name: "usage", routes: e.statsRoutes()},
+		{name: "storage limits", run: e.limits.Run},
+		{
+			name:       "evictions",
+			run:        e.evictions.Run,
+			reload:     func(s *Settings) { e.evictions.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
+			collectors: []prometheus.Collector{e.evictions},
+		},
+		{name: "memory pressure", run: e.memoryNews.Run},
+		{name: "log rotation", run: e.logs.Run, reload: func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) }},
+		{name: "mirror pods", run: e.runMirrors},
+		{
+			name:       "garbage",
+			run:        e.garbage.Run,
+			reload:     func(s *Settings) { e.garbage.SetPolicy(s.GC) },
+			collectors: e.garbage.Collectors(),
+		},
+		{name: "shutdown of the device", run: e.newShutdown().Run},
+		{name: "admission", collectors: []prometheus.Collector{e.preemptions}},
+		{name: "pods", run: e.keepPods},
+		{name: "messages", run: e.receive},
+	}
+}
+
+// run runs the parts until ctx ends or one fails. ctx is the one that build had; cancel ends it.
+func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
+	defer func() {
+		if err := e.client.Close(); err != nil {
+			klog.V(2).InfoS("Connection to the runtime not closed", "err", err)
+		}
+	}()
+	err := runParts(ctx, cancel, e.list)
+	e.preparing.Wait()
+	e.pool.Wait()
+	// The newest statuses are stored before the end. Containers go on running.
+	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer stop()
+	e.reporter.FlushAll(flush)
+	if err := e.checked.Close(); err != nil {
+		klog.V(2).InfoS("Not recorded that the agent ended in order", "err", err)
+	}
+	return err
+}
+
+// runParts runs parts until ctx ends or one fails, and returns that part's error once all have ended.
+func runParts(ctx context.Context, cancel context.CancelFunc, parts []part) error {
+	var wg sync.WaitGroup
+	failed := make(chan error, len(parts))
+	for _, p := range parts {
+		if p.run == nil {
+			continue
+		}
+		wg.Go(func() {
+			if err := p.run(ctx); err != nil && ctx.Err() == nil {
+				failed <- fmt.Errorf("%s: %w", p.name, err)
+			}
+		})
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	cancel()
+	wg.Wait()
+	return err
+}
+
+// runNode reports the Node, if there is a cloud.
+func (e *Edged) runNode(ctx context.Context) error {
+	if e.node == nil {
+		return nil
+	}
+	// cloudcore tells by this event an agent that starts from a link that comes back.
+	e.recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
+	return e.node.Run(ctx)
+}
+
+// runMirrors keeps the mirror pods of static pods, if there is a cloud.
+func (e *Edged) runMirrors(ctx context.Context) error {
+	if e.mirrors == nil {
+		return nil
+	}
+	return e.mirrors.Run(ctx)
+}
