@@ -108,6 +108,7 @@ func randomCase(i int) Case {
 		Ends: []string{`pod\.status\.conditions\[(Ready|ContainersReady|Initialized)\]\.(message|reason)`},
 		// A busy kubelet leaves out what does not last.
 		Merged: []string{
+			`pod\.status\.phase`,
 			`pod\.status\.conditions\[.*\]\.(status|reason|message)`,
 			`pod\.status\.(c|initC|ephemeralC)ontainerStatuses\[.*\]\.(ready|started|state\.(waiting|running)\..*)`,
 		},
