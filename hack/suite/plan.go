@@ -265,9 +265,9 @@ func areas(o options) []area {
 		},
 		{
 			name:    "vm",
-			about:   "the Debian package on a booted machine: systemd, cgroup v2, a reboot with no network, power cuts",
+			about:   "the Debian package on a booted machine: systemd, the kubelet's limits on cgroup v2, reboots, power cuts",
 			folders: []string{"deploy", "hack/release", "edged/cgroups", "edged/shutdown"},
-			before:  []string{vmSetup},
+			before:  []string{vmSetup, "go run ./hack/kube"},
 			jobs:    []job{vm},
 		},
 		{

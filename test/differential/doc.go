@@ -16,6 +16,8 @@
 // Names, IDs, addresses and times that differ from node to node are replaced by placeholders ([Names]). Durations are not compared, only
 // the order of values.
 //
+// The limits of pods on cgroup v2 are compared on a booted machine: see TestKubelet of test/vm, whose case is "cgroup2".
+//
 // A path differs if its values differ. What two agents may do in either order shows by chance, so a case with differences
 // runs again, up to -attempts times; a path differs only if no run of the left node had the values of any run of the right one.
 // Every difference fails the test, except those of [Known], each of which names its line of docs/differences.md. At its end each test

@@ -154,5 +154,19 @@ func Known() []Allowed {
 			Right: "null",
 			Row:   "`startedAt` of a container that never started",
 		},
+		{
+			Case:  "cgroup2",
+			Path:  `(started|resized)/(cgroup/kubepods\.slice/cpuset\.cpus|unit/kubepods\.slice/AllowedCPUs)`,
+			Left:  "0-1",
+			Right: "^$",
+			Row:   "`cpuset.cpus` of the cgroup of all pods",
+		},
+		{
+			Case:  "cgroup2",
+			Path:  `(started|resized)/cgroup/kubepods\.slice/(kubepods-(besteffort|burstable)\.slice/)?hugetlb\.[12][GM]B\.(rsvd\.)?max`,
+			Left:  "4611686018427387904",
+			Right: "max",
+			Row:   "`hugetlb.*.max` of the cgroups of all pods and of the QoS classes",
+		},
 	}...)
 }
