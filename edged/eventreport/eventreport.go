@@ -1,7 +1,8 @@
 // Package eventreport hands events to the store, from where they go to the API server.
 //
 // Each event costs a write to flash and bytes on a metered link. So a repeated event is reported the first time, then
-// when its count reaches a power of two or after ten minutes, and the number of events is limited per object and in all.
+// when its count reaches a power of two or after ten minutes, and the number of events is limited: for each object and
+// type of event, and in all.
 // Events wait while the store refuses them; if too many wait, the oldest is dropped.
 package eventreport
 
@@ -38,8 +39,9 @@ const (
 	maxReported = 256
 	// repeatAfter is how long a repeated event stays unreported at most.
 	repeatAfter = 10 * time.Minute
-	// objectBurst events of one object are reported at once, then one in objectEvery, as Kubernetes' own components do: a
-	// pod that crashes all day does not use up the link. maxObjects objects are remembered.
+	// objectBurst events of one object and type are reported at once, then one in objectEvery, as Kubernetes' own components do:
+	// a pod that crashes all day does not use up the link, and its warnings do not keep back what else happens to it.
+	// maxObjects limits are remembered.
 	objectBurst = 25
 	objectEvery = 5 * time.Minute
 	maxObjects  = 512
@@ -67,9 +69,9 @@ type Reporter struct {
 	// pending are in the order in which they came. Each is there once: a repeated event replaces its earlier state.
 	pending []v1.Event
 
-	// Only Run uses the rest: when each event was reported last, and the limit of each object.
+	// Only Run uses the rest: when each event was reported last, and the limit of each object and type of event.
 	reported map[eventKey]time.Time
-	objects  map[types.UID]*object
+	objects  map[objectKey]*object
 }
 
 type eventKey struct {
@@ -77,7 +79,12 @@ type eventKey struct {
 	name string
 }
 
-// object limits the events of one object.
+type objectKey struct {
+	uid       types.UID
+	eventType string
+}
+
+// object limits the events of one object and type.
 type object struct {
 	limit *rate.Limiter
 	last  time.Time
@@ -90,7 +97,7 @@ func New(store Store, opts Options) *Reporter {
 		limit:    rate.NewLimiter(rate.Inf, 1),
 		changed:  notify.NewSignal(),
 		reported: map[eventKey]time.Time{},
-		objects:  map[types.UID]*object{},
+		objects:  map[objectKey]*object{},
 	}
 	r.Set(opts)
 	return r
@@ -210,7 +217,7 @@ func (r *Reporter) report(ctx context.Context, event *v1.Event, now time.Time) e
 	if again && !isNews(event.Count, now.Sub(last)) {
 		return nil
 	}
-	undo, ok := r.allowed(key.uid, now)
+	undo, ok := r.allowed(objectKey{key.uid, event.Type}, now)
 	if !ok {
 		klog.V(2).InfoS("Event not reported: there are too many", "event", klog.KObj(event), "reason", event.Reason)
 		return nil
@@ -226,8 +233,8 @@ func (r *Reporter) report(ctx context.Context, event *v1.Event, now time.Time) e
 	return nil
 }
 
-// allowed reports whether one more event of an object may be reported, and counts it; undo takes that back.
-func (r *Reporter) allowed(of types.UID, now time.Time) (undo func(), ok bool) {
+// allowed reports whether one more event of an object and type may be reported, and counts it; undo takes that back.
+func (r *Reporter) allowed(of objectKey, now time.Time) (undo func(), ok bool) {
 	o := r.objects[of]
 	if o == nil {
 		if len(r.objects) >= maxObjects {

@@ -90,6 +90,12 @@ func TestEventsOfOneObject(t *testing.T) {
 	if err := r.report(t.Context(), &quiet, now); err != nil || len(l.told) != 1 {
 		t.Errorf("told of another: %v, %v; want one event", l.told, err)
 	}
+	l.told = nil
+	warning := eventOf("noisy", "w", 1)
+	warning.Type = v1.EventTypeWarning
+	if err := r.report(t.Context(), &warning, now); err != nil || len(l.told) != 1 {
+		t.Errorf("told of a warning after many other events: %v, %v; want one event", l.told, err)
+	}
 	limited := New(&l, Options{Enable: true, QPS: 0.001, Burst: 3})
 	l.told = nil
 	for i := range 10 {
