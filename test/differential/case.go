@@ -212,6 +212,9 @@ func (s *Subject) do(ctx context.Context, name string, step Step) error {
 
 type stepKey struct{}
 
+// maxGrace bounds the grace period with which end deletes a pod, in seconds: the name is free when the next run creates it.
+const maxGrace = 10
+
 // end looks at the pod a last time, deletes it, and adds all that is kept of it.
 func (s *Subject) end(ctx context.Context) error {
 	ctx, cancel := daemon.Within(ctx)
@@ -222,7 +225,11 @@ func (s *Subject) end(ctx context.Context) error {
 			return err
 		}
 	}
-	err := s.API.CoreV1().Pods(s.Name).Delete(ctx, s.Case.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.Pod.UID))})
+	opts := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.Pod.UID))}
+	if *s.Pod.Spec.TerminationGracePeriodSeconds > maxGrace {
+		opts.GracePeriodSeconds = ptr.To[int64](maxGrace)
+	}
+	err := s.API.CoreV1().Pods(s.Name).Delete(ctx, s.Case.Name, opts)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete pod %s: %w", s.Case.Name, err)
 	}

@@ -18,6 +18,13 @@ func Known() []Allowed {
 			Right: `[0-9A-Za-z]+`,
 			Row:   "`status.resources` of a running pod",
 		},
+		{
+			Case:  "extended-resource-elsewhere",
+			Path:  `pod\.status\.resources\.(limits|requests)\.example\.com/of-the-cluster`,
+			Left:  `3 -> \(absent\)`,
+			Right: "3",
+			Row:   "`status.resources` of a running pod",
+		},
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
 			// Their status is compared as it is.
@@ -115,16 +122,16 @@ func Known() []Allowed {
 			Row:   "message of a fileKeyRef that cannot be read",
 		},
 		{
-			Case: "(csi|claim|ephemeral-claim)-.*|ephemeral-claim",
+			Case: "(csi|claim|ephemeral-claim)-.*|ephemeral-claim|volume-types-refused",
 			Path: `events/"Warning","(FailedMount|FailedMapVolume)","kubelet","","(MountVolume|MapVolume|Unable to attach or mount).*`,
-			Row:  "text of the events `FailedMount` and `FailedMapVolume` of a claim",
+			Row:  "text of the events `FailedMount` and `FailedMapVolume`",
 		},
 		{
-			Case:  "claim-type-refused",
+			Case:  "claim-type-refused|volume-types-refused|volume-unused",
 			Path:  `events/"Normal","SuccessfulAttachVolume","attachdetach-controller",.*`,
 			Left:  "once",
 			Right: "^$",
-			Row:   "PersistentVolumes of other types than csi, local, nfs and hostPath",
+			Row:   "volumes and PersistentVolumes of types that the node does not mount",
 		},
 		{
 			Case: "host-users(-refused)?|proc-mount-unmasked",
@@ -146,6 +153,27 @@ func Known() []Allowed {
 			Path: `cri/(CreateContainer/own\.config\.stopSignal|StopContainer/own\.timeout)|` +
 				`pod\.status\.containerStatuses\[own\]\.(stopSignal|state\.terminated\.message)`,
 			Row: "`stopSignal` on a runtime that knows none",
+		},
+		{
+			Case:  "probe-liveness-never",
+			Path:  `events/"Normal","Killing","kubelet","spec\.containers\{main\}","Container main failed liveness probe"`,
+			Left:  "^$",
+			Right: "once",
+			Row:   "event `Killing` of a pod's last container whose probe has failed, with restartPolicy Never",
+		},
+		{
+			Case:  "probe-liveness-never",
+			Path:  `events/"Normal","Killing","kubelet","spec\.containers\{main\}","Stopping container main"`,
+			Left:  "once",
+			Right: "^$",
+			Row:   "event `Killing` of a pod's last container whose probe has failed, with restartPolicy Never",
+		},
+		{
+			Case:  "post-start",
+			Path:  `events/"Warning","LifecycleHTTPFallback","kubelet","spec\.containers\{fallback\}",.*`,
+			Left:  "^$",
+			Right: "there",
+			Row:   "event `LifecycleHTTPFallback` of a hook",
 		},
 		{
 			Case:  "exit-codes",

@@ -34,8 +34,8 @@ var (
 	dates         = regexp.MustCompile(`\b\d{4}_\d\d_\d\d_\d\d_\d\d_\d\d\.\d+\b`)
 	// terminationLogs are the files of termination messages: a random name, or the number of the attempt.
 	terminationLogs = regexp.MustCompile(`(/containers/[^/ ]+/)[0-9a-f]+\b`)
-	// clients are addresses of pods with a port that the kernel chose.
-	clients = regexp.MustCompile(`(<address of a pod>\]?):(3[3-9]|4\d|5\d|60)\d{3}\b`)
+	// clients are addresses of pods, and of processes in them, with a port that the kernel chose.
+	clients = regexp.MustCompile(`((?:<address of a pod>|127\.0\.0\.1)\]?):(3[3-9]|4\d|5\d|60)\d{3}\b`)
 	// resolverOptions is a line of resolv.conf, whose words the kubelet puts into an order by chance.
 	resolverOptions = regexp.MustCompile(`(?m)^options .*$`)
 	// randomDevices are the devices of the nodes' device plugins, which are as good as one another.

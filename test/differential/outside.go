@@ -7,11 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
 )
@@ -19,7 +22,7 @@ import (
 // addCalls adds the calls on the runtime to a trace: the order of methods, and the request of each sandbox and container.
 func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 	counts := map[string]int{}
-	for _, call := range calls {
+	for i, call := range calls {
 		if strings.HasPrefix(call.Method, "Remove") {
 			continue // each agent cleans up at times of its own; addLeft compares what is left
 		}
@@ -38,12 +41,28 @@ func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 		if call.Err != nil {
 			result += " failed: " + call.Err.Error()
 		}
-		t.Add(order, names.Replace(result))
+		repeats := func(later crirecord.Call) bool { return again(call, later) }
+		if !canceled(call) || !slices.ContainsFunc(calls[i+1:], repeats) {
+			t.Add(order, names.Replace(result))
+		}
 		if err := addRequest(t, key, n, call, names); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// canceled reports whether the agent gave up a stop before the runtime answered: it has learned of a shorter grace period,
+// or the runtime took longer than the grace period. If it stops the container again, the result of that counts.
+func canceled(call crirecord.Call) bool {
+	return call.Method == "StopContainer" && status.Code(call.Err) == codes.Canceled
+}
+
+// again reports whether a later call stops the same container.
+func again(call, later crirecord.Call) bool {
+	first, ok := call.Request.(*runtimeapi.StopContainerRequest)
+	second, stops := later.Request.(*runtimeapi.StopContainerRequest)
+	return ok && stops && first.GetContainerId() == second.GetContainerId()
 }
 
 // addRequest adds the first request of a method about a container; later attempts differ by their number.

@@ -7,6 +7,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
 )
 
 func TestCompare(t *testing.T) {
@@ -121,6 +126,7 @@ func TestReplace(t *testing.T) {
 		"/pods/u/containers/main/f0e819c4":                 "/pods/u/containers/main/<attempt>",
 		"3f2f8a3e-6f2b-4a7c-9c9e-0123456789ab":             "<uid>",
 		"pulled in 12ms (1.5s including waiting). Size: 5": "pulled in <duration>. Size: 5",
+		"[::ffff:127.0.0.1]:35980 to 127.0.0.1:8080":       "[::ffff:127.0.0.1]:<client's port> to 127.0.0.1:8080",
 	} {
 		if got := names.Replace(text); got != want {
 			t.Errorf("Replace(%q) = %q, want %q", text, got, want)
@@ -194,6 +200,49 @@ a_total{container="",id="/system.slice",namespace="",pod=""} 9
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("trace, - want, + got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAddCalls(t *testing.T) {
+	canceled := status.Error(codes.Canceled, "context canceled")
+	stop := func(id string, timeout int64, err error) crirecord.Call {
+		return crirecord.Call{
+			Method:    "StopContainer",
+			Container: "main",
+			Request:   &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: timeout},
+			Err:       err,
+		}
+	}
+	start := crirecord.Call{Method: "StartContainer", Container: "main", Request: &runtimeapi.StartContainerRequest{}}
+	tests := []struct {
+		name    string
+		calls   []crirecord.Call
+		order   []string
+		timeout []string
+	}{
+		{"one stop", []crirecord.Call{start, stop("a", 30, nil)}, []string{"StartContainer", "StopContainer"}, []string{"30"}},
+		{"repeated", []crirecord.Call{stop("a", 30, canceled), stop("a", 2, nil)}, []string{"StopContainer"}, []string{"30"}},
+		{"not repeated", []crirecord.Call{stop("a", 30, canceled)}, []string{"StopContainer failed: " + canceled.Error()}, []string{"30"}},
+		{
+			"another container",
+			[]crirecord.Call{stop("a", 30, canceled), stop("b", 2, nil)},
+			[]string{"StopContainer failed: " + canceled.Error(), "StopContainer"},
+			[]string{"30"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			trace := Trace{}
+			if err := addCalls(trace, test.calls, Names{}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.order, trace["cri/order/main"]); diff != "" {
+				t.Errorf("order of calls (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.timeout, trace["cri/StopContainer/main.timeout"]); diff != "" {
+				t.Errorf("timeout of the stop (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -92,26 +92,6 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// TestConformance runs the pods of the conformance suite on both nodes.
-func TestConformance(t *testing.T) {
-	p := startPair(t, supported())
-	t.Run("rows", func(t *testing.T) {
-		for _, pod := range conformance.Pods() {
-			t.Run(pod.Name, func(t *testing.T) {
-				t.Parallel()
-				p.compare(t, Case{
-					Name:        pod.Name,
-					Objects:     pod.Objects,
-					Spec:        pod.Spec,
-					Labels:      pod.Labels,
-					Annotations: pod.Annotations,
-					Steps:       []Step{Settled(), Inspect()},
-				})
-			})
-		}
-	})
-}
-
 // TestPods runs every case on both nodes and fails on each difference that is not listed. -run selects cases by name.
 func TestPods(t *testing.T) {
 	p := startPair(t, nil)

@@ -1,0 +1,78 @@
+package differential
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/test/conformance"
+)
+
+// TestConformance runs the pods of the conformance suite on both nodes.
+func TestConformance(t *testing.T) {
+	p := startPair(t, supported())
+	t.Run("rows", func(t *testing.T) {
+		for _, pod := range conformance.Pods() {
+			t.Run(pod.Name, func(t *testing.T) {
+				t.Parallel()
+				p.compare(t, rowCase(pod))
+			})
+		}
+	})
+}
+
+// rowCase is the case of a pod of the conformance suite.
+func rowCase(pod conformance.Pod) Case {
+	c := Case{
+		Name:        pod.Name,
+		Objects:     pod.Objects,
+		Spec:        pod.Spec,
+		Labels:      pod.Labels,
+		Annotations: pod.Annotations,
+		Steps:       rowSteps(pod.Name),
+	}
+	switch pod.Name {
+	case "restart-rules", "restart-on-failure", "init-restart-rules":
+		// Several containers end within milliseconds, in either order, and the first logs are removed with the first attempts.
+		c.Ends = []string{`pod\.status\.conditions\[(Ready|ContainersReady)\]\.(message|reason|status)`}
+		c.Ignore = []string{`logs/(rule|twice)/0\.log`}
+	case "sidecar-start-order":
+		c.Ends = []string{`pod\.status\.conditions\[Initialized\]\.message`} // the last one runs for milliseconds
+	}
+	return c
+}
+
+// rowSteps are the steps of a row. Most rows settle; those whose containers fail, restart or never start wait for a state
+// that both nodes reach in the same way.
+func rowSteps(row string) []Step {
+	switch row {
+	case "init-restart-rules", "sidecar-start-order", "post-start":
+		return []Step{Running(), Inspect()}
+	case "restart-rules", "probe-liveness-never":
+		return []Step{Phase(v1.PodFailed)}
+	case "active-deadline-waiting":
+		return []Step{Phase(v1.PodFailed), Terminated("main")}
+	case "restart-on-failure":
+		return []Step{Phase(v1.PodSucceeded)}
+	case "status-restarts", "probe-startup-fails":
+		return []Step{BackedOff("main", 1)}
+	case "post-start-fails":
+		return []Step{BackedOff("exec", 1), BackedOff("tcp", 1)}
+	case "termination-grace-of-probe":
+		return []Step{BackedOff("live", 1), BackedOff("start", 1)}
+	case "probe-exec", "probe-exec-timeout":
+		return []Step{Event("Unhealthy"), Inspect()}
+	case "claim-not-there", "csi-inline":
+		return []Step{Event("FailedMount")}
+	case "host-users", "host-users-refused", "proc-mount-unmasked", "resource-claims":
+		return []Step{Event("FailedCreatePodSandBox", "FailedPrepareDynamicResources")}
+	case "env-file":
+		return []Step{
+			Started("main"),
+			Waiting("missing", "CreateContainerConfigError"),
+			Waiting("bad", "CreateContainerConfigError"),
+			Inspect(),
+		}
+	}
+	return []Step{Settled(), Inspect()}
+}
