@@ -13,9 +13,6 @@ import (
 
 // This file is how probes are brought together with pods.
 
-// loopback is where pods on the host's network are probed while the node has no address.
-const loopback = "127.0.0.1"
-
 // newProber makes the prober of the node's pods.
 func (e *Edged) newProber() *prober.Prober {
 	parts := strings.Split(strings.TrimPrefix(version.Kubernetes(), "v"), ".")
