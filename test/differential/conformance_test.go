@@ -67,12 +67,7 @@ func rowSteps(row string) []Step {
 	case "host-users", "host-users-refused", "proc-mount-unmasked", "resource-claims":
 		return []Step{Event("FailedCreatePodSandBox", "FailedPrepareDynamicResources")}
 	case "env-file":
-		return []Step{
-			Started("main"),
-			Waiting("missing", "CreateContainerConfigError"),
-			Waiting("bad", "CreateContainerConfigError"),
-			Inspect(),
-		}
+		return []Step{Waiting("missing", "CreateContainerConfigError"), Waiting("bad", "CreateContainerConfigError"), Inspect()}
 	}
 	return []Step{Settled(), Inspect()}
 }

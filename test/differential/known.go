@@ -108,6 +108,48 @@ func Known() []Allowed {
 			Row:  "one claim in two volumes of a pod, one of them read-only",
 		},
 		{
+			Case: "env-file",
+			Path: `(inside/[^/]*|cri/(CreateContainer|StartContainer|StopContainer|order)|logs)/main\b.*|` +
+				`pod\.status\.containerStatuses\[main\]\.(containerID|resources|state\.running\.startedAt|state\.terminated\.containerID)`,
+			Left: "^$",
+			Row:  "a missing file of an `optional` fileKeyRef",
+		},
+		{
+			Case:  "env-file",
+			Path:  `events/"Normal","(Created|Killing|Started)","kubelet","spec\.containers\{main\}",.*`,
+			Left:  "^$",
+			Right: "once",
+			Row:   "a missing file of an `optional` fileKeyRef",
+		},
+		{
+			Case:  "env-file",
+			Path:  `pod\.status\.containerStatuses\[main\]\.(ready|started|imageID)`,
+			Left:  "false|",
+			Right: "false -> true -> false| -> sha256:.*",
+			Row:   "a missing file of an `optional` fileKeyRef",
+		},
+		{
+			Case:  "env-file",
+			Path:  `pod\.status\.containerStatuses\[main\]\.state\.terminated\.(exitCode|finishedAt|message|reason|startedAt)`,
+			Left:  "137|null|ContainerStatusUnknown|The container could not be located when the pod was terminated",
+			Right: "0|<time>|Completed|",
+			Row:   "a missing file of an `optional` fileKeyRef",
+		},
+		{
+			Case:  "env-file",
+			Path:  `pod\.status\.containerStatuses\[main\]\.state\.waiting\.(message|reason)`,
+			Left:  ".*(couldn't parse env file|CreateContainerConfigError).*",
+			Right: `|PodInitializing -> \(absent\)`,
+			Row:   "a missing file of an `optional` fileKeyRef",
+		},
+		{
+			Case:  "env-file",
+			Path:  `events/"Warning","Failed","kubelet","spec\.containers\{missing\}","Error: environment variable key \\"Z\\" not found in file .*`,
+			Left:  "there|",
+			Right: "there|",
+			Row:   "message of a fileKeyRef that cannot be read",
+		},
+		{
 			Case:  "env-file",
 			Path:  `events/"Warning","Failed","kubelet","spec\.containers\{[a-z]+\}","Error: couldn't parse env file"`,
 			Left:  "there|several times|once",
