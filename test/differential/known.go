@@ -25,6 +25,27 @@ func Known() []Allowed {
 			Right: "3",
 			Row:   "`status.resources` of a running pod",
 		},
+		{
+			Case:  "node-evicted-completes",
+			Path:  `pod\.status\.phase`,
+			Left:  "Pending -> Running -> Succeeded",
+			Right: "Pending -> Running -> Failed",
+			Row:   "a pod that the node ends and whose containers exit with 0",
+		},
+		{
+			Case:  "node-evicted-completes",
+			Path:  `pod\.status\.conditions\[(Ready|ContainersReady|Initialized)\]\.reason`,
+			Left:  `(.* -> )?PodCompleted`,
+			Right: `(.* -> )?PodFailed|`,
+			Row:   "a pod that the node ends and whose containers exit with 0",
+		},
+		{
+			Case:  "node-evicted-completes",
+			Path:  `pod\.status\.(message|reason)`,
+			Left:  "^$",
+			Right: `Evicted|Usage of EmptyDir volume "data" exceeds the limit "4Mi"\. `,
+			Row:   "a pod that the node ends and whose containers exit with 0",
+		},
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
 			// Their status is compared as it is.

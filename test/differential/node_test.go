@@ -7,13 +7,23 @@ func nodeCases() []Case {
 	return []Case{
 		{
 			Name: "node-evicted",
+			// It is killed in every case, since the phase depends on the exit code.
 			Spec: `
-containers: [{name: main, volumeMounts: [{name: data, mountPath: /data}]}]
+containers: [{name: main, command: [sh, -c, "trap '' TERM; while true; do sleep 1 & wait $!; done"], volumeMounts: [{name: data, mountPath: /data}]}]
 volumes: [{name: data, emptyDir: {sizeLimit: 4Mi}}]
 `,
 			// The kubelet removes the containers of a pod that it has evicted at times of its own.
 			Ignore: []string{`logs/main/0\.log`},
 			Steps:  []Step{Started("main"), Exec("main", "head -c 8388608 /dev/zero >/data/x"), Phase(v1.PodFailed)},
+		},
+		{
+			Name: "node-evicted-completes",
+			Spec: `
+containers: [{name: main, volumeMounts: [{name: data, mountPath: /data}]}]
+volumes: [{name: data, emptyDir: {sizeLimit: 4Mi}}]
+`,
+			Ignore: []string{`logs/main/0\.log`}, // as above
+			Steps:  []Step{Started("main"), Exec("main", "head -c 8388608 /dev/zero >/data/x"), Ended()},
 		},
 		{
 			Name:  "node-selector",

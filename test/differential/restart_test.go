@@ -66,16 +66,18 @@ volumes: [{name: data, emptyDir: {}}]
 			Name: "restart-agent-in-init",
 			Spec: `
 initContainers:
-- {name: one, command: [sh, -c, "exit 0"]}
+- {name: one, command: [sh, -c, "while [ ! -e /tmp/end ]; do sleep 1; done"]}
 - {name: two, command: [sh, -c, "while [ ! -e /tmp/end ]; do sleep 1; done"]}
 containers: [{name: main}]
 `,
-			Steps: []Step{Started("two"), RestartAgent(), Exec("two", "touch /tmp/end"), Running()},
+			Steps: []Step{
+				Started("one"), Exec("one", "touch /tmp/end"), Started("two"), RestartAgent(), Exec("two", "touch /tmp/end"), Running(),
+			},
 		},
 		{
 			Name:  "restart-agent-ending",
 			Spec:  `{terminationGracePeriodSeconds: 15, containers: [{name: main, command: ` + deaf + `}, {name: soon}]}`,
-			Steps: []Step{Running(), Delete(-1), Event("Killing"), RestartAgent(), Gone()},
+			Steps: []Step{Running(), Delete(-1), Event("Killing"), Called("StopContainer", "soon"), RestartAgent(), Gone()},
 		},
 		{
 			Name:  "restart-agent-completed",

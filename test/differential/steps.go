@@ -57,6 +57,16 @@ func Phase(want v1.PodPhase) Step {
 	})
 }
 
+// Ended waits until the pod has a terminal phase.
+func Ended() Step {
+	return Until("ended", func(p *v1.Pod) error {
+		if p.Status.Phase != v1.PodSucceeded && p.Status.Phase != v1.PodFailed {
+			return fmt.Errorf("phase is %s, want Succeeded or Failed", p.Status.Phase)
+		}
+		return nil
+	})
+}
+
 // Waiting waits until a container waits for a reason.
 func Waiting(container, reason string) Step {
 	return Until(container+"-waiting-"+reason, func(p *v1.Pod) error {
@@ -237,6 +247,20 @@ func Logged(container, text string) Step {
 				return fmt.Errorf("log of %s is %q, want %q in it", container, all, text)
 			}
 			return nil
+		})
+	}}
+}
+
+// Called waits until the runtime has answered a call that is about a container.
+func Called(method, container string) Step {
+	return Step{Name: container + "-" + method, Do: func(ctx context.Context, s *Subject) error {
+		return s.until(ctx, func() error {
+			for _, call := range s.Calls.Calls(string(s.Pod.UID)) {
+				if call.Method == method && call.Container == container {
+					return nil
+				}
+			}
+			return fmt.Errorf("the runtime has answered no %s of %s, want one", method, container)
 		})
 	}}
 }
