@@ -32,7 +32,7 @@ func rowCase(pod conformance.Pod) Case {
 		Steps:       rowSteps(pod.Name),
 	}
 	switch pod.Name {
-	case "restart-rules", "restart-on-failure", "init-restart-rules":
+	case "restart-rules", "restart-on-failure", "init-restart-rules", "restart-all-containers":
 		// Several containers end within milliseconds, in either order, and the first logs are removed with the first attempts.
 		c.Ends = []string{`pod\.status\.conditions\[(Ready|ContainersReady)\]\.(message|reason|status)`}
 		c.Ignore = []string{`logs/(rule|twice)/0\.log`}
@@ -58,14 +58,18 @@ func rowSteps(row string) []Step {
 		return []Step{BackedOff("main", 1)}
 	case "post-start-fails":
 		return []Step{BackedOff("exec", 1), BackedOff("tcp", 1)}
+	case "restart-always":
+		return []Step{BackedOff("main", 1)}
+	case "sidecar-restarts":
+		return []Step{Restarted("side", 1)}
+	case "container-restart-policy":
+		return []Step{BackedOff("again", 1)}
+	case "restart-all-containers":
+		return []Step{Restarted("watcher", 1), Restarted("main", 1)}
 	case "termination-grace-of-probe":
 		return []Step{BackedOff("live", 1), BackedOff("start", 1)}
 	case "probe-exec", "probe-exec-timeout":
 		return []Step{Event("Unhealthy"), Inspect()}
-	case "claim-not-there", "csi-inline":
-		return []Step{Event("FailedMount")}
-	case "host-users", "host-users-refused", "proc-mount-unmasked", "resource-claims":
-		return []Step{Event("FailedCreatePodSandBox", "FailedPrepareDynamicResources")}
 	case "env-file":
 		return []Step{Waiting("missing", "CreateContainerConfigError"), Waiting("bad", "CreateContainerConfigError"), Inspect()}
 	}

@@ -218,6 +218,28 @@ func Known() []Allowed {
 			Row: "`stopSignal` on a runtime that knows none",
 		},
 		{
+			Case: "restart-all-containers",
+			Path: `pod\.status\.(phase|(initC|c)ontainerStatuses\[(setup|watcher|main|done)\]\.` +
+				`(ready|started|state\.(running|waiting|terminated)\.[a-zA-Z]+))`,
+			Skipped: true,
+			Row:     "states that last less than 200 ms",
+		},
+		{
+			Case: "restart-all-containers",
+			Path: `pod\.status\.(initC|c)ontainerStatuses\[(setup|watcher|main|done)\]\.state\.` +
+				`(running\.startedAt|waiting\.message)`,
+			Left: `<time> -> \(absent\)( -> <time> -> \(absent\))?|` +
+				`The container is removed because RestartAllContainers in place -> \(absent\)`,
+			Right: "^$",
+			Row:   "states that last less than 200 ms",
+		},
+		{
+			Case:    "container-restart-policy",
+			Path:    `pod\.status\.containerStatuses\[again\]\.(ready|started|state\.(running|terminated)\.[a-zA-Z]+)`,
+			Skipped: true,
+			Row:     "states that last less than 200 ms",
+		},
+		{
 			Case:  "probe-liveness-never",
 			Path:  `events/"Normal","Killing","kubelet","spec\.containers\{main\}","Container main failed liveness probe"`,
 			Left:  "^$",

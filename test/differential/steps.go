@@ -211,18 +211,18 @@ func settled(pod *v1.Pod) bool {
 	})
 }
 
-// Event waits until the pod has an event with one of some reasons.
-func Event(want ...string) Step {
-	return Step{Name: "event-" + strings.Join(want, "-"), Do: func(ctx context.Context, s *Subject) error {
+// Event waits until the pod has an event with a reason.
+func Event(reason string) Step {
+	return Step{Name: "event-" + reason, Do: func(ctx context.Context, s *Subject) error {
 		return s.until(ctx, func() error {
 			var reasons []string
 			for _, e := range s.history.eventsOf(s.Pod.UID) {
-				if slices.Contains(want, e.Reason) {
+				if e.Reason == reason {
 					return nil
 				}
 				reasons = append(reasons, e.Reason)
 			}
-			return fmt.Errorf("events are %v, want one of %v", reasons, want)
+			return fmt.Errorf("events are %v, want %s", reasons, reason)
 		})
 	}}
 }
