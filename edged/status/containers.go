@@ -59,11 +59,11 @@ func containerStatus(in Inputs, c *v1.Container, prev *v1.ContainerStatus, init 
 	} else {
 		s = seen(in, c, prev)
 	}
-	if init && !restart.IsSidecar(c) {
+	if init {
 		switch {
 		case newest.Exited() && newest.ExitCode == 0:
-			return s // it has done its work
-		case newest == nil && s.State.Waiting != nil && !in.restarting() && anyContainerCreated(in):
+			return s // the kubelet does so even for a sidecar, which will be restarted
+		case !restart.IsSidecar(c) && newest == nil && s.State.Waiting != nil && !in.restarting() && anyContainerCreated(in):
 			s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: completed, Message: completedMessage}}
 			return s
 		}

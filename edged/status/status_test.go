@@ -242,6 +242,8 @@ func TestContainerStates(t *testing.T) {
 		"init forgotten while the app runs":    {pod(always, 1, 1), nil, box(runningC("c0")), nil, "i0", "terminated Completed 0, -, 0"},
 		"init forgotten, app was created":      {pod(always, 1, 1), nil, box(createdC("c0")), nil, "i0", "terminated Completed 0, -, 0"},
 		"init failed and forgotten":            {pod(always, 1, 1), box(exitedC("i0", 1)), box(runningC("c0")), nil, "i0", "terminated Error 1, -, 0"},
+		"sidecar failed":                       {sidecar, nil, box(exitedC("i0", 1)), why("i0", "CrashLoopBackOff"), "i0", "waiting CrashLoopBackOff, terminated Error 1, 0"},
+		"sidecar exited with 0":                {sidecar, nil, box(exitedC("i0", 0)), why("i0", "CrashLoopBackOff"), "i0", "terminated Completed 0, -, 0"},
 		"sidecar forgotten while the app runs": {sidecar, nil, box(runningC("c0")), nil, "i0", "waiting PodInitializing, -, 0"},
 	} {
 		in := Inputs{Pod: c.pod, Observed: c.obs, Runtime: "containerd", Now: t0}

@@ -155,7 +155,12 @@ containers: [{name: main}]
 					}
 					return nil
 				})
-				p.waits("side", "CrashLoopBackOff", "restarting failed container=side")
+				p.status("a sidecar that exited with 0 is Completed until it is restarted", func(s *v1.PodStatus) error {
+					if side := containerStatus(s, "side"); side.State.Terminated == nil || side.State.Terminated.Reason != "Completed" {
+						return fmt.Errorf("containers %s, want side to be Completed", states(s))
+					}
+					return nil
+				})
 			},
 		},
 	}

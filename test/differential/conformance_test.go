@@ -61,7 +61,7 @@ func rowSteps(row string) []Step {
 	case "restart-always":
 		return []Step{BackedOff("main", 1)}
 	case "sidecar-restarts":
-		return []Step{Restarted("side", 1)}
+		return []Step{Restarted("side", 2), Terminated("side")}
 	case "container-restart-policy":
 		return []Step{BackedOff("again", 1)}
 	case "restart-all-containers":
