@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -22,8 +20,8 @@ const (
 	defaultGrace = int64(v1.DefaultTerminationGracePeriodSeconds)
 	// minGrace is the shortest grace period of a pod that ends, in seconds: a preStop hook runs for so long at least.
 	minGrace = int64(1)
-	// minGraceLeft is what a container has at the least between its stop signal and SIGKILL. Both are the kubelet's.
-	minGraceLeft = 2 * time.Second
+	// minGraceLeft is what a container has at the least between its stop signal and SIGKILL, in seconds. Both are the kubelet's.
+	minGraceLeft = int64(2)
 )
 
 // graceOf returns how many seconds the containers of a pod have to end by themselves.
@@ -58,60 +56,49 @@ type kill struct {
 }
 
 // killContainer stops one container: its preStop hook, its turn, then the signal; and SIGKILL when the grace period
-// is over. It returns when the container has ended, or an error.
+// is over. It returns when the container has ended, or an error. Of what the hook and the turn take, whole seconds are counted.
 func (r *Runtime) killContainer(ctx context.Context, k kill) error {
-	begun := time.Now()
 	if k.pod != nil && k.spec != nil && k.container.Running() {
 		r.opts.Recorder.ContainerEventf(k.pod, k.spec, v1.EventTypeNormal, eventKilling, "%s", k.message)
 	}
-	grace := time.Duration(k.grace) * time.Second
-	shared := r.preStop(ctx, k) // others had a part of the grace period
-	if k.turn != nil {
-		within, cancel := context.WithDeadline(ctx, begun.Add(grace))
+	left := k.grace
+	begun := time.Now()
+	if r.preStop(ctx, k) {
+		left -= int64(time.Since(begun) / time.Second)
+	}
+	if k.turn != nil && left > 0 {
+		begun := time.Now()
+		within, cancel := context.WithTimeout(ctx, time.Duration(left)*time.Second)
 		err := k.turn(within)
 		over := within.Err() != nil
 		cancel()
 		if err != nil && !over {
 			return err
 		}
-		shared = true
+		left -= int64(time.Since(begun) / time.Second)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	left := grace
-	if shared {
-		left -= time.Since(begun)
-	}
 	return r.stopWithin(ctx, k, max(left, minGraceLeft))
 }
 
-// stopWithin stops a container that has a time to end by itself.
-func (r *Runtime) stopWithin(ctx context.Context, k kill, left time.Duration) error {
-	id := k.container.ID
-	within, cancel := context.WithTimeout(ctx, left)
+// stopWithin stops a container that has some seconds to end by itself.
+func (r *Runtime) stopWithin(ctx context.Context, k kill, left int64) error {
+	within, cancel := context.WithTimeout(ctx, time.Duration(left)*time.Second)
 	defer cancel()
-	if r.signalled(within, k) {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return r.stopContainer(ctx, id, 0)
+	if !r.signalled(within, k) {
+		return r.stopContainer(ctx, k.container.ID, left)
 	}
-	if left%time.Second == 0 {
-		return r.stopContainer(ctx, id, left)
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
-	// The runtime counts whole seconds; the grace period ends in between.
-	err := r.stopContainer(within, id, left+time.Second)
-	over := within.Err() != nil || status.Code(err) == codes.DeadlineExceeded // which the runtime may notice first
-	if err != nil && over && ctx.Err() == nil {
-		return r.stopContainer(ctx, id, 0)
-	}
-	return err
+	return r.stopContainer(ctx, k.container.ID, 0)
 }
 
-// stopContainer has the runtime signal the container and kill it after a time; at once when that is 0.
-func (r *Runtime) stopContainer(ctx context.Context, id string, after time.Duration) error {
-	_, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: int64(after / time.Second)})
+// stopContainer has the runtime signal the container and kill it after some seconds; at once when that is 0.
+func (r *Runtime) stopContainer(ctx context.Context, id string, after int64) error {
+	_, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: after})
 	return ignoreNotFound(err)
 }
 

@@ -121,6 +121,31 @@ func TestSidecarsShareTheGrace(t *testing.T) {
 	})
 }
 
+// TestGraceInWholeSeconds: of the time that a hook and the containers before took, whole seconds are counted, and the runtime is asked
+// once, within a time that it can count.
+func TestGraceInWholeSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newDirectRig(t)
+		pod := sidecarPod()
+		withHooks(pod, "preStop")
+		obs := g.settle(pod)
+		g.fake.SetExec(func(_ context.Context, req *runtimeapi.ExecSyncRequest) (int32, error) {
+			if req.Cmd[1] == "c0" || req.Cmd[1] == "i0" {
+				time.Sleep(1700 * time.Millisecond)
+			}
+			return 0, nil
+		})
+		if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err != nil {
+			t.Fatal(err)
+		}
+		names, seconds := g.stops(obs)
+		wantNames, wantSeconds := []string{"c1", "c0", "i1", "i0"}, []int64{20, 19, 19, 19}
+		if !slices.Equal(names, wantNames) || !slices.Equal(seconds, wantSeconds) {
+			t.Errorf("%v had %v s to stop, want %v and %v", names, seconds, wantNames, wantSeconds)
+		}
+	})
+}
+
 // TestContainerThatCannotBeStopped: its sidecars live on, and serve it, until it can.
 func TestContainerThatCannotBeStopped(t *testing.T) {
 	g := newRig(t)
