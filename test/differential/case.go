@@ -62,6 +62,8 @@ type Subject struct {
 	Case  Case
 	Pod   *v1.Pod // as it was created
 	Trace Trace
+	// Brief are the values of the pod's status in Trace that did not last.
+	Brief Brief
 }
 
 // forever is a script that ends at once when it is told to.
@@ -128,6 +130,7 @@ func (c Case) Run(ctx context.Context, left, right *Side) (l, r Trace, err error
 	if err := c.sameEvents(ctx, subjects); err != nil {
 		return nil, nil, err
 	}
+	withoutBrief(subjects[0].Trace, subjects[1].Trace, subjects[0].Brief, subjects[1].Brief)
 	l, r = c.kept(subjects[0].Trace, subjects[1].Trace)
 	return l, r, nil
 }
@@ -240,11 +243,11 @@ func (s *Subject) end(ctx context.Context) error {
 		return err
 	}
 	states := s.history.of(s.Pod.UID)
-	if err := addStates(s.Trace, states, names); err != nil {
+	if s.Brief, err = addStates(s.Trace, states, names); err != nil {
 		return err
 	}
 	if s.Case.Chance {
-		addFacts(s.Trace, states, names)
+		addFacts(s.Trace, podsOf(states), names)
 	}
 	return addCalls(s.Trace, s.Calls.Calls(string(s.Pod.UID)), names)
 }

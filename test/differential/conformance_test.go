@@ -48,13 +48,14 @@ func rowSteps(row string) []Step {
 	switch row {
 	case "init-restart-rules", "sidecar-start-order", "post-start":
 		return []Step{Running(), Inspect()}
-	case "restart-rules", "probe-liveness-never":
+	case "restart-rules", "probe-liveness-never", "status-failed", "restart-never", "sidecar-failed-job", "emptydir-limit",
+		"ephemeral-storage-limit":
 		return []Step{Phase(v1.PodFailed)}
 	case "active-deadline-waiting":
 		return []Step{Phase(v1.PodFailed), Terminated("main")}
-	case "restart-on-failure":
+	case "restart-on-failure", "status-succeeded", "sidecar-job", "termination-message-size", "termination-message-total":
 		return []Step{Phase(v1.PodSucceeded)}
-	case "status-restarts", "probe-startup-fails":
+	case "status-restarts", "status-oom-killed", "probe-startup-fails":
 		return []Step{BackedOff("main", 1)}
 	case "post-start-fails":
 		return []Step{BackedOff("exec", 1), BackedOff("tcp", 1)}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,16 +22,22 @@ import (
 // Steps wait for what is in it: that many waits would keep the API server from its work if each asked it.
 type history struct {
 	mu   sync.Mutex
-	pods map[types.UID][]*v1.Pod
+	pods map[types.UID][]state
 	// gone are the pods that the API server no longer has.
 	gone map[types.UID]bool
 	// events are the newest states of the events of each pod, by name.
 	events map[types.UID]map[string]*v1.Event
 }
 
+// state is a pod as the API server had it from a time on.
+type state struct {
+	pod *v1.Pod
+	at  time.Time
+}
+
 // watch begins a history and returns when it has begun.
 func watch(ctx context.Context, api kubernetes.Interface, namespace string) (*history, error) {
-	h := &history{pods: map[types.UID][]*v1.Pod{}, gone: map[types.UID]bool{}, events: map[types.UID]map[string]*v1.Event{}}
+	h := &history{pods: map[types.UID][]state{}, gone: map[types.UID]bool{}, events: map[types.UID]map[string]*v1.Event{}}
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithNamespace(namespace))
 	pods, events := factory.Core().V1().Pods().Informer(), factory.Core().V1().Events().Informer()
 	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -65,7 +72,7 @@ func (h *history) add(obj any, gone bool) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pods[pod.UID] = append(h.pods[pod.UID], pod)
+	h.pods[pod.UID] = append(h.pods[pod.UID], state{pod: pod, at: time.Now()})
 	h.gone[pod.UID] = gone
 }
 
@@ -94,7 +101,7 @@ func (h *history) latest(uid types.UID) (*v1.Pod, error) {
 	case h.gone[uid]:
 		return nil, errors.New("the pod is gone")
 	}
-	return states[len(states)-1], nil
+	return states[len(states)-1].pod, nil
 }
 
 // isGone reports whether the API server no longer has a pod that was seen.
@@ -112,15 +119,26 @@ func (h *history) eventsOf(uid types.UID) []*v1.Event {
 }
 
 // of returns the states of a pod, oldest first.
-func (h *history) of(uid types.UID) []*v1.Pod {
+func (h *history) of(uid types.UID) []state {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]*v1.Pod(nil), h.pods[uid]...)
+	return slices.Clone(h.pods[uid])
 }
 
-// addStates adds the states of a pod to a trace.
-func addStates(t Trace, states []*v1.Pod, names Names) error {
-	for _, pod := range states {
+// podsOf returns the pods of states.
+func podsOf(states []state) []*v1.Pod {
+	pods := make([]*v1.Pod, len(states))
+	for i, s := range states {
+		pods[i] = s.pod
+	}
+	return pods
+}
+
+// addStates adds the states of a pod to a trace, and returns which of their values were brief.
+func addStates(t Trace, states []state, names Names) (Brief, error) {
+	begun := map[string][]time.Time{}
+	for _, s := range states {
+		pod := s.pod
 		// The binding, and what other programs write, are the same for both.
 		seen := struct {
 			Generation int64        `json:"generation"`
@@ -131,7 +149,7 @@ func addStates(t Trace, states []*v1.Pod, names Names) error {
 		}{pod.Generation, pod.DeletionTimestamp != nil, pod.DeletionGracePeriodSeconds, pod.Finalizers, pod.Status}
 		values, err := Flatten("pod", seen)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		replaced := map[string]string{}
 		for path, value := range values {
@@ -141,8 +159,13 @@ func addStates(t Trace, states []*v1.Pod, names Names) error {
 			t.Add(path, value)
 		}
 		t.Gone("pod.", replaced)
+		for path, values := range t {
+			if strings.HasPrefix(path, "pod.") && len(begun[path]) < len(values) {
+				begun[path] = append(begun[path], s.at)
+			}
+		}
 	}
-	return nil
+	return durations(begun), nil
 }
 
 // addEvents adds the events of a pod to a trace, each as a path.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// addInside adds what the processes of a pod's running containers see to a trace, below inside/STEP/CONTAINER.
+// addInside adds what the processes of a pod's running containers see to a trace, below inside/STEP/CONTAINER. A container whose
+// process ends meanwhile adds nothing.
 func (s *Side) addInside(ctx context.Context, t Trace, step string, pod *v1.Pod, names Names) error {
 	list, err := s.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
@@ -40,12 +42,26 @@ func (s *Side) addInside(ctx context.Context, t Trace, step string, pod *v1.Pod,
 		if err := json.Unmarshal([]byte(status.GetInfo()["info"]), &info); err != nil {
 			return fmt.Errorf("read the process of container %s: %w", c.GetMetadata().GetName(), err)
 		}
-		in := inspection{trace: t, prefix: "inside/" + step + "/" + c.GetMetadata().GetName() + "/", names: names, side: s}
-		if err := in.process(info.PID); err != nil {
+		seen := Trace{}
+		in := inspection{trace: seen, prefix: "inside/" + step + "/" + c.GetMetadata().GetName() + "/", names: names, side: s}
+		if err := in.process(info.PID); hasEnded(info.PID) {
+			continue
+		} else if err != nil {
 			return fmt.Errorf("inspect container %s: %w", c.GetMetadata().GetName(), err)
 		}
+		maps.Copy(t, seen)
 	}
 	return nil
+}
+
+// hasEnded reports whether a process is gone, or waits for its parent.
+func hasEnded(pid int) bool {
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return true
+	}
+	_, state, _ := strings.Cut(string(data), ") ")
+	return strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
 }
 
 // inspection looks at one process.

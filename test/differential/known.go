@@ -48,12 +48,6 @@ func Known() []Allowed {
 		},
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{
-			// Their status is compared as it is.
-			Path:    `pod\.status\.conditions\[(Ready|ContainersReady|Initialized)\]\.(reason|message)`,
-			Skipped: true,
-			Row:     "states that last less than 200 ms",
-		},
-		{
 			Case:    "restart-agent-crash-loop",
 			Path:    `pod\.status\.containerStatuses\[main\]\.state\.waiting\.(message|reason)`,
 			Skipped: true,
@@ -109,19 +103,6 @@ func Known() []Allowed {
 			Path: `cri/UpdatePodSandboxResources\.resources\.cpuShares`,
 			Left: "102", Right: "153",
 			Row: "UpdatePodSandboxResources at a resize",
-		},
-		{
-			Case:    "resources-resized",
-			Path:    `pod\.status\.conditions`,
-			Skipped: true,
-			Row:     "states that last less than 200 ms",
-		},
-		{
-			Case:  "resources-resized",
-			Path:  `pod\.status\.conditions\[PodResizeInProgress\]\.(lastProbeTime|lastTransitionTime|observedGeneration|status|type)`,
-			Left:  `(<time>|2|True|PodResizeInProgress) -> \(absent\)`,
-			Right: "^$",
-			Row:   "states that last less than 200 ms",
 		},
 		{
 			Case: "claim-hostpath",
@@ -216,28 +197,6 @@ func Known() []Allowed {
 			Path: `cri/(CreateContainer/own\.config\.stopSignal|StopContainer/own\.timeout)|` +
 				`pod\.status\.containerStatuses\[own\]\.(stopSignal|state\.terminated\.message)`,
 			Row: "`stopSignal` on a runtime that knows none",
-		},
-		{
-			Case: "restart-all-containers",
-			Path: `pod\.status\.(phase|(initC|c)ontainerStatuses\[(setup|watcher|main|done)\]\.` +
-				`(ready|started|state\.(running|waiting|terminated)\.[a-zA-Z]+))`,
-			Skipped: true,
-			Row:     "states that last less than 200 ms",
-		},
-		{
-			Case: "restart-all-containers",
-			Path: `pod\.status\.(initC|c)ontainerStatuses\[(setup|watcher|main|done)\]\.state\.` +
-				`(running\.startedAt|waiting\.message)`,
-			Left: `<time> -> \(absent\)( -> <time> -> \(absent\))?|` +
-				`The container is removed because RestartAllContainers in place -> \(absent\)`,
-			Right: "^$",
-			Row:   "states that last less than 200 ms",
-		},
-		{
-			Case:    "container-restart-policy",
-			Path:    `pod\.status\.containerStatuses\[again\]\.(ready|started|state\.(running|terminated)\.[a-zA-Z]+)`,
-			Skipped: true,
-			Row:     "states that last less than 200 ms",
 		},
 		{
 			Case:  "probe-liveness-never",

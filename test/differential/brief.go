@@ -1,0 +1,97 @@
+package differential
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+)
+
+// briefLimit is how long a value of a pod's status may last in the API at the most, so that the other node may leave it out: both
+// nodes wait a moment before they report, and on a busy machine the reports themselves take a while.
+const briefLimit = time.Second
+
+// Brief says for each value of a path of a [Trace] whether another one followed it at once. The last value of a path is never brief.
+type Brief map[string][]bool
+
+// durations turns the times at which the values of paths began into what was brief.
+func durations(begun map[string][]time.Time) Brief {
+	limit := daemon.Scaled(briefLimit)
+	out := Brief{}
+	for path, times := range begun {
+		out[path] = make([]bool, len(times))
+		for i := range len(times) - 1 {
+			out[path][i] = times[i+1].Sub(times[i]) < limit
+		}
+	}
+	return out
+}
+
+// withoutBrief gives both traces the same values for the paths of a pod's status that differ only in brief ones.
+func withoutBrief(l, r Trace, lBrief, rBrief Brief) {
+	paths := maps.Clone(l)
+	maps.Copy(paths, r)
+	for path := range paths {
+		if !strings.HasPrefix(path, "pod.status.") || slices.Equal(l[path], r[path]) {
+			continue
+		}
+		left, right := newSequence(l[path], lBrief[path]), newSequence(r[path], rBrief[path])
+		if !sameBut(left, right) {
+			continue
+		}
+		few := l[path]
+		if len(r[path]) < len(few) {
+			few = r[path]
+		}
+		if len(few) == 0 {
+			delete(l, path)
+			delete(r, path)
+			continue
+		}
+		l[path], r[path] = few, few
+	}
+}
+
+// sequence are the values of a path, from before it was there.
+type sequence struct {
+	values []string
+	brief  []bool
+}
+
+func newSequence(values []string, brief []bool) sequence {
+	out := sequence{values: append([]string{absent}, values...), brief: make([]bool, len(values)+1)}
+	copy(out.brief[1:], brief)
+	return out
+}
+
+// sameBut reports whether two sequences are the same without some of their brief values. What stands on both sides of a value that is
+// left out is one value.
+func sameBut(l, r sequence) bool {
+	type place struct {
+		left, right int
+		value       string // the last one that both had
+	}
+	seen := map[place]bool{}
+	var same func(at place) bool
+	same = func(at place) bool {
+		if at.left == len(l.values) && at.right == len(r.values) {
+			return true
+		}
+		if seen[at] {
+			return false
+		}
+		seen[at] = true
+		inLeft, inRight := at.left < len(l.values), at.right < len(r.values)
+		if inLeft && inRight && alike(l.values[at.left], r.values[at.right]) &&
+			same(place{at.left + 1, at.right + 1, l.values[at.left]}) {
+			return true
+		}
+		if inLeft && (l.brief[at.left] || l.values[at.left] == at.value) && same(place{at.left + 1, at.right, at.value}) {
+			return true
+		}
+		return inRight && (r.brief[at.right] || r.values[at.right] == at.value) && same(place{at.left, at.right + 1, at.value})
+	}
+	return same(place{})
+}

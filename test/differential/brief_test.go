@@ -1,0 +1,78 @@
+package differential
+
+import (
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestSameBut: only values that were brief may be left out, on either side; neither order nor the last value may differ.
+func TestSameBut(t *testing.T) {
+	// A value with an exclamation mark is brief.
+	parse := func(text ...string) sequence {
+		var values []string
+		var brief []bool
+		for _, value := range text {
+			short := value[len(value)-1] == '!'
+			if short {
+				value = value[:len(value)-1]
+			}
+			values, brief = append(values, value), append(brief, short)
+		}
+		return newSequence(values, brief)
+	}
+	for _, c := range []struct {
+		name        string
+		left, right []string
+		want        bool
+	}{
+		{"equal", []string{"a", "b"}, []string{"a", "b"}, true},
+		{"left out", []string{"a", "b!", "c"}, []string{"a", "c"}, true},
+		{"left out on the left", []string{"a", "c"}, []string{"a", "b!", "c"}, true},
+		{"too long to be left out", []string{"a", "b", "c"}, []string{"a", "c"}, false},
+		{"the first one", []string{"a!", "c"}, []string{"c"}, true},
+		{"never there", []string{"a!", absent}, nil, true},
+		{"never there, and long", []string{"a", absent}, nil, false},
+		{"the last one", []string{"a", "b"}, []string{"a"}, false},
+		{"between two that are the same", []string{"a", "b!", "a"}, []string{"a"}, true},
+		{"between two that are the same, and long", []string{"a", "b", "a"}, []string{"a"}, false},
+		{"each side another one", []string{"a", "b!", "d"}, []string{"a", "c!", "d"}, true},
+		{"brief on one side", []string{"a", "b!", "c"}, []string{"a", "b", "c"}, true},
+		{"another order", []string{"a", "b", "c"}, []string{"b", "a", "c"}, false},
+		{"there again", []string{"a!", absent, "c"}, []string{"c"}, true},
+	} {
+		if got := sameBut(parse(c.left...), parse(c.right...)); got != c.want {
+			t.Errorf("%s: %v and %v are the same but for brief values: %v, want %v", c.name, c.left, c.right, got, c.want)
+		}
+	}
+}
+
+// TestBriefStates: how long a value lasted is taken from the times at which the API server's states came.
+func TestBriefStates(t *testing.T) {
+	begin := time.Unix(1e9, 0)
+	states := func(long time.Duration, phases ...v1.PodPhase) []state {
+		var out []state
+		for i, phase := range phases {
+			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: v1.PodStatus{Phase: phase}}
+			out = append(out, state{pod: pod, at: begin.Add(time.Duration(i) * long)})
+		}
+		return out
+	}
+	for long, want := range map[time.Duration]int{100 * time.Millisecond: 2, time.Hour: 3} {
+		l, r := Trace{}, Trace{}
+		lBrief, err := addStates(l, states(long, v1.PodPending, v1.PodRunning, v1.PodSucceeded), Names{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rBrief, err := addStates(r, states(time.Hour, v1.PodPending, v1.PodSucceeded), Names{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		withoutBrief(l, r, lBrief, rBrief)
+		if got := l["pod.status.phase"]; len(got) != want {
+			t.Errorf("phases with %v each, beside a node that leaves one out: %v, want %d of them", long, got, want)
+		}
+	}
+}
