@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 
 	"k8s.io/klog/v2"
@@ -15,11 +14,10 @@ import (
 // maxConfig is the size, in bytes, from which on a file holds no credentials.
 const maxConfig = 1 << 20
 
-// nodeCredentials are those with which the node itself pulls, for all its pods, most often the work of docker login: the first
-// that can be read of config.json in root, in .docker of the home folder and in /.docker, and of the older .dockercfg in
-// root, the home folder and /. They are read at each pull, so that new ones count at once.
-func nodeCredentials(root, home string) []credential {
-	for _, f := range credentialFiles(root, home) {
+// nodeCredentials are those with which the node itself pulls, for all its pods, most often the work of docker login: those of the
+// first file that can be read. The files are read at each pull, so that new ones count at once.
+func nodeCredentials(files []credentialFile) []credential {
+	for _, f := range files {
 		data, err := readSmall(f.path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -42,6 +40,8 @@ type credentialFile struct {
 	parse func([]byte) ([]credential, error)
 }
 
+// credentialFiles are config.json in root, in .docker of the home folder and in /.docker, then the older .dockercfg in root, the
+// home folder and /. An empty folder has none.
 func credentialFiles(root, home string) (files []credentialFile) {
 	add := func(parse func([]byte) ([]credential, error), folder, name string) {
 		if folder != "" {
@@ -78,24 +78,15 @@ func readSmall(path string) ([]byte, error) {
 }
 
 // node are the node's credentials.
-func (p *Puller) node() []credential {
+func (p *Puller) node() []credential { return nodeCredentials(p.credentialFiles()) }
+
+// credentialFiles are the files with the node's credentials. The home folder is HOME alone, as for the kubelet: a service of systemd
+// has none, whatever its account.
+func (p *Puller) credentialFiles() []credentialFile {
 	if p.opts.CredentialsDir == "" {
 		return nil
 	}
-	return nodeCredentials(p.opts.CredentialsDir, homeFolder(os.Getenv("HOME"), user.Current))
-}
-
-// homeFolder is the home folder that the environment names, else that of the account: systemd names none to services. Empty:
-// there is none.
-func homeFolder(named string, account func() (*user.User, error)) string {
-	if named != "" {
-		return named
-	}
-	own, err := account()
-	if err != nil {
-		return ""
-	}
-	return own.HomeDir
+	return credentialFiles(p.opts.CredentialsDir, os.Getenv("HOME"))
 }
 
 // pulledBy is the credential of a pod that let a pull in; nil where it was none, or the node's: what the node pulls is for all

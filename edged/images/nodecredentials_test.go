@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -41,7 +40,7 @@ func TestNodeCredentials(t *testing.T) {
 			}
 		}
 		got := ""
-		for _, e := range nodeCredentials(filepath.Join(dir, "root"), filepath.Join(dir, "home")) {
+		for _, e := range nodeCredentials(credentialFiles(filepath.Join(dir, "root"), filepath.Join(dir, "home"))) {
 			got += e.Username
 		}
 		if got != c.want {
@@ -78,17 +77,19 @@ func TestNodePulls(t *testing.T) {
 	}
 }
 
-// TestHomeFolder: without a HOME, as for services of systemd, it is that of the account.
+// TestHomeFolder: the home folder is HOME alone. Without one, as for services of systemd, the files of no account are read.
 func TestHomeFolder(t *testing.T) {
-	root := func() (*user.User, error) { return &user.User{HomeDir: "/root"}, nil }
-	unknown := func() (*user.User, error) { return nil, errors.New("no such user") }
-	for _, tc := range []struct {
-		named   string
-		account func() (*user.User, error)
-		want    string
-	}{{"/home/of", root, "/home/of"}, {"", root, "/root"}, {"", unknown, ""}} {
-		if got := homeFolder(tc.named, tc.account); got != tc.want {
-			t.Errorf("homeFolder(%q) = %q, want %q", tc.named, got, tc.want)
+	for home, want := range map[string]string{
+		"/home/of": "[/agent/config.json /home/of/.docker/config.json /.docker/config.json /agent/.dockercfg /home/of/.dockercfg /.dockercfg]",
+		"":         "[/agent/config.json /.docker/config.json /agent/.dockercfg /.dockercfg]",
+	} {
+		t.Setenv("HOME", home)
+		var paths []string
+		for _, f := range New(&service{}, Options{Recorder: &events{}, CredentialsDir: "/agent"}).credentialFiles() {
+			paths = append(paths, f.path)
+		}
+		if got := fmt.Sprint(paths); got != want {
+			t.Errorf("files with HOME=%q = %s, want %s", home, got, want)
 		}
 	}
 }
