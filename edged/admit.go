@@ -3,7 +3,6 @@ package edged
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -145,10 +144,10 @@ func (e *Edged) makeRoom(ctx context.Context, pod *v1.Pod, verdict admission.Ver
 	var ended []<-chan struct{}
 	for _, v := range verdict.Victims {
 		klog.InfoS("Pod makes room for a critical one", "pod", klog.KObj(v), "critical", klog.KObj(pod))
-		e.stopPod(v, status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &v1.PodCondition{
+		e.stopper.Stop(v, status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &v1.PodCondition{
 			Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: admission.DisruptionMessage,
 		}}, nil)
-		ended = append(ended, e.waitEnded(v.UID))
+		ended = append(ended, e.stopper.Ended(v.UID))
 	}
 	began := time.Now()
 	for i, done := range ended {
@@ -167,39 +166,6 @@ func newPreemptions() *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_preemptions", Help: "Pods that ended to make room for critical ones, by the resource that was short.",
 	}, []string{"preemption_signal"})
-}
-
-// stopPod ends a pod that is still wanted, within the grace of why. It interrupts a pull, a hook or a longer
-// termination under way, and fails the pod when nothing of it runs.
-// annotations are those of the event.
-func (e *Edged) stopPod(pod *v1.Pod, why status.Stopped, annotations map[string]string) {
-	if !e.desired.Stop(pod.UID, &why) {
-		return
-	}
-	e.recorder.AnnotatedEventf(pod, annotations, v1.EventTypeWarning, why.Reason, "%s", why.Message)
-	e.pool.Stop(pod.UID, why.Grace)
-	e.preparing.Go(func() {
-		if !termination.Within(e.life, e.waitEnded(pod.UID), termination.Timeout(pod, why.Grace)) && e.life.Err() == nil {
-			e.recorder.Eventf(pod, v1.EventTypeWarning, termination.ReasonExceededGrace, termination.MessageExceededGrace)
-		}
-	})
-}
-
-// stopped says why the node ends a pod; nil where it does not. A decision of before the agent's restart is known
-// by its condition.
-func (e *Edged) stopped(uid types.UID) *status.Stopped {
-	w, ok := e.desired.Get(uid)
-	if ok && w.Stopped != nil {
-		return w.Stopped
-	}
-	before, _ := e.statuses.Get(uid)
-	i := slices.IndexFunc(before.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Message == admission.DisruptionMessage
-	})
-	if i < 0 {
-		return evicted(before)
-	}
-	return &status.Stopped{Reason: admission.ReasonPreempting, Message: admission.MessagePreempted, Condition: &before.Conditions[i]}
 }
 
 // newAllocations makes the part that resizes pods.
@@ -238,15 +204,6 @@ func (e *Edged) resizable(uid types.UID) *v1.Pod {
 		return nil
 	}
 	return w.Pod
-}
-
-// waitEnded returns a channel that is closed when nothing of a pod runs any more. A pod without a worker does not run.
-func (e *Edged) waitEnded(uid types.UID) <-chan struct{} {
-	done := e.terminations.Wait(uid)
-	if !e.pool.Knows(uid) {
-		e.terminations.Forget(uid)
-	}
-	return done
 }
 
 // ended tells whoever waits that nothing of a pod runs any more.

@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/pleg"
+	"github.com/edgecore-io/edgecore/edged/podstop"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/security"
@@ -84,6 +85,7 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	e.allocations = e.newAllocations()
 	s := &startedPods{}
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
+	e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Statuses: e.statuses, Waiters: &e.terminations, Recorder: e.recorder})
 	e.ready.Start()
 	return e, s
 }

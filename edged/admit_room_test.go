@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/admission"
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/podstop"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/termination"
@@ -66,6 +67,7 @@ func TestMakeRoomGivesUp(t *testing.T) {
 				e.recorder = events.New("n", nil)
 				s := &stuck{e: e, ends: c.ends}
 				e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
+				e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Waiters: &e.terminations, Recorder: e.recorder})
 				victim := testPod("victim", "1")
 				victim.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
 				e.desired.Put(victim, false)
@@ -97,7 +99,7 @@ func TestMakeRoomGivesUp(t *testing.T) {
 				}
 				cancel()
 				e.pool.Wait()
-				e.preparing.Wait()
+				e.stopper.Wait()
 			})
 		})
 	}

@@ -41,6 +41,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/plugins"
 	"github.com/edgecore-io/edgecore/edged/podinputs"
+	"github.com/edgecore-io/edgecore/edged/podstop"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/prober"
 	"github.com/edgecore-io/edgecore/edged/readiness"
@@ -179,6 +180,7 @@ type Edged struct {
 	evictions     *eviction.Manager
 	memoryNews    *eviction.Notifier
 	reporter      *statusreport.Reporter
+	stopper       *podstop.Stopper
 	streams       *streaming.Server
 	pool          *podworker.Pool
 	node          *node.Node // nil without a cloud
@@ -194,8 +196,7 @@ type Edged struct {
 	began    time.Time
 	// admitMu makes one admission after another: each counts those before it.
 	admitMu sync.Mutex
-	// preparing are the pods that wait for devices, room, or the cloud's word before they start, and those whose end is
-	// watched; they end with life.
+	// preparing are the pods that wait for devices, room, or the cloud's word before they start; they end with life.
 	preparing sync.WaitGroup
 	life      context.Context
 	// preemptions counts the pods that ended for critical ones, by the resource that was short.
@@ -274,6 +275,13 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		StaticStored: e.mirrors.Wake,
 	})
 	e.statuses = status.NewManager(e.reporter)
+	e.stopper = podstop.New(ctx, podstop.Options{
+		Desired:  e.desired,
+		Workers:  e.pool,
+		Statuses: e.statuses,
+		Waiters:  &e.terminations,
+		Recorder: e.recorder,
+	})
 	e.garbage = garbage.New(garbage.Options{
 		Policy:   o.GC,
 		Ready:    e.ready,

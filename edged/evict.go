@@ -3,7 +3,6 @@ package edged
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -61,22 +60,10 @@ func (e *Edged) newMemoryNews() *eviction.Notifier {
 
 // evict has a pod end for want of resources.
 func (e *Edged) evict(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{} {
-	e.stopPod(pod, status.Stopped{Reason: eviction.Reason, Message: message, Grace: &grace, Condition: &v1.PodCondition{
+	e.stopper.Stop(pod, status.Stopped{Reason: eviction.Reason, Message: message, Grace: &grace, Condition: &v1.PodCondition{
 		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message,
 	}}, annotations)
-	return e.waitEnded(pod.UID)
-}
-
-// evicted says why a pod ends that was to end for want of resources before the agent started: its condition has it. nil: it
-// was not.
-func evicted(before v1.PodStatus) *status.Stopped {
-	i := slices.IndexFunc(before.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonTerminationByKubelet && eviction.Was(c.Message)
-	})
-	if i < 0 {
-		return nil
-	}
-	return &status.Stopped{Reason: eviction.Reason, Message: before.Conditions[i].Message, Condition: &before.Conditions[i]}
+	return e.stopper.Ended(pod.UID)
 }
 
 // freeDisk removes what nobody needs from the file system of a signal, until there is enough.
@@ -135,7 +122,7 @@ func (e *Edged) newStorageLimits() *storagelimit.Manager {
 		Runtime: e.client,
 		PodDir:  e.podDir,
 		LogDir:  e.runtime.LogDir,
-		Stop:    func(pod *v1.Pod, why status.Stopped) { e.stopPod(pod, why, nil) },
+		Stop:    func(pod *v1.Pod, why status.Stopped) { e.stopper.Stop(pod, why, nil) },
 		Evicted: e.evictions.Count,
 	})
 }

@@ -79,7 +79,7 @@ func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
 		RecursiveReadOnly: asksRecursiveReadOnly(pod) && e.runtime.RecursiveReadOnly(e.life, pod),
 		Pod:               pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, Restored: restored,
 		HostIPs: e.addresses.IPs(), IPv6First: e.addresses.IPv6First(), Now: time.Now(), Static: source.IsStatic(pod),
-		Stopped: e.stopped(pod.UID), Devices: e.devices.Health(pod.UID),
+		Stopped: e.stopper.Why(pod.UID), Devices: e.devices.Health(pod.UID),
 	}
 }
 

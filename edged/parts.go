@@ -89,6 +89,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	}()
 	err := runParts(ctx, cancel, e.list)
 	e.preparing.Wait()
+	e.stopper.Wait()
 	e.pool.Wait()
 	// The newest statuses are stored before the end. Containers go on running.
 	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -36,7 +36,7 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 	if status.Terminal(e.statuses.Phase(pod.UID)) {
 		return podworker.Outcome{Finished: true} // what has ended stays ended, also over a reboot
 	}
-	if e.stopped(pod.UID) != nil {
+	if e.stopper.Why(pod.UID) != nil {
 		return podworker.Outcome{Finished: true} // the node ends it
 	}
 	if e.gate.Closed() {
@@ -190,7 +190,7 @@ func (e *Edged) pullSecrets(ctx context.Context, pod *v1.Pod) []v1.Secret {
 
 // Terminate implements podworker.Syncer.
 func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
-	if why := e.stopped(end.UID); why != nil && why.Grace != nil && (end.Grace == nil || *why.Grace < *end.Grace) {
+	if why := e.stopper.Why(end.UID); why != nil && why.Grace != nil && (end.Grace == nil || *why.Grace < *end.Grace) {
 		end.Grace = why.Grace
 	}
 	obs, err := e.pleg.Refresh(ctx, end.UID)
