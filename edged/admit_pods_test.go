@@ -3,7 +3,6 @@ package edged
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,6 +85,7 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	s := &startedPods{}
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
 	e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Statuses: e.statuses, Waiters: &e.terminations, Recorder: e.recorder})
+	e.admissions = e.newAdmissions(ctx)
 	e.ready.Start()
 	return e, s
 }
@@ -130,7 +130,7 @@ func TestRejectedPodStays(t *testing.T) {
 				}
 				e.desired.Remove("first")
 				e.desired.Forget("first")
-				e.retryRejected()
+				e.admissions.RetryRejected()
 				if from == source.API {
 					again := second.DeepCopy()
 					again.Status.Phase, again.ResourceVersion = v1.PodFailed, "2" // as the API server sends it back
@@ -174,7 +174,7 @@ func TestRejectedBeforeRestart(t *testing.T) {
 				} else {
 					e.desired.SetStatic([]*v1.Pod{pod})
 				}
-				e.admitAndRun("p")
+				e.admissions.Admit("p")
 				if got := e.statuses.Phase("p"); got != c.want {
 					t.Errorf("phase after the restart = %q, want %q", got, c.want)
 				}
@@ -183,44 +183,4 @@ func TestRejectedBeforeRestart(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestJudgeResize: a node admits a resize that fits beside its other pods, and none while it is under pressure.
-func TestJudgeResize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		e, _ := admitting(t, ctx)
-		var available atomic.Int64
-		available.Store(1000)
-		e.evictions = eviction.New(eviction.Options{
-			Config: eviction.Config{Thresholds: []eviction.Threshold{{
-				Signal: eviction.NodeFS,
-				Value:  eviction.Value{Amount: 100},
-			}}},
-			Node: func(context.Context) (eviction.Observations, error) {
-				return eviction.Observations{eviction.NodeFS: {Available: available.Load(), Capacity: 1000}}, nil
-			},
-			Pods: func(context.Context, eviction.Signal) ([]eviction.PodUsage, eviction.Layout, error) {
-				return nil, eviction.Layout{}, nil
-			},
-			Changed: func([]v1.NodeConditionType, []eviction.Threshold, eviction.Observations) {},
-		})
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = e.evictions.Run(ctx) }) // it returns nil
-		synctest.Wait()
-		if why := e.judgeResize(asking("1")); why != nil {
-			t.Errorf("judgeResize(1 of 1 cpu) = %+v, want nil", why)
-		}
-		if why := e.judgeResize(asking("2")); why == nil || why.Reason != v1.PodReasonInfeasible {
-			t.Errorf("judgeResize(2 of 1 cpu) = %+v, want Infeasible", why)
-		}
-		available.Store(0)
-		time.Sleep(time.Hour)
-		if why := e.judgeResize(asking("1")); why == nil || why.Message != "The node had condition: [DiskPressure]. " {
-			t.Errorf("judgeResize under pressure = %+v, want a refusal for DiskPressure", why)
-		}
-		cancel()
-		wg.Wait()
-	})
 }

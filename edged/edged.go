@@ -40,6 +40,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/nodestatus"
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/plugins"
+	"github.com/edgecore-io/edgecore/edged/podadmit"
 	"github.com/edgecore-io/edgecore/edged/podinputs"
 	"github.com/edgecore-io/edgecore/edged/podstop"
 	"github.com/edgecore-io/edgecore/edged/podworker"
@@ -173,6 +174,7 @@ type Edged struct {
 	pleg        *pleg.PLEG
 	prober      *prober.Prober
 	allocations *allocation.Manager
+	admissions  *podadmit.Controller
 	statuses    *status.Manager
 	stats       *stats.Stats
 	slis        *server.SLIs
@@ -194,13 +196,9 @@ type Edged struct {
 	// statusMu makes a pod's status one after another: each is made from the one before.
 	statusMu sync.Mutex
 	began    time.Time
-	// admitMu makes one admission after another: each counts those before it.
+	// admitMu makes admissions and resizes one after another: each counts those before it.
 	admitMu sync.Mutex
-	// preparing are the pods that wait for devices, room, or the cloud's word before they start; they end with life.
-	preparing sync.WaitGroup
-	life      context.Context
-	// preemptions counts the pods that ended for critical ones, by the resource that was short.
-	preemptions *prometheus.CounterVec
+	life    context.Context
 	// capacityFreed is notified when a pod has ended or became smaller, so that a rejected one may fit.
 	capacityFreed notify.Signal
 	// up says that the runtime answers.
@@ -307,9 +305,9 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.stats, e.slis = e.newStats(), server.NewSLIs()
 	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
 	e.limits = e.newStorageLimits()
-	e.preemptions = newPreemptions()
 	e.runtimeStatus, e.nodeStatus = e.newRuntimeStatus(), e.newNodeStatus(ctx)
 	e.allocations = e.newAllocations()
+	e.admissions = e.newAdmissions(ctx)
 	if o.Node != nil {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus.Status, e.unready
@@ -427,7 +425,7 @@ func (e *Edged) keepPods(ctx context.Context) error {
 			e.runtimeStatus.Learn(ctx)
 			e.garbage.CleanUp(ctx)
 		case <-e.capacityFreed:
-			e.retryRejected()
+			e.admissions.RetryRejected()
 			e.allocations.Retry(nil)
 		}
 	}

@@ -45,7 +45,7 @@ func (e *Edged) parts() []part {
 		{name: "device plugins", run: e.devices.Run},
 		{name: "pod resources", run: podresources.New(podresources.Options{
 			Dir:     filepath.Join(e.opts.RootDir, "pod-resources"),
-			Pods:    func() []*v1.Pod { return e.beside("") },
+			Pods:    func() []*v1.Pod { return e.admissions.Beside("") },
 			Devices: e.devices,
 		}).Run},
 		{name: "stored pods", run: e.loadStored},
@@ -74,7 +74,7 @@ func (e *Edged) parts() []part {
 			collectors: e.garbage.Collectors(),
 		},
 		{name: "shutdown of the device", run: e.newShutdown().Run},
-		{name: "admission", collectors: []prometheus.Collector{e.preemptions}},
+		{name: "admission", collectors: []prometheus.Collector{e.admissions.Collector()}},
 		{name: "pods", run: e.keepPods},
 		{name: "messages", run: e.receive},
 	}
@@ -88,7 +88,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 		}
 	}()
 	err := runParts(ctx, cancel, e.list)
-	e.preparing.Wait()
+	e.admissions.Wait()
 	e.stopper.Wait()
 	e.pool.Wait()
 	// The newest statuses are stored before the end. Containers go on running.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
@@ -39,7 +38,7 @@ func (e *Edged) staticPods(pods []*v1.Pod) {
 		if !e.pool.Knows(pod.UID) {
 			e.statuses.Delete(pod.UID) // of the pod that went, which may have ended while the agent was killed
 		}
-		e.admitAndRun(pod.UID)
+		e.admissions.Admit(pod.UID)
 	}
 	e.removeOrphans()
 }
@@ -53,7 +52,7 @@ func (e *Edged) storedPod(pod *v1.Pod) {
 		return
 	}
 	if e.desired.Put(pod, false) && e.ready.Started() {
-		e.admitAndRun(pod.UID)
+		e.admissions.Admit(pod.UID)
 	}
 }
 
@@ -78,29 +77,12 @@ func (e *Edged) start() {
 			e.pool.Remove(w.Pod.UID)
 			continue
 		}
-		e.admitAndRun(w.Pod.UID)
+		e.admissions.Admit(w.Pod.UID)
 	}
 	if first {
 		klog.InfoS("Pods handed to their workers", "pods", len(all), "sinceStart", time.Since(e.began).Round(time.Millisecond))
 	}
 	e.removeOrphans()
-}
-
-// predecessor returns the UID of an older pod of the same name that is still there: a static pod
-// whose manifest changed, now or while the agent was down.
-func (e *Edged) predecessor(pod *v1.Pod) types.UID {
-	if !source.IsStatic(pod) {
-		return ""
-	}
-	for _, obs := range e.pleg.All() {
-		if obs.Name == pod.Name && obs.Namespace == pod.Namespace && obs.UID != pod.UID {
-			if w, ok := e.desired.Get(obs.UID); !ok || w.Removed {
-				e.pool.Remove(obs.UID)
-				return obs.UID
-			}
-		}
-	}
-	return ""
 }
 
 // removeOrphans ends the pods that the runtime has and nobody wants. It does nothing before both

@@ -1,4 +1,4 @@
-package edged
+package podadmit
 
 import (
 	"context"
@@ -18,13 +18,12 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/termination"
-	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // stuck is a syncer of pods that cannot be killed, but for those that end by themselves.
 type stuck struct {
-	e    *Edged
-	ends map[types.UID]time.Duration
+	waiters *termination.Waiters
+	ends    map[types.UID]time.Duration
 }
 
 func (s *stuck) Sync(ctx context.Context, _ *v1.Pod) podworker.Outcome {
@@ -43,7 +42,7 @@ func (s *stuck) Terminate(ctx context.Context, end podworker.End) error {
 }
 
 func (s *stuck) Terminated(_ context.Context, end podworker.End) error {
-	s.e.ended(end.UID)
+	s.waiters.Ended(end.UID)
 	return nil
 }
 
@@ -63,43 +62,42 @@ func TestMakeRoomGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				e := &Edged{state: &state{desired: desired.New()}, life: ctx, preemptions: newPreemptions(), capacityFreed: notify.NewSignal()}
-				e.recorder = events.New("n", nil)
-				s := &stuck{e: e, ends: c.ends}
-				e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
-				e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Waiters: &e.terminations, Recorder: e.recorder})
+				wanted, recorder, waiters := desired.New(), events.New("n", nil), &termination.Waiters{}
+				pool := podworker.New(ctx, podworker.Options{Syncer: &stuck{waiters: waiters, ends: c.ends}})
+				stopper := podstop.New(ctx, podstop.Options{Desired: wanted, Workers: pool, Waiters: waiters, Recorder: recorder})
+				admissions := New(ctx, Options{Desired: wanted, Workers: pool, Stopper: stopper, Recorder: recorder})
 				victim := testPod("victim", "1")
 				victim.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
-				e.desired.Put(victim, false)
-				e.pool.Update(victim, "")
+				wanted.Put(victim, false)
+				pool.Update(victim, "")
 				synctest.Wait()
 				if c.gone {
-					e.pool.Stop("1", nil)
+					pool.Stop("1", nil)
 					synctest.Wait()
 				}
 				began := time.Now()
-				e.makeRoom(ctx, testPod("critical", "2"), admission.Verdict{Victims: []*v1.Pod{victim}, Lack: v1.ResourceMemory})
+				admissions.makeRoom(ctx, testPod("critical", "2"), admission.Verdict{Victims: []*v1.Pod{victim}, Lack: v1.ResourceMemory})
 				if took := time.Since(began); took != c.want {
 					t.Errorf("makeRoom took %v of the simulated clock, want %v", took, c.want)
 				}
 				synctest.Wait()
 				var m dto.Metric
-				if err := e.preemptions.WithLabelValues("memory").Write(&m); err != nil {
+				if err := admissions.preemptions.WithLabelValues("memory").Write(&m); err != nil {
 					t.Fatal(err)
 				}
 				if got := m.GetCounter().GetValue(); got != c.preempted {
 					t.Errorf("kubelet_preemptions of memory = %v, want %v", got, c.preempted)
 				}
 				exceeded := false
-				for _, event := range e.recorder.List() {
+				for _, event := range recorder.List() {
 					exceeded = exceeded || event.Reason == "ExceededGracePeriod" && event.Message == termination.MessageExceededGrace
 				}
 				if exceeded != c.exceeded {
 					t.Errorf("event ExceededGracePeriod: %t, want %t", exceeded, c.exceeded)
 				}
 				cancel()
-				e.pool.Wait()
-				e.stopper.Wait()
+				pool.Wait()
+				stopper.Wait()
 			})
 		})
 	}
@@ -107,14 +105,14 @@ func TestMakeRoomGivesUp(t *testing.T) {
 
 // TestStoppedPodsCount: what a pod has that is being ended is not free before it has ended.
 func TestStoppedPodsCount(t *testing.T) {
-	e := &Edged{state: &state{desired: desired.New()}, statuses: status.NewManager(nil)}
-	e.allocations = e.newAllocations()
+	wanted := desired.New()
+	c := New(t.Context(), Options{Desired: wanted, Statuses: status.NewManager(nil), Allocated: func(pod *v1.Pod) *v1.Pod { return pod }})
 	for _, uid := range []types.UID{"1", "2"} {
-		e.desired.Put(testPod(string(uid), uid), false)
-		e.desired.SetAdmission(uid, nil)
+		wanted.Put(testPod(string(uid), uid), false)
+		wanted.SetAdmission(uid, nil)
 	}
-	e.desired.Stop("1", &status.Stopped{Reason: "Evicted"})
-	if got := e.beside("2"); len(got) != 1 || got[0].UID != "1" {
+	wanted.Stop("1", &status.Stopped{Reason: "Evicted"})
+	if got := c.Beside("2"); len(got) != 1 || got[0].UID != "1" {
 		t.Errorf("pods beside 2 = %v, want 1, which is being ended", got)
 	}
 }
