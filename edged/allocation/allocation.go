@@ -1,9 +1,9 @@
 // Package allocation keeps what each pod was allocated, and resizes pods while they run.
 //
-// A pod that asks for other cpu or memory keeps what it has until the node admits the change: what the node has admitted
-// is allocated to the pod, and from then on its containers and cgroups are brought to that. What to admit and in which
-// order is decided by package resize. What was allocated, and with which amounts containers run, is restored from the
-// pods' statuses after a restart of the agent.
+// A pod that asks for other cpu or memory keeps what it has until the node admits the change. What the node has
+// admitted is allocated to the pod, and from then on its containers and cgroups are brought to that. Package resize
+// decides what to admit and in which order. After a restart of the agent, the pods' statuses tell what was allocated
+// and with which amounts containers run.
 package allocation
 
 import (
@@ -68,7 +68,7 @@ type allocation struct {
 	running map[string]container
 	// podLevel are the pod-level amounts of the pod's cgroup; nil for a pod without.
 	podLevel *v1.ResourceRequirements
-	// memoryLimit is that of the pod's cgroup, in bytes; 0 is no limit, nil not known.
+	// memoryLimit is the memory limit of the pod's cgroup in bytes. 0 means no limit; nil means that it is not known.
 	memoryLimit *int64
 	// pending is the condition of a pod that does not get what it asks for; refused are the amounts that were refused.
 	pending *v1.PodCondition
@@ -139,7 +139,8 @@ func (m *Manager) Allocate(pod *v1.Pod) *v1.Pod {
 	return m.Allocated(pod)
 }
 
-// Retry decides again on all resizes that wait for capacity, and on that of one pod that is new; pod may be nil.
+// Retry decides again on the resizes that were deferred for want of capacity, in the order of package resize. If pod is
+// not nil, its resize, which is new, is decided among them. Other pods whose decision has changed are enqueued.
 func (m *Manager) Retry(pod *v1.Pod) {
 	m.opts.Admission.Lock()
 	defer m.opts.Admission.Unlock()
@@ -209,8 +210,8 @@ func (m *Manager) judge(pod *v1.Pod) (changed bool) {
 	return !equality.Semantic.DeepEqual(before, have.pending)
 }
 
-// Status returns what the status of a pod says of its resize: the amounts with which its containers run by name, those of
-// the pod as a whole under resize.Whole if it has pod-level resources, and the conditions.
+// Status returns what the status of a pod says of its resize: the amounts with which its containers run by name, those
+// of the pod as a whole under resize.Whole if it has pod-level resources, and the conditions.
 func (m *Manager) Status(pod *v1.Pod, obs *observed.Pod) (map[string]v1.ResourceRequirements, []v1.PodCondition) {
 	m.changes(pod, obs) // adds containers that are new
 	m.mu.Lock()

@@ -26,8 +26,8 @@ type change struct {
 }
 
 // changes returns the running containers whose amounts differ from those allocated, and reports whether the pod-level
-// amounts differ. A container that is seen for the first time has the amounts that its status reported; if it has none, it
-// was created with what was allocated.
+// amounts differ. A container that is seen for the first time has the amounts that its status reported; if it has none,
+// it was created with what was allocated.
 func (m *Manager) changes(pod *v1.Pod, obs *observed.Pod) (list []change, podLevel bool) {
 	before := m.opts.Status(pod.UID)
 	m.mu.Lock()
@@ -113,8 +113,8 @@ func (m *Manager) setPodCgroup(ctx context.Context, pod *v1.Pod, obs *observed.P
 }
 
 // Resize brings running containers to what was allocated. It first raises the limits of the pod's cgroup to what the
-// containers have and get; Finish lowers them. Containers that have to be restarted are returned as failed probes. Nothing
-// is changed while a memory limit would go below what is in use.
+// containers have and get; Finish lowers them. Containers that have to be restarted are returned as failed probes.
+// Nothing is changed while a memory limit would go below what is in use.
 func (m *Manager) Resize(
 	ctx context.Context, pod *v1.Pod, obs *observed.Pod, probes observed.Probes,
 ) (observed.Probes, error) {
@@ -223,10 +223,12 @@ func (m *Manager) Finish(ctx context.Context, pod *v1.Pod, obs *observed.Pod, fa
 		if inProgress != nil {
 			generation = inProgress.ObservedGeneration
 		}
-		have.inProgress = resize.Condition(v1.PodResizeInProgress, inProgress, v1.PodReasonError, failed.Error(), generation, now)
-		if inProgress == nil || inProgress.Reason != have.inProgress.Reason || !resize.SameFailure(inProgress.Message, failed.Error()) {
+		message := failed.Error()
+		have.inProgress = resize.Condition(v1.PodResizeInProgress, inProgress, v1.PodReasonError, message, generation, now)
+		if inProgress == nil || inProgress.Reason != have.inProgress.Reason ||
+			!resize.SameFailure(inProgress.Message, message) {
 			m.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventResizeError, "%s",
-				resize.Message("Pod resize error", pod, generation, failed.Error()))
+				resize.Message("Pod resize error", pod, generation, message))
 		}
 	case len(left) == 0:
 		if have.podLevel != nil && pod.Spec.Resources != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// resizePodCgroup changes the limits of a pod's cgroup. The runtime is called first: a sandbox that is a virtual machine may
-// refuse the new size. It is not called for a sandbox that has exited: the next one is created with the new limits.
+// resizePodCgroup changes the limits of a pod's cgroup. The runtime is called first: a sandbox that is a virtual
+// machine may refuse the new size. It is not called for a sandbox that has exited: the next one is created with the new
+// limits.
 func (m *Manager) resizePodCgroup(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
 	if sandbox := obs.Sandbox(); sandbox != nil && sandbox.Ready {
 		resources, overhead := m.opts.Cgroups.SandboxUpdate(pod)

@@ -1,9 +1,9 @@
 // Package deadline measures how long a pod has been active on the node, for spec.activeDeadlineSeconds.
 //
-// While the machine runs, time is taken from its boot clock, which does not move when the wall clock is set. The moment at
-// which a pod began is kept in the pod's folder, so that it survives restarts of the agent. Over a reboot there is only
-// the wall clock: then time counts from status.startTime, unless that is older than the pod itself. In that case the
-// clock was not set when the status was written, and the time of the pod begins again.
+// While the machine runs, time is taken from its boot clock, which does not move when the wall clock is set. The moment
+// at which a pod began is kept in the pod's folder, so that it survives restarts of the agent. Over a reboot there is
+// only the wall clock: then time counts from status.startTime, unless that is older than the pod itself. In that case
+// the clock was not set when the status was written, and the time of the pod begins again.
 package deadline
 
 import (
@@ -38,8 +38,8 @@ type Tracker struct {
 	began map[types.UID]time.Time // with a monotonic reading
 }
 
-// activeFor returns how long a pod has been active. start is its status.startTime; began is nil if it is not known when the
-// pod began; now and wall are both clocks. It is pure.
+// activeFor returns how long a pod has been active. start is its status.startTime; began is nil if it is not known when
+// the pod began; now and wall are both clocks. It is pure.
 func activeFor(pod *v1.Pod, start time.Time, began *clock.Boot, now clock.Boot, wall time.Time) time.Duration {
 	if began != nil && began.ID == now.ID {
 		return max(now.Uptime-began.Uptime, 0)
@@ -50,8 +50,8 @@ func activeFor(pod *v1.Pod, start time.Time, began *clock.Boot, now clock.Boot, 
 	return max(wall.Sub(start), 0)
 }
 
-// Of returns when a pod's time is over; zero if the pod has no deadline. start is the pod's status.startTime, and dir its
-// folder.
+// Of returns when a pod's time is over; zero if the pod has no deadline. start is the pod's status.startTime, and dir
+// its folder.
 func (d *Tracker) Of(pod *v1.Pod, start time.Time, dir string) time.Time {
 	limit := pod.Spec.ActiveDeadlineSeconds
 	if limit == nil {
@@ -94,7 +94,8 @@ func recall(pod *v1.Pod, start time.Time, dir string) time.Time {
 	if before == nil || before.ID != now.ID {
 		text := fmt.Sprintf("%s %d\n", now.ID, now.Uptime-active)
 		if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			klog.ErrorS(err, "Start of the pod not kept; its status.startTime will be used after a restart", "pod", klog.KObj(pod))
+			klog.ErrorS(err, "Start of the pod not kept; its status.startTime will be used after a restart",
+				"pod", klog.KObj(pod))
 		}
 	}
 	return wall.Add(-active)

@@ -73,8 +73,8 @@ func (s *Pods) SetStatic(pods []*v1.Pod) (added, removed []*v1.Pod) {
 	return added, removed
 }
 
-// Put adds or replaces a pod of the API server. It returns false if the UID is that of a static pod. restored says that
-// the pod comes from the store at start.
+// Put adds a pod of the API server, or replaces it. It does nothing and returns false if a static pod has its UID.
+// restored marks a pod that is added as read from the store when the agent started.
 func (s *Pods) Put(pod *v1.Pod, restored bool) bool {
 	pod = fromAPI(pod)
 	s.mu.Lock()
@@ -91,9 +91,10 @@ func (s *Pods) Put(pod *v1.Pod, restored bool) bool {
 	return true
 }
 
-// fromAPI returns a pod of the API server with the annotations that a kubelet sets. They replace those that the owner of
-// the pod wrote: with a forged source it would preempt others as a static pod does, and nothing would be reported of it.
-// The time of AnnotationSeen is that of the creation, so that it is the same after a restart of the agent.
+// fromAPI returns a copy of a pod of the API server with the annotations that a kubelet sets. They replace what the
+// pod's owner wrote: a pod that claims to be static would preempt others, and its status would not be reported.
+// AnnotationSeen is the time of the pod's creation, not of its arrival, so that a restart of the agent does not change
+// it.
 func fromAPI(pod *v1.Pod) *v1.Pod {
 	pod = pod.DeepCopy()
 	if pod.Annotations == nil {

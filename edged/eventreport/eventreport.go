@@ -39,9 +39,9 @@ const (
 	maxReported = 256
 	// repeatAfter is how long a repeated event stays unreported at most.
 	repeatAfter = 10 * time.Minute
-	// objectBurst events of one object and type are reported at once, then one in objectEvery, as Kubernetes' own components do:
-	// a pod that crashes all day does not use up the link, and its warnings do not keep back what else happens to it.
-	// maxObjects limits are remembered.
+	// objectBurst events of one object and type are reported at once, then one in objectEvery, as Kubernetes' own
+	// components do: a pod that crashes all day does not use up the link, and its warnings do not keep back what else
+	// happens to it. maxObjects limits are remembered.
 	objectBurst = 25
 	objectEvery = 5 * time.Minute
 	maxObjects  = 512
@@ -116,8 +116,8 @@ func (r *Reporter) Set(opts Options) {
 
 func keyOf(event *v1.Event) eventKey { return eventKey{event.InvolvedObject.UID, event.Name} }
 
-// Take has an event reported. It never blocks. An event of a static pod names that pod; kubectl finds it from the mirror
-// pod.
+// Take has an event reported. It never blocks. An event of a static pod names that pod; kubectl finds it from the
+// mirror pod.
 func (r *Reporter) Take(event v1.Event, _ *v1.Pod) {
 	if !r.enabled.Load() {
 		return
@@ -128,15 +128,16 @@ func (r *Reporter) Take(event v1.Event, _ *v1.Pod) {
 	r.changed.Notify()
 }
 
-// put adds an event, or replaces its earlier state. It drops the oldest event if too many are pending. It is called under
-// the lock.
+// put adds an event, or replaces its earlier state. It drops the oldest event if too many are pending. It is called
+// under the lock.
 func (r *Reporter) put(event v1.Event) {
 	if i := r.index(&event); i >= 0 {
 		r.pending[i] = event
 		return
 	}
 	if len(r.pending) >= maxPending {
-		klog.V(2).InfoS("Event not reported: too many are pending", "event", klog.KObj(&r.pending[0]), "reason", r.pending[0].Reason)
+		oldest := &r.pending[0]
+		klog.V(2).InfoS("Event not reported: too many are pending", "event", klog.KObj(oldest), "reason", oldest.Reason)
 		r.pending = slices.Delete(r.pending, 0, 1)
 	}
 	r.pending = append(r.pending, event)

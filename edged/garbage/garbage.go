@@ -1,8 +1,8 @@
 // Package garbage keeps the node clear of what no pod needs any more: dead containers and sandboxes, unused images, and
 // folders, cgroups, logs and statuses of pods that are gone.
 //
-// It collects a while after containers have ended or images were pulled, and every few minutes. It removes nothing that a
-// pod may still need: as long as a source of pods was not read (see package readiness), only dead containers of known
+// It collects a while after containers have ended or images were pulled, and every few minutes. It removes nothing that
+// a pod may still need: as long as a source of pods was not read (see package readiness), only dead containers of known
 // pods are removed.
 package garbage
 
@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	// period is how often to collect when nothing calls for it: as often as the kubelet collects images. A collection that
-	// finds nothing takes a few lists and one measurement of a file system.
+	// period is how often to collect when nothing calls for it: as often as the kubelet collects images. A collection
+	// that finds nothing takes a few lists and one measurement of a file system.
 	period = 5 * time.Minute
 	// debounce is how long a change waits for more: containers that end, pods that go, images that come.
 	debounce = 10 * time.Second
@@ -54,7 +54,7 @@ type Policy struct {
 // Runtime is the part of package runtime that the Manager needs.
 type Runtime interface {
 	gc.Runtime
-	// LogDirs returns the folder of log links and that of the logs that they point to.
+	// LogDirs returns two folders: that of the log links, and that of the log files which the links point to.
 	LogDirs() (links, logs string)
 	// SetDeadAttempts says how many ended attempts of a container its next start leaves.
 	SetDeadAttempts(n int)
@@ -106,7 +106,7 @@ type Options struct {
 	Statuses Statuses
 	Store    Store
 	Repairs  Repairs
-	// Leftovers list the pods of which something is left in a place.
+	// Leftovers are the places where pods leave things behind: each lists the UIDs that it has something of.
 	Leftovers gc.Sources
 	// KeepFile lists images that are never removed; "" is none. See package imagegc.
 	KeepFile string
@@ -193,9 +193,10 @@ func (m *Manager) FreeImages(ctx context.Context, enough func(context.Context) b
 	return err
 }
 
-// Run collects until ctx ends.
+// Run collects until ctx ends: dead containers soon after ContainersChanged was called, and everything soon after
+// Changed was called, every period, and sooner after a collection that could not free enough space.
 func (m *Manager) Run(ctx context.Context) error {
-	// A change makes the collection of containers due, or that of everything. More changes do not put it off.
+	// A collection that is due soon is not put off by further changes.
 	containers := time.NewTimer(debounce)
 	defer containers.Stop()
 	all := time.NewTimer(debounce)
@@ -280,8 +281,8 @@ func (m *Manager) clearDiskFull() {
 	}
 }
 
-// usedImages returns the images that the pods of this node name; ok is false if a pod may be missing. A removed pod counts
-// until nothing is left of it: then it is recorded that its images were used until now.
+// usedImages returns the images that the pods of this node name; ok is false if a pod may be missing. A removed pod
+// counts until nothing is left of it: then it is recorded that its images were used until now.
 func (m *Manager) usedImages() (names []string, ok bool) {
 	if !m.opts.Ready.AllPodsKnown() {
 		return nil, false

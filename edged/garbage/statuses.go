@@ -11,8 +11,8 @@ import (
 )
 
 // forgetStatuses removes from the store the statuses of pods that went while the agent was not running: a manifest that
-// was taken away, or a pod that was being ended when the agent was killed. Once there are none, each status goes with its
-// pod. It does nothing while a pod may be missing.
+// was taken away, or a pod that was being ended when the agent was killed. Once there are none, each status goes with
+// its pod. It does nothing while a pod may be missing.
 func (m *Manager) forgetStatuses(ctx context.Context) {
 	if m.statusesClean.Load() || !m.opts.Ready.AllPodsKnown() {
 		return
@@ -38,8 +38,8 @@ func (m *Manager) forgetStatuses(ctx context.Context) {
 	m.statusesClean.Store(clean)
 }
 
-// orphanedStatuses returns the owners of stored statuses that are not in pods. A status is stored by the name of its pod:
-// one of an earlier pod of a name that is in pods is not orphaned, since it will be overwritten. It is pure.
+// orphanedStatuses returns the owners of stored statuses that are not in pods. A status is stored by the name of its
+// pod: one of an earlier pod of a name that is in pods is not orphaned, since it will be overwritten. It is pure.
 func orphanedStatuses(stored []*v1.Pod, pods []desired.Pod) []*v1.Pod {
 	names := map[types.NamespacedName]bool{}
 	for _, p := range pods {

@@ -22,8 +22,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Objects gets objects. It implements the interfaces of packages volume and csi for them. Its methods may be called from any
-// goroutine.
+// Objects gets objects. It implements the interfaces of packages volume and csi for them. Its methods may be called
+// from any goroutine.
 type Objects struct {
 	meta     *metaclient.Client
 	nodeName string
@@ -34,24 +34,37 @@ func New(meta *metaclient.Client, nodeName string) *Objects {
 	return &Objects{meta: meta, nodeName: nodeName}
 }
 
+// clusterKey is the key of an object without a namespace; the name "" stands for all objects of a type.
+func clusterKey(kind, name string) resource.Key {
+	return resource.Key{Namespace: resource.NullNamespace, Type: kind, Name: name}
+}
+
 // PersistentVolumeClaim implements volume.Claims.
-func (o *Objects) PersistentVolumeClaim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
-	return metaclient.Get[v1.PersistentVolumeClaim](ctx, o.meta, resource.Key{Namespace: namespace, Type: resource.TypePersistentVolumeClaim, Name: name})
+func (o *Objects) PersistentVolumeClaim(
+	ctx context.Context, namespace, name string,
+) (*v1.PersistentVolumeClaim, error) {
+	return metaclient.Get[v1.PersistentVolumeClaim](ctx, o.meta, resource.Key{
+		Namespace: namespace,
+		Type:      resource.TypePersistentVolumeClaim,
+		Name:      name,
+	})
 }
 
 // PersistentVolume implements volume.Claims.
 func (o *Objects) PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
-	return metaclient.Get[v1.PersistentVolume](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePersistentVolume, Name: name})
+	return metaclient.Get[v1.PersistentVolume](ctx, o.meta, clusterKey(resource.TypePersistentVolume, name))
 }
 
 // ClusterTrustBundle implements volume.Bundles.
 func (o *Objects) ClusterTrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
-	return metaclient.Get[certificatesv1.ClusterTrustBundle](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeClusterTrustBundle, Name: name})
+	key := clusterKey(resource.TypeClusterTrustBundle, name)
+	return metaclient.Get[certificatesv1.ClusterTrustBundle](ctx, o.meta, key)
 }
 
 // ClusterTrustBundles implements volume.Bundles.
 func (o *Objects) ClusterTrustBundles(ctx context.Context) ([]certificatesv1.ClusterTrustBundle, error) {
-	list, err := metaclient.Get[[]certificatesv1.ClusterTrustBundle](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeClusterTrustBundle})
+	all := clusterKey(resource.TypeClusterTrustBundle, "")
+	list, err := metaclient.Get[[]certificatesv1.ClusterTrustBundle](ctx, o.meta, all)
 	if err != nil {
 		return nil, err
 	}
@@ -97,13 +110,20 @@ func (o *Objects) Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccount
 }
 
 // request returns a stored token, or requests one.
-func (o *Objects) request(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (*authenticationv1.TokenRequest, error) {
+func (o *Objects) request(
+	ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection,
+) (*authenticationv1.TokenRequest, error) {
 	if source.IsStatic(pod) {
 		return nil, fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: ptr.To(ptr.Deref(ask.ExpirationSeconds, tokenSeconds)),
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{
+			APIVersion: "v1",
+			Kind:       "Pod",
+			Name:       pod.Name,
+			UID:        pod.UID,
+		},
 	}}
 	if ask.Audience != "" {
 		request.Spec.Audiences = []string{ask.Audience}
@@ -138,16 +158,18 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 
 // CSIDriver implements csi.Objects.
 func (o *Objects) CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
-	return metaclient.Get[storagev1.CSIDriver](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeCSIDriver, Name: name})
+	return metaclient.Get[storagev1.CSIDriver](ctx, o.meta, clusterKey(resource.TypeCSIDriver, name))
 }
 
 // VolumeAttachment implements csi.Objects.
 func (o *Objects) VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
-	return metaclient.Get[storagev1.VolumeAttachment](ctx, o.meta, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeVolumeAttachment, Name: name})
+	return metaclient.Get[storagev1.VolumeAttachment](ctx, o.meta, clusterKey(resource.TypeVolumeAttachment, name))
 }
 
 // PodToken implements csi.Tokens.
-func (o *Objects) PodToken(ctx context.Context, pod *v1.Pod, audience string, seconds int64) (*authenticationv1.TokenRequestStatus, error) {
+func (o *Objects) PodToken(
+	ctx context.Context, pod *v1.Pod, audience string, seconds int64,
+) (*authenticationv1.TokenRequestStatus, error) {
 	ask := &v1.ServiceAccountTokenProjection{Audience: audience}
 	if seconds > 0 {
 		ask.ExpirationSeconds = &seconds

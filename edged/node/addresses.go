@@ -22,9 +22,9 @@ type Addresses struct {
 	last, previous string
 }
 
-// NewAddresses returns the addresses of a node. configured is the node's address, or one of each family with a comma
-// between. If it is empty, the address is that of the network interface device; if both are empty, it is the address of
-// the default route.
+// NewAddresses returns the addresses of a node. configured is one IP, or an IPv4 and an IPv6 address separated by a
+// comma. If it is empty, the addresses are those of the network interface device. If both are empty, the node's address
+// is the one from which packets take the default route.
 func NewAddresses(configured, device string) *Addresses {
 	return &Addresses{
 		configured: strings.FieldsFunc(configured, func(r rune) bool { return r == ',' || r == ' ' }),
@@ -32,8 +32,8 @@ func NewAddresses(configured, device string) *Addresses {
 	}
 }
 
-// IPs returns the node's addresses; none while it has had no network yet. A node whose default route or interface is gone
-// for a while, as without a DHCP server, keeps its address.
+// IPs returns the node's addresses; none while it has had no network yet. A node whose default route or interface is
+// gone for a while, as without a DHCP server, keeps its address.
 func (a *Addresses) IPs() []string {
 	if len(a.configured) > 0 {
 		return a.configured
@@ -67,8 +67,9 @@ func (a *Addresses) NodeAddresses(hostName string) []v1.NodeAddress {
 }
 
 // choose returns the address that was found now, or the one that was found last. If none was found since the start, it
-// returns that of the hardware, or else the one that the Node had before, or else that of another interface; local finds
-// both. A node that has had an IPv4 address does not take an IPv6 address instead: its IPv4 route is gone for a while.
+// returns that of the hardware, or else the one that the Node had before, or else that of another interface; local
+// finds both. A node that has had an IPv4 address does not take an IPv6 address instead: its IPv4 route is gone for a
+// while.
 func (a *Addresses) choose(found string, local func() (hardware, other string)) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -60,7 +60,8 @@ func (m *Meter) Node(ctx context.Context) (eviction.Observations, error) {
 	return observations(use, m.PodsMemory), nil
 }
 
-// observations returns the observations of a node whose pods together may use podsMemory bytes; 0 is no limit. It is pure.
+// observations returns the observations of a node whose pods together may use podsMemory bytes; 0 is no limit. It is
+// pure.
 func observations(use stats.NodeUsage, podsMemory int64) eviction.Observations {
 	seen := eviction.Observations{}
 	if mem := use.Memory; mem.CapacityBytes > 0 {
@@ -157,8 +158,8 @@ func (m *Meter) Pods(ctx context.Context, s eviction.Signal) ([]eviction.PodUsag
 	return pods, Layout(node), nil
 }
 
-// measure measures the pods. If disk is true, it waits for measurements of the disk that are newer than diskFresh: the pod
-// that fills the disk may have begun seconds ago.
+// measure measures the pods. If disk is true, it waits for measurements of the disk that are newer than diskFresh: the
+// pod that fills the disk may have begun seconds ago.
 func (m *Meter) measure(ctx context.Context, disk bool) ([]stats.PodUsage, error) {
 	if !disk {
 		return m.Stats.PodsMemory(ctx)

@@ -38,7 +38,8 @@ type Options struct {
 	Capacity, Allocatable v1.ResourceList
 	Devices               func() (capacity, allocatable v1.ResourceList)
 	Addresses             *node.Addresses
-	// Runtime returns the runtime's name and version, and Features what it can do; both are empty while they are not known.
+	// Runtime returns the runtime's name and version, and Features what it can do; both are empty while they are not
+	// known.
 	Runtime  func() (name, version string)
 	Features func() (runtime.Features, bool)
 	// Answers says why the runtime does not answer; nil when it does.
@@ -107,8 +108,8 @@ func plainVersion(text string) string {
 }
 
 // declaredFeatures returns the features that a cluster of v1.36 reads from a node's status, in order. Without the first
-// the scheduler binds no pod with such a rule to the node; without the others the API server refuses to resize what they
-// name. ExtendWebSocketsToKubelet is not among them: the API server translates WebSockets to the node's port.
+// the scheduler binds no pod with such a rule to the node; without the others the API server refuses to resize what
+// they name. ExtendWebSocketsToKubelet is not among them: the API server translates WebSockets to the node's port.
 func declaredFeatures() []string {
 	return []string{
 		"InPlacePodLevelResourcesVerticalScaling",
@@ -170,8 +171,8 @@ func reportable() []health.Code {
 	}
 }
 
-// agentConditions returns the conditions of the Node for those of the agent. One that is over is False if it was reported
-// before; a healthy node has none of them. It is pure.
+// agentConditions returns the conditions of the Node for those of the agent. One that is over is False if it was
+// reported before; a healthy node has none of them. It is pure.
 func agentConditions(now []health.Condition, reported map[health.Code]v1.ConditionStatus) []v1.NodeCondition {
 	var list []v1.NodeCondition
 	for _, code := range reportable() {
@@ -255,8 +256,8 @@ func reasons(before, now []v1.NodeCondition) []string {
 	return list
 }
 
-// Found takes the Node as it was before this start of the agent: conditions that were reported then and are over will be
-// reported as False. It sends an event if the machine was rebooted since.
+// Found takes the Node as it was before this start of the agent: conditions that were reported then and are over will
+// be reported as False. It sends an event if the machine was rebooted since.
 func (m *Manager) Found(have *v1.Node) {
 	m.opts.Addresses.Remember(&have.Status)
 	m.mu.Lock()

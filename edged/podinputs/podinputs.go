@@ -110,7 +110,12 @@ func (in *Inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 			in.opts.Recorder.Eventf(pod, v1.EventTypeWarning, w.Reason, "%s", w.Message)
 		}
 	}
-	out := runtime.SandboxInputs{Hostname: hostname, DNS: config, CgroupParent: in.opts.Cgroups.PodParent(pod), Groups: in.opts.Volumes.Groups(pod)}
+	out := runtime.SandboxInputs{
+		Hostname:     hostname,
+		DNS:          config,
+		CgroupParent: in.opts.Cgroups.PodParent(pod),
+		Groups:       in.opts.Volumes.Groups(pod),
+	}
 	if runtime.WantsUserNamespace(pod) {
 		if out.UserNamespace, err = in.opts.UserNS.For(pod.UID); err != nil {
 			return runtime.SandboxInputs{}, err
@@ -119,8 +124,11 @@ func (in *Inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs
 	return out, nil
 }
 
-// Container implements runtime.Inputs. Commands and paths see the variables of devices; the values of other variables do not.
-func (in *Inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, podIPs []string) (runtime.ContainerInputs, error) {
+// Container implements runtime.Inputs. Commands and paths see the variables of devices; the values of other variables
+// do not.
+func (in *Inputs) Container(
+	ctx context.Context, pod *v1.Pod, c *v1.Container, podIPs []string,
+) (runtime.ContainerInputs, error) {
 	given, err := in.opts.Devices.Container(ctx, pod, c)
 	if err != nil {
 		return runtime.ContainerInputs{}, err
@@ -134,11 +142,13 @@ func (in *Inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 	}
 	if len(invalid) > 0 {
 		in.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, events.InvalidEnvironmentVariableNames,
-			"Keys [%s] from the EnvFrom of container %s were skipped since they are considered invalid environment variable names.", strings.Join(invalid, ", "), c.Name)
+			"Keys [%s] from the EnvFrom of container %s were skipped since they are considered "+
+				"invalid environment variable names.", strings.Join(invalid, ", "), c.Name)
 	}
 	vars = append(given.Variables(vars), vars...)
 	lookup := env.Lookup(vars)
-	mounts, err := in.opts.Volumes.Mounts(pod, c, in.volumesOf(pod.UID), func(text string) (string, error) { return expandPath(text, lookup) })
+	expand := func(text string) (string, error) { return expandPath(text, lookup) }
+	mounts, err := in.opts.Volumes.Mounts(pod, c, in.volumesOf(pod.UID), expand)
 	if err != nil {
 		return runtime.ContainerInputs{}, err
 	}
@@ -154,9 +164,15 @@ func (in *Inputs) Container(ctx context.Context, pod *v1.Pod, c *v1.Container, p
 		mounts = append(mounts, &runtimeapi.Mount{HostPath: hosts, ContainerPath: "/etc/hosts"})
 	}
 	return runtime.ContainerInputs{
-		Envs: vars, Mounts: append(given.MountsBeside(mounts), mounts...), Devices: slices.Concat(blocks, given.Devices),
-		CDIDevices: given.CDIDevices, Annotations: given.Annotations, WorkingDir: c.WorkingDir, Groups: in.opts.Volumes.Groups(pod),
-		Command: env.ExpandAll(c.Command, vars), Args: env.ExpandAll(c.Args, vars),
+		Envs:        vars,
+		Mounts:      append(given.MountsBeside(mounts), mounts...),
+		Devices:     slices.Concat(blocks, given.Devices),
+		CDIDevices:  given.CDIDevices,
+		Annotations: given.Annotations,
+		WorkingDir:  c.WorkingDir,
+		Groups:      in.opts.Volumes.Groups(pod),
+		Command:     env.ExpandAll(c.Command, vars),
+		Args:        env.ExpandAll(c.Args, vars),
 	}, nil
 }
 
@@ -178,8 +194,8 @@ func hasMount(c *v1.Container, path string) bool {
 	return false
 }
 
-// expandPath expands a subPathExpr. Every variable must have a value: otherwise a container would get a folder above its
-// own.
+// expandPath expands a subPathExpr. Every variable must have a value: otherwise a container would get a folder above
+// its own.
 func expandPath(text string, lookup func(string) (string, bool)) (string, error) {
 	var missing []string
 	out := env.Expand(text, func(name string) (string, bool) {

@@ -10,7 +10,8 @@ import "sync"
 // Tracker is the state of one run. Its methods may be called from any goroutine.
 type Tracker struct {
 	mu sync.Mutex
-	// staticRead says that the manifest folder was read; storeAsked, that the store was asked; storeRead, that it answered.
+	// staticRead says that the manifest folder was read; storeAsked, that the store was asked; storeRead, that it
+	// answered.
 	staticRead, storeAsked, storeRead bool
 	// damaged says that rows of the store may have been lost, and that the API server has not sent them again.
 	damaged bool

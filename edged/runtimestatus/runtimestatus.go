@@ -1,8 +1,8 @@
 // Package runtimestatus tracks what the container runtime says of itself: its name and version, and its conditions
 // RuntimeReady and NetworkReady.
 //
-// CRI has no event for a change of these conditions, for example when a CNI configuration is installed. So the runtime is
-// asked at intervals, which are shorter while a condition does not hold.
+// CRI has no event for a change of these conditions, for example when a CNI configuration is installed. So the runtime
+// is asked at intervals, which are shorter while a condition does not hold.
 package runtimestatus
 
 import (
@@ -49,7 +49,8 @@ type Options struct {
 	Learned, Changed, Recovered func()
 }
 
-// Version is the name and version of a runtime. The zero value is not known. Its methods may be called from any goroutine.
+// Version is the name and version of a runtime. The zero value is not known. Its methods may be called from any
+// goroutine.
 type Version struct {
 	mu            sync.Mutex
 	name, version string
@@ -73,7 +74,8 @@ type Tracker struct {
 	opts Options
 
 	mu sync.Mutex
-	// learned says that the features are known, since the runtime came back last. asked says that it has told its conditions.
+	// learned says that the features are known, since the runtime came back last. asked says that it has told its
+	// conditions.
 	learned, asked bool
 	// runtime and network say why the runtime is not ready; "" that it is.
 	runtime, network string

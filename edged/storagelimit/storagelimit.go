@@ -1,5 +1,5 @@
-// Package storagelimit ends pods that use more of the disk than they may: more than the size limit of an emptyDir, or than
-// the ephemeral-storage limits of their containers.
+// Package storagelimit ends pods that use more of the disk than they may: more than the size limit of an emptyDir, or
+// than the ephemeral-storage limits of their containers.
 //
 // Measuring costs reads, so only pods that have a limit are measured, and nothing runs while there is none.
 package storagelimit
@@ -33,8 +33,8 @@ import (
 const (
 	// period is how often pods with limits are measured: as often as the kubelet does it.
 	period = 10 * time.Second
-	// A round that took long is followed by a pause of pauseFactor times its duration, maxPause at most: on a busy device a
-	// round may take long although it costs little.
+	// A round that took long is followed by a pause of pauseFactor times its duration, maxPause at most: on a busy device
+	// a round may take long although it costs little.
 	pauseFactor = 100
 	maxPause    = time.Minute
 	// grace is how long, in seconds, the containers of a pod over its limit may take to stop.

@@ -19,8 +19,8 @@ const (
 // minTimeout is the shortest result of Timeout.
 const minTimeout = 10 * time.Second
 
-// Timeout returns how long to wait for the end of a pod: one and a half times its grace period, and at least minTimeout.
-// grace, in seconds, overrides the pod's own when it is not nil.
+// Timeout returns how long to wait for the end of a pod: one and a half times its grace period, and at least
+// minTimeout. grace, in seconds, overrides the pod's own when it is not nil.
 func Timeout(pod *v1.Pod, grace *int64) time.Duration {
 	if grace == nil {
 		grace = pod.Spec.TerminationGracePeriodSeconds
