@@ -506,3 +506,14 @@ func TestRates(t *testing.T) {
 		}
 	}
 }
+
+// TestSystemContainers: the summary has the agent and the pods as a whole, and nothing that systemd made.
+func TestSystemContainers(t *testing.T) {
+	var got []string
+	for _, c := range systemContainers(&node{pods: usage{memory: new(uint64)}, agent: usage{memory: new(uint64)}}) {
+		got = append(got, c.Name)
+	}
+	if diff := cmp.Diff([]string{"kubelet", "pods"}, got); diff != "" {
+		t.Errorf("system containers (-want +got):\n%s", diff)
+	}
+}

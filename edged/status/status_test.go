@@ -166,6 +166,20 @@ func TestHeldBack(t *testing.T) {
 	}
 }
 
+// TestUnknownTwice: a container of which the runtime knows no state has ended until it is started again, however often it is seen.
+func TestUnknownTwice(t *testing.T) {
+	p := pod(v1.RestartPolicyAlways, 0, 1)
+	last := generate(p, box(runningC("c0")))
+	for range 3 {
+		last = generate(p, box(unknownC("c0")), func(in *Inputs) { in.Previous = last })
+		s := last.ContainerStatuses[0]
+		got := fmt.Sprintf("%s, %s, %d", stateText(s.State), stateText(s.LastTerminationState), s.RestartCount)
+		if want := "terminated ContainerStatusUnknown 137, -, 1"; got != want {
+			t.Errorf("a container whose state is unknown: %s; want %s", got, want)
+		}
+	}
+}
+
 func createdC(name string) *observed.Container {
 	return &observed.Container{ID: name + "-id", Name: name, SandboxID: "s", State: runtimeapi.ContainerState_CONTAINER_CREATED, Image: "img"}
 }

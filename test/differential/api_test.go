@@ -64,7 +64,7 @@ func requests() []request {
 	add(kube.AdminUser, http.MethodPost, "/pods", "/healthz", "/stats/summary", "/metrics", "/configz", "/containerLogs/@POD@/main", "/run/@POD@/main?cmd=echo%20hi",
 		"/run/@POD@/none?cmd=true", "/run/@POD@/main", "/run/@POD@/main?cmd=false", "/run/@POD@/ended?cmd=true", "/exec/@POD@/main?command=true&output=1", "/attach/@POD@/main?output=1",
 		"/portForward/@POD@", "/checkpoint/@POD@/none", "/none")
-	add(kube.AdminUser, http.MethodDelete, "/pods", "/none")
+	add(kube.AdminUser, http.MethodDelete, "/pods", "/none", "/metrics/slis")
 	add(kube.AdminUser, http.MethodHead, "/healthz", "/pods", "/metrics/resource", "/containerLogs/@POD@/main")
 	for _, query := range []string{
 		"tailLines=1", "tailLines=0", "tailLines=-1", "tailLines=x", "limitBytes=3", "limitBytes=0", "limitBytes=-1", "sinceSeconds=3600", "sinceSeconds=0",

@@ -33,9 +33,8 @@ func rowCase(pod conformance.Pod) Case {
 	}
 	switch pod.Name {
 	case "restart-rules", "restart-on-failure", "init-restart-rules", "restart-all-containers":
-		// Several containers end within milliseconds, in either order, and the first logs are removed with the first attempts.
+		// Several containers end within milliseconds, in either order.
 		c.Ends = []string{`pod\.status\.conditions\[(Ready|ContainersReady)\]\.(message|reason|status)`}
-		c.Ignore = []string{`logs/(rule|twice)/0\.log`}
 	case "sidecar-start-order":
 		c.Ends = []string{`pod\.status\.conditions\[Initialized\]\.message`} // the last one runs for milliseconds
 	}

@@ -89,6 +89,14 @@ containers:
 			Steps: []Step{Waiting("main", "ImagePullBackOff")},
 		},
 		{
+			Name: "environment-pull-tokens",
+			Objects: `
+{apiVersion: v1, kind: Secret, metadata: {name: @NAME@}, type: kubernetes.io/dockerconfigjson, stringData: {.dockerconfigjson: '{"auths": {"127.0.0.1:1": {"identitytoken": "one", "registrytoken": "two"}}}'}}
+`,
+			Spec:  `{imagePullSecrets: [{name: @NAME@}], containers: [{name: main, image: "127.0.0.1:1/some/absent:1"}]}`,
+			Steps: []Step{Waiting("main", "ImagePullBackOff")},
+		},
+		{
 			Name:  "environment-devices",
 			Spec:  `containers: [{name: main, securityContext: {privileged: true}}, {name: plain, securityContext: {capabilities: {drop: [ALL], add: [NET_ADMIN]}, readOnlyRootFilesystem: true}}]`,
 			Steps: []Step{Running(), Inspect()},

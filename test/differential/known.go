@@ -220,6 +220,34 @@ func Known() []Allowed {
 			Row:   "event `LifecycleHTTPFallback` of a hook",
 		},
 		{
+			Case:  "restart-rules|restart-on-failure|init-restart-rules",
+			Path:  `logs/(rule|twice)/0\.log`,
+			Left:  "^$",
+			Right: "^$", // it is empty
+			Row:   "log of the attempt before the last one of a container",
+		},
+		{
+			Case:  "environment-pull-tokens",
+			Path:  `cri/PullImage\.auth`,
+			Left:  `\{\}`,
+			Right: "^$",
+			Row:   "`identitytoken` and `registrytoken` of a pull secret",
+		},
+		{
+			Case:  "environment-pull-tokens",
+			Path:  `cri/PullImage\.auth\.identityToken`,
+			Left:  "^$",
+			Right: "one",
+			Row:   "`identitytoken` and `registrytoken` of a pull secret",
+		},
+		{
+			Case:  "environment-pull-tokens",
+			Path:  `cri/PullImage\.auth\.registryToken`,
+			Left:  "^$",
+			Right: "two",
+			Row:   "`identitytoken` and `registrytoken` of a pull secret",
+		},
+		{
 			Case:  "exit-codes",
 			Path:  `pod\.status\.containerStatuses\[missing\]\.state\.terminated\.startedAt`,
 			Left:  "<time>",

@@ -92,6 +92,24 @@ func knownMethods() []Allowed {
 			Row:   row,
 		},
 		{
+			Path:  `api/admin DELETE /metrics/slis/status`,
+			Left:  "200 OK",
+			Right: "405 Method Not Allowed",
+			Row:   "`DELETE /metrics/slis`",
+		},
+		{
+			Path:  `api/admin DELETE /metrics/slis/error`,
+			Left:  nothing,
+			Right: `method DELETE is not one of GET, HEAD\n`,
+			Row:   "`DELETE /metrics/slis`",
+		},
+		{
+			Path:  `api/admin DELETE /metrics/slis/series/metrics`,
+			Left:  "reset",
+			Right: nothing,
+			Row:   "`DELETE /metrics/slis`",
+		},
+		{
 			Path:  `api/admin GET /debug/flags/v/status`,
 			Left:  "406 Not Acceptable",
 			Right: "405 Method Not Allowed",
@@ -321,7 +339,7 @@ func knownSummary() []Allowed {
 	const summary = apiGet + `/stats/summary(\?only_cpu_and_memory=true|/)?/field`
 	return []Allowed{
 		{
-			Path:  summary + `\.node\.memory\.pageFaults`,
+			Path:  summary + `\.node\.memory\.(pageFaults|majorPageFaults)`,
 			Left:  `about .*`,
 			Right: `about .*`,
 			Row:   "page faults of the node on cgroup v1",

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -149,15 +148,4 @@ func printTraces(l, r Trace) string {
 		}
 	}
 	return out.String()
-}
-
-// TestKnown: each difference that is allowed has its row in the documentation.
-func TestKnown(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "differences.md"))
-	env.Must(t, err)
-	for _, a := range Known() {
-		if a.Row == "" || !strings.Contains(string(page), "\n| "+a.Row+" |") {
-			t.Errorf("difference %+v: row %q is not in docs/differences.md, want it there", a, a.Row)
-		}
-	}
 }

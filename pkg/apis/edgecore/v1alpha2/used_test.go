@@ -3,11 +3,14 @@ package v1alpha2
 import (
 	"errors"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict/stricttest"
 )
 
@@ -46,6 +49,32 @@ modules:
 	}
 	if diff := cmp.Diff([]string(nil), warnings); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestNotActedOn: settings that would keep a kubelet from starting, or make it run programs of a cloud provider, are warned of.
+func TestNotActedOn(t *testing.T) {
+	_, warnings, err := Parse([]byte(head + `
+modules:
+  edged:
+    imageCredentialProviderConfigFile: /etc/providers.yaml
+    imageCredentialProviderBinDir: /opt/providers
+    tailoredKubeletConfig: {failSwapOn: true}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range warnings {
+		_, warnings[i], _ = strings.Cut(w, ": ") // the line
+	}
+	slices.Sort(warnings)
+	want := []string{
+		"modules.edged.imageCredentialProviderBinDir: " + strict.NotActedOn,
+		"modules.edged.imageCredentialProviderConfigFile: " + strict.NotActedOn,
+		"modules.edged.tailoredKubeletConfig.failSwapOn: " + strict.NotActedOn,
+	}
+	if diff := cmp.Diff(want, warnings); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,0 +1,184 @@
+package differential
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+)
+
+// elsewhere returns the rows of docs/differences.md that no case of this package allows, each with the tests that show what
+// edgecore does: a folder of the repository and the name of a test, and after a slash a text that stands in a file of that
+// folder, such as the name of a case.
+func elsewhere() map[string][]string {
+	return map[string][]string{
+		"message of a container that waits with `PostStartHookError`": {
+			"edged/lifecycle.TestExec",
+		},
+		"a container of which the runtime no longer knows whether it runs, seen twice": {
+			"edged/status.TestUnknownTwice",
+		},
+		"a termination message that is not UTF-8": {
+			"edged/runtime.TestTerminationMessage",
+		},
+		"a pod that was deleted by force while the agent was down": {
+			"edged/runtime.TestOrphanHasItsHook",
+		},
+		"readiness of a container while the agent restarts": {
+			"edged/prober.TestRestart",
+		},
+		"logs of the containers that `RestartAllContainers` removed": {
+			"edged/runtime.TestStartOver",
+		},
+		"states that last less than 200 ms": {
+			"test/differential.TestBriefStates",
+		},
+		"a `subPath` through a link that leaves the volume and comes back by way of another link of the node": {
+			"edged/volume.TestLinksOutOfTheVolume",
+		},
+		"an attached CSI volume whose pod already had it before the agent or the device restarted": {
+			"test/csi.TestAttachment",
+		},
+		"Size of the configMap, secret, downwardAPI and projected volumes of a pod": {
+			"edged/volume.TestContentIsBounded",
+		},
+		"Credential provider plugins (`--image-credential-provider-config`)": {
+			"pkg/apis/edgecore/v1alpha2.TestNotActedOn/imageCredentialProvider",
+		},
+		"credentials of the node in the folder in which the agent was started": {
+			"edged/images.TestHomeFolder",
+		},
+		"a pull secret that is no docker configuration": {
+			"edged/images.TestCredentials",
+		},
+		"no file at `resolvConf`": {
+			"edged/dns.TestResolve/no file on the node",
+			"edged/dns.TestResolveErrors/link to nothing yet",
+		},
+		"lines of `resolvConf` that make no sense": {
+			"edged/dns.TestParseResolvConf/one bad of two",
+			"edged/dns.TestResolveErrors/no address",
+		},
+		"`hostPort` of a sidecar": {
+			"edged/runtime.TestPortMappings",
+		},
+		"`localhostProfile` of seccomp with `..` or absolute": {
+			"edged/runtime.TestSecurityContext",
+		},
+		"`singleProcessOOMKill: false` on cgroup v1": {
+			"edged/cgroups.TestUnifiedResources",
+		},
+		"memory.oom.group, memory.swap.max": {
+			"edged/cgroups.TestKernelAt",
+			"edged/cgroups.TestUnifiedResources/v2, old kernel",
+		},
+		"annotation `kubernetes.io/config.seen` of a pod of the API server": {
+			"edged/desired.TestSourceOfAPIPods",
+		},
+		"`cpu.weight` of the cgroup of all Burstable pods while a resize is refused or waits": {
+			"edged/allocation.TestRefusedByNode",
+		},
+		"a container's memory limit below its use": {
+			"edged/resize.TestCheckMemory",
+		},
+		"`lastProbeTime` of PodResizePending and PodResizeInProgress": {
+			"edged/resize.TestCondition",
+		},
+		"more than a few new questions a second to the cluster's authorizer": {
+			"edged/auth.TestStrangers",
+			"edged/auth.TestFloodedAccessIsNoGrace",
+		},
+		"a pod that has started no container when memory is short": {
+			"edged/eviction.TestRank/running and not measured",
+		},
+		"deferred resizes without any change on the node": {
+			"edged/allocation.TestDeferredResizes",
+		},
+		"`failSwapOn: true` on a node with swap": {
+			"pkg/apis/edgecore/v1alpha2.TestNotActedOn/failSwapOn",
+		},
+		"address of a node whose IPv4 route is gone for a while": {
+			"edged/node.TestAddressKept/only IPv6's route is left",
+		},
+		"an event with a message of more than 32 KiB": {
+			"edged/events.TestLongMessage",
+		},
+		"`/logs/?query=`": {
+			"test/differential.TestAPI//logs/?query=",
+		},
+		"system containers `runtime` and `misc` of the summary": {
+			"edged/stats.TestSystemContainers",
+		},
+	}
+}
+
+// TestKnown: each difference that is allowed has its row in the documentation, and each row has a difference that is allowed
+// or a test elsewhere.
+func TestKnown(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "differences.md"))
+	env.Must(t, err)
+	rows := rowsOf(string(page))
+	shown := map[string]bool{}
+	for _, a := range Known() {
+		shown[a.Row] = true
+		if !slices.Contains(rows, a.Row) {
+			t.Errorf("difference %+v: row %q is not in docs/differences.md, want it there", a, a.Row)
+		}
+	}
+	for row, tests := range elsewhere() {
+		if !slices.Contains(rows, row) || shown[row] {
+			t.Errorf("row %q of the list of tests elsewhere: in docs/differences.md %v, allowed here %v; want true, false",
+				row, slices.Contains(rows, row), shown[row])
+		}
+		shown[row] = len(tests) > 0
+		for _, test := range tests {
+			if !hasTest(t, test) {
+				t.Errorf("row %q: test %s does not exist, want one that shows the row", row, test)
+			}
+		}
+	}
+	for _, row := range rows {
+		if !shown[row] {
+			t.Errorf("row %q of docs/differences.md has no test, want an allowed difference or a test elsewhere", row)
+		}
+	}
+}
+
+// rowsOf returns the first cells of the tables of a page, without their heads.
+func rowsOf(page string) []string {
+	var rows []string
+	for line := range strings.Lines(page) {
+		cell, ok := strings.CutPrefix(line, "| ")
+		if !ok || strings.HasPrefix(line, "| what |") {
+			continue
+		}
+		cell, _, _ = strings.Cut(cell, " | ")
+		rows = append(rows, cell)
+	}
+	return rows
+}
+
+// hasTest reports whether a test of elsewhere is there.
+func hasTest(t *testing.T, test string) bool {
+	t.Helper()
+	folder, name, _ := strings.Cut(test, ".")
+	name, text, _ := strings.Cut(name, "/")
+	files, err := filepath.Glob(filepath.Join("..", "..", folder, "*_test.go"))
+	env.Must(t, err)
+	function := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(name) + `\(`)
+	var found, named bool
+	for _, file := range files {
+		if filepath.Base(file) == "known_test.go" {
+			continue // it has the names of all tests
+		}
+		data, err := os.ReadFile(file)
+		env.Must(t, err)
+		found = found || function.Match(data)
+		named = named || strings.Contains(string(data), text)
+	}
+	return found && named
+}
