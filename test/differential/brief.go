@@ -10,8 +10,9 @@ import (
 )
 
 // briefLimit is how long a value of a pod's status may last in the API at the most, so that the other node may leave it out: both
-// nodes wait a moment before they report, and on a busy machine the reports themselves take a while.
-const briefLimit = time.Second
+// nodes wait a moment before they report, on a busy machine the reports themselves take a while, and the kubelet looks for what is left
+// of a pod every second before it lets the API server remove it.
+const briefLimit = 2 * time.Second
 
 // Brief says for each value of a path of a [Trace] whether another one followed it at once. The last value of a path is never brief.
 type Brief map[string][]bool

@@ -43,9 +43,6 @@ type Case struct {
 	Ignore []string
 	// Ends are regular expressions of paths of which only the first and the last value are compared.
 	Ends []string
-	// Merged are regular expressions of paths of the status of which one node may have left out values but the last: two reports were
-	// merged.
-	Merged []string
 	// Chance decides when the containers restart and end: what does not depend on it is compared, see withoutChance.
 	Chance bool
 }
@@ -145,41 +142,10 @@ func (c Case) kept(l, r Trace) (Trace, Trace) {
 			}
 		}
 	}
-	for path := range l {
-		if matchesAny(c.Merged, path) {
-			merge(l, r, path)
-		}
-	}
-	for path := range r {
-		if len(l[path]) == 0 && matchesAny(c.Merged, path) {
-			merge(l, r, path)
-		}
-	}
 	if c.Chance {
 		withoutChance(l, r)
 	}
 	return l, r
-}
-
-// merge gives both traces the values of the one that has left out some of the other's, but not the last. A path that never was there
-// is one that was absent in the end.
-func merge(l, r Trace, path string) {
-	few, many := l[path], r[path]
-	if len(few) > len(many) {
-		few, many = many, few
-	}
-	if len(few) == 0 {
-		few = []string{absent}
-	}
-	if !leftOut(many, few) {
-		return
-	}
-	if few[0] == absent {
-		delete(l, path)
-		delete(r, path)
-		return
-	}
-	l[path], r[path] = few, few
 }
 
 // run does all steps. A step that fails is something to compare; an error says that the case itself cannot be run.

@@ -20,6 +20,7 @@ var (
 	// always are compared as they are: the facts of addFacts, events of what cannot be done, and leftovers.
 	always = []string{
 		`facts/.*`,
+		`pod\.status\.phase`,
 		`left/.*`,
 		`step/.*`,
 		`events/"Warning","(Failed|InspectFailed|FailedMount|FailedCreatePodSandBox)",.*`,

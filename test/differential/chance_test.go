@@ -158,25 +158,3 @@ func TestEnds(t *testing.T) {
 		t.Errorf("paths that differ = %v, want %s", got, want)
 	}
 }
-
-// TestMerge: values that one node has left out are no difference, other values, another order and another end are.
-func TestMerge(t *testing.T) {
-	c := Case{Merged: []string{"p"}}
-	for _, test := range []struct {
-		left, right []string
-		want        bool
-	}{
-		{[]string{"a", "b", "c"}, []string{"c"}, true},
-		{[]string{"a", "c"}, []string{"a", "b", "c"}, true},
-		{nil, []string{"a", absent}, true},
-		{nil, []string{"a"}, false},
-		{[]string{"a", "b"}, []string{"a"}, false},
-		{[]string{"a", "b", "c"}, []string{"b", "a", "c"}, false},
-		{[]string{"a", "c"}, []string{"b", "c"}, false},
-	} {
-		l, r := c.kept(Trace{"p": test.left}, Trace{"p": test.right})
-		if got := len(Compare([]Trace{l}, []Trace{r})) == 0; got != test.want {
-			t.Errorf("%q and %q: equal = %v, want %v", test.left, test.right, got, test.want)
-		}
-	}
-}

@@ -18,7 +18,7 @@
 //
 // The limits of pods on cgroup v2 are compared on a booted machine: see TestKubelet of test/vm, whose case is "cgroup2".
 //
-// A path differs if its values differ. A value of a pod's status that lasts for less than a second may be missing on the other side:
+// A path differs if its values differ. A value of a pod's status that lasts for less than two seconds may be missing on the other side:
 // edgecore leaves out states that another one follows at once, and the kubelet bundles reports when it is busy. What two agents may do in either order shows by chance, so a case with differences
 // runs again, up to -attempts times; a path differs only if no run of the left node had the values of any run of the right one.
 // Every difference fails the test, except those of [Known], each of which names its line of docs/differences.md. At its end each test

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -106,12 +107,6 @@ func randomCase(i int) Case {
 		Steps:  []Step{Settled(), Inspect()},
 		// In which order containers become ready, and which of them share a report, depends on time.
 		Ends: []string{`pod\.status\.conditions\[(Ready|ContainersReady|Initialized)\]\.(message|reason)`},
-		// A busy kubelet leaves out what does not last.
-		Merged: []string{
-			`pod\.status\.phase`,
-			`pod\.status\.conditions\[.*\]\.(status|reason|message)`,
-			`pod\.status\.(c|initC|ephemeralC)ontainerStatuses\[.*\]\.(ready|started|state\.(waiting|running)\..*)`,
-		},
 	}
 	switch i % 3 {
 	case 0:
@@ -125,15 +120,21 @@ func randomCase(i int) Case {
 	default:
 		c.Chance = true
 		c.Steps = []Step{Lived(), Inspect()}
+		if d := spec.ActiveDeadlineSeconds; d != nil {
+			*d = max(*d, deadline)
+		}
 	}
 	if pulls(&spec) {
 		c.Chance = true // the reason for which its container waits changes by the clock
 	}
 	if stuck(&spec) {
-		c.Steps = []Step{Event("FailedMount")}
+		c.Steps = []Step{Event("FailedMount"), Until("reported", reported)}
 	}
 	return c
 }
+
+// deadline is the shortest activeDeadlineSeconds of a random pod: below, the load decides which containers start in time.
+const deadline = 10
 
 // debug are steps that add an ephemeral container to a pod.
 func debug(random *rand.Rand) []Step {
@@ -170,6 +171,14 @@ func stuck(spec *v1.PodSpec) (yes bool) {
 		yes = yes || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == conformance.AbsentVolume })
 	})
 	return yes
+}
+
+// reported returns an error while no container of a pod has a status.
+func reported(pod *v1.Pod) error {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return errors.New("no container has a status, want one of each")
+	}
+	return nil
 }
 
 // steady changes a spec so that its containers run until they are stopped, with probes and hooks that succeed.

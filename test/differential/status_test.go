@@ -27,7 +27,7 @@ containers: [{name: main, command: [sh, -c, "sleep 3"]}]
 		{
 			Name:  "status-deleted-while-mounting",
 			Spec:  `{containers: [{name: main, volumeMounts: [{name: data, mountPath: /data}]}], volumes: [{name: data, secret: {secretName: missing}}]}`,
-			Steps: []Step{Event("FailedMount"), Delete(-1), Gone()},
+			Steps: []Step{Event("FailedMount"), Waiting("main", "ContainerCreating"), Delete(-1), Gone()},
 		},
 		{
 			Name:  "status-one-never-starts",
