@@ -86,6 +86,7 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
 	e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Statuses: e.statuses, Waiters: &e.terminations, Recorder: e.recorder})
 	e.admissions = e.newAdmissions(ctx)
+	e.intake = e.newIntake()
 	e.ready.Start()
 	return e, s
 }
@@ -117,11 +118,11 @@ func TestRejectedPodStays(t *testing.T) {
 				e, workers := admitting(t, ctx)
 				first, second := podAsking("first", "1", from), podAsking("second", "1", from)
 				if from == source.API {
-					e.storedPod(first)
-					e.storedPod(second)
+					e.intake.Put(first)
+					e.intake.Put(second)
 				} else {
 					e.desired.SetStatic([]*v1.Pod{first, second})
-					e.start()
+					e.intake.Start()
 				}
 				synctest.Wait()
 				got, _ := e.statuses.Get("second")
@@ -134,9 +135,9 @@ func TestRejectedPodStays(t *testing.T) {
 				if from == source.API {
 					again := second.DeepCopy()
 					again.Status.Phase, again.ResourceVersion = v1.PodFailed, "2" // as the API server sends it back
-					e.storedPod(again)
+					e.intake.Put(again)
 				}
-				e.start() // the runtime is back
+				e.intake.Start() // the runtime is back
 				synctest.Wait()
 				got, _ = e.statuses.Get("second")
 				if started := workers.has("second"); started != wantStart || !wantStart && got.Reason != "OutOfcpu" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -32,6 +33,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/gc"
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/intake"
 	"github.com/edgecore-io/edgecore/edged/logrotate"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/metaobjects"
@@ -175,6 +177,7 @@ type Edged struct {
 	prober      *prober.Prober
 	allocations *allocation.Manager
 	admissions  *podadmit.Controller
+	intake      *intake.Intake
 	statuses    *status.Manager
 	stats       *stats.Stats
 	slis        *server.SLIs
@@ -201,8 +204,6 @@ type Edged struct {
 	life    context.Context
 	// capacityFreed is notified when a pod has ended or became smaller, so that a rejected one may fit.
 	capacityFreed notify.Signal
-	// up says that the runtime answers.
-	up notify.Signal
 
 	// ready says which sources of pods were read.
 	ready *readiness.Tracker
@@ -217,7 +218,11 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
 		return err
 	}
-	e.pool = podworker.New(ctx, podworker.Options{Syncer: e, Resync: o.Resync, Forgotten: e.podForgotten})
+	e.pool = podworker.New(ctx, podworker.Options{
+		Syncer:    e,
+		Resync:    o.Resync,
+		Forgotten: func(uid types.UID) { e.intake.PodForgotten(uid) },
+	})
 	e.meta = metaclient.New(o.Bus)
 	e.objects = metaobjects.New(e.meta, o.NodeName)
 	e.events = eventreport.New(e.meta, o.Events)
@@ -264,7 +269,9 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	})
 	e.streams = e.newStreams(ctx)
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
-		OnChange: e.podChanged, OnHealth: e.runtimeHealth, Busy: e.pool.Busy,
+		OnChange: func(uid types.UID) { e.intake.PodChanged(uid) },
+		OnHealth: e.runtimeHealth,
+		Busy:     e.pool.Busy,
 	})
 	e.logs, e.mirrors = e.newLogs(), e.newMirrors()
 	e.reporter = statusreport.New(statusreport.Options{
@@ -308,6 +315,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.runtimeStatus, e.nodeStatus = e.newRuntimeStatus(), e.newNodeStatus(ctx)
 	e.allocations = e.newAllocations()
 	e.admissions = e.newAdmissions(ctx)
+	e.intake = e.newIntake()
 	if o.Node != nil {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Unready = o.NodeName, e.nodeStatus.Status, e.unready
@@ -324,7 +332,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 func (e *Edged) static() *source.Static {
 	return source.NewStatic(source.StaticOptions{
 		Dir: e.opts.StaticPodDir, NodeName: e.opts.NodeName, Rescan: e.opts.FileCheck,
-		Known: func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) }, Pods: e.staticPods,
+		Known: func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) }, Pods: e.intake.SetStatic,
 		Fault: func(file string, err error) {
 			e.health.SetError(health.StaticPodBad, file, err)
 		},
@@ -346,60 +354,11 @@ func (e *Edged) setUpCgroups(ctx context.Context) error {
 	return nil
 }
 
-// loadStored reads the pods of the store and their last statuses, and tries again until it has them. Until then no running
-// pod is taken for an orphan.
-func (e *Edged) loadStored(ctx context.Context) error {
-	retry.Until(ctx, 100*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
-		err := e.loadOnce(ctx)
-		e.ready.StoreAsked()
-		e.up.Notify()
-		return err
-	}, func(err error, again time.Duration) {
-		klog.ErrorS(err, "Stored pods not read; trying again", "in", again)
-	})
-	return nil
-}
-
-func (e *Edged) loadOnce(ctx context.Context) error {
-	statuses, err := e.meta.PodStatuses(ctx)
-	if err != nil {
-		return err
-	}
-	e.statuses.Restore(statuses)
-	pods, err := e.meta.Pods(ctx)
-	if pods == nil && err != nil {
-		return err
-	}
-	if err != nil {
-		klog.ErrorS(err, "Stored pods left out")
-	}
-	for _, pod := range pods {
-		if mirror.Is(pod) {
-			e.mirrors.Seen(pod)
-		}
-		if e.mine(pod) {
-			source.SetDefaults(pod)
-			e.desired.Put(pod, true)
-		}
-	}
-	klog.InfoS("Pods read from the store", "pods", len(pods))
-	if err == nil {
-		e.ready.StoreRead()
-		e.mirrorsLoaded()
-	}
-	return nil
-}
-
-// mine tells whether a pod of the store is for this node to run. A mirror pod only shows a static pod to the cloud.
-func (e *Edged) mine(pod *v1.Pod) bool {
-	return !mirror.Is(pod) && (pod.Spec.NodeName == "" || pod.Spec.NodeName == e.opts.NodeName)
-}
-
 // runtimeHealth is told when the runtime stops or begins to answer.
 func (e *Edged) runtimeHealth(err error) {
 	e.health.SetError(health.RuntimeDown, "", err)
 	if err == nil {
-		e.up.Notify()
+		e.intake.Wake()
 	}
 	e.wakeNode()
 }
@@ -411,19 +370,12 @@ func (e *Edged) wakeNode() {
 	}
 }
 
-// keepPods starts the pods once the runtime's state is known, and does what has to be done for all of them.
-func (e *Edged) keepPods(ctx context.Context) error {
+// useFreed retries what was refused for want of resources whenever some become free, until ctx ends.
+func (e *Edged) useFreed(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-e.up:
-			if e.pleg.Healthy() != nil || !e.ready.MayStart() {
-				continue // whoever is missing says so when it is there
-			}
-			e.start()
-			e.runtimeStatus.Learn(ctx)
-			e.garbage.CleanUp(ctx)
 		case <-e.capacityFreed:
 			e.admissions.RetryRejected()
 			e.allocations.Retry(nil)

@@ -19,30 +19,3 @@ func (e *Edged) newMirrors() *mirror.Manager {
 
 // shownStatus is the status of a static pod as a mirror pod shows it.
 func (e *Edged) shownStatus(uid types.UID) (v1.PodStatus, bool) { return e.statuses.Get(uid) }
-
-// showStatic tells the mirrors which static pods there are. One that is on its way out is shown until nothing is left of
-// it, or until another has its name.
-func (e *Edged) showStatic() {
-	if e.mirrors == nil {
-		return
-	}
-	shown := map[types.NamespacedName]*v1.Pod{}
-	for _, w := range e.desired.All() {
-		name := types.NamespacedName{Namespace: w.Pod.Namespace, Name: w.Pod.Name}
-		if w.Static && (!w.Removed || shown[name] == nil) {
-			shown[name] = w.Pod
-		}
-	}
-	pods := make([]*v1.Pod, 0, len(shown))
-	for _, pod := range shown {
-		pods = append(pods, pod)
-	}
-	e.mirrors.SetStatic(pods)
-}
-
-// mirrorsLoaded lets the mirrors be kept, once what is to be shown and what is shown are known.
-func (e *Edged) mirrorsLoaded() {
-	if e.ready.SourcesRead() {
-		e.mirrors.Loaded()
-	}
-}

@@ -69,7 +69,7 @@ func (m *Module) Run(ctx context.Context) error {
 func (m *Module) next() *Edged {
 	return &Edged{
 		opts: m.opts, state: m.state, health: m.opts.Health,
-		ready: readiness.New(m.state.damaged.Load()), capacityFreed: notify.NewSignal(), up: notify.NewSignal(),
+		ready: readiness.New(m.state.damaged.Load()), capacityFreed: notify.NewSignal(),
 	}
 }
 

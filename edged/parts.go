@@ -48,7 +48,7 @@ func (e *Edged) parts() []part {
 			Pods:    func() []*v1.Pod { return e.admissions.Beside("") },
 			Devices: e.devices,
 		}).Run},
-		{name: "stored pods", run: e.loadStored},
+		{name: "stored pods", run: e.intake.Load},
 		{name: "static pods", run: e.static().Run},
 		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPace(s.Pulls) }},
 		{name: "containers", reload: func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) }},
@@ -75,8 +75,9 @@ func (e *Edged) parts() []part {
 		},
 		{name: "shutdown of the device", run: e.newShutdown().Run},
 		{name: "admission", collectors: []prometheus.Collector{e.admissions.Collector()}},
-		{name: "pods", run: e.keepPods},
-		{name: "messages", run: e.receive},
+		{name: "pods", run: e.intake.Run},
+		{name: "freed resources", run: e.useFreed},
+		{name: "messages", run: e.intake.Receive},
 	}
 }
 

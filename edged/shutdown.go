@@ -32,7 +32,7 @@ func (e *Edged) shutdownBegan(began bool) {
 	e.gate.Set(began)
 	e.wakeNode()
 	if !began && e.ready.Started() {
-		e.start()
+		e.intake.Start()
 		e.pool.PokeAll()
 	}
 }

@@ -107,7 +107,7 @@ func TestEndOfPodWithoutWorker(t *testing.T) {
 	e, _ := admitting(t, t.Context())
 	e.reporter = statusreport.New(statusreport.Options{Store: noStatuses{t}})
 	pod := podAsking("p", "2", source.API)
-	e.storedPod(pod)
+	e.intake.Put(pod)
 	if st, _ := e.statuses.Get("p"); st.Reason != "OutOfcpu" {
 		t.Fatalf("reason of the pod = %q, want OutOfcpu", st.Reason)
 	}
@@ -128,10 +128,10 @@ func TestEndOfPodWithoutWorker(t *testing.T) {
 	if !forgotten() {
 		t.Error("the allocation of the pod is kept after the end, want it forgotten")
 	}
-	e.podForgotten("p") // callers that list pods may have asked for the allocation since
+	e.intake.PodForgotten("p") // callers that list pods may have asked for the allocation since
 	e.allocations.Allocated(pod)
-	e.podForgotten("p")
+	e.intake.PodForgotten("p")
 	if !forgotten() {
-		t.Error("the allocation of the pod is kept after podForgotten, want it forgotten")
+		t.Error("the allocation of the pod is kept after PodForgotten, want it forgotten")
 	}
 }

@@ -1,4 +1,4 @@
-package edged
+package intake
 
 import (
 	"context"
@@ -14,23 +14,23 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// receive takes what metamanager forwards, in order, until ctx ends.
-func (e *Edged) receive(ctx context.Context) error {
+// Receive takes what metamanager forwards, in order, until ctx ends.
+func (in *Intake) Receive(ctx context.Context) error {
 	for {
-		m, err := e.opts.Bus.Receive(ctx, model.ModuleEdged)
+		m, err := in.opts.Bus.Receive(ctx, model.ModuleEdged)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		e.handle(m)
+		in.handle(m)
 	}
 }
 
-// handle acts on one message. By the time it comes, its content is in the store: a message that
-// makes no sense is logged and changes nothing.
-func (e *Edged) handle(m *model.Message) {
+// handle acts on one message. By the time it comes, its content is in the store: a message that makes no sense is logged
+// and changes nothing.
+func (in *Intake) handle(m *model.Message) {
 	key, err := resource.Parse(m.Route.Resource)
 	if err != nil {
 		klog.ErrorS(err, "Message dropped", "resource", m.Route.Resource, "source", m.Route.Source)
@@ -38,43 +38,19 @@ func (e *Edged) handle(m *model.Message) {
 	}
 	switch key.Type {
 	case resource.TypePod:
-		e.handlePod(m)
+		in.handlePod(m)
 	case resource.TypeConfigMap:
-		e.objectChanged(volume.KindConfigMap, key.Namespace, key.Name)
+		in.objectChanged(volume.KindConfigMap, key.Namespace, key.Name)
 	case resource.TypeSecret:
-		e.objectChanged(volume.KindSecret, key.Namespace, key.Name)
+		in.objectChanged(volume.KindSecret, key.Namespace, key.Name)
 	case resource.TypeLink:
-		e.linkChanged(m)
+		in.linkChanged(m)
 	default:
 		klog.V(4).InfoS("Message of no interest", "resource", m.Route.Resource, "operation", m.Route.Operation)
 	}
 }
 
-// linkChanged acts on news of the link: what failed for want of it is tried again. Pods do not depend on it.
-func (e *Edged) linkChanged(m *model.Message) {
-	connected, synced := metaclient.LinkNews(m)
-	if !synced {
-		e.mirrors.Link(connected)
-	}
-	if !connected {
-		return
-	}
-	if synced { // which comes after the news of the link itself
-		e.damaged.Store(false)
-		e.ready.StoreRepaired()
-		if e.ready.Started() {
-			e.removeOrphans()
-			e.garbage.Changed() // only now may leftovers be known to belong to no pod
-		}
-		return
-	}
-	e.wakeNode()
-	e.csi.Linked()
-	e.api.wake()
-	e.pool.PokeAll()
-}
-
-func (e *Edged) handlePod(m *model.Message) {
+func (in *Intake) handlePod(m *model.Message) {
 	switch m.Route.Operation {
 	case model.OpInsert, model.OpUpdate:
 		pod, err := metaclient.DecodePod(m.ContentData())
@@ -82,7 +58,7 @@ func (e *Edged) handlePod(m *model.Message) {
 			klog.ErrorS(err, "Pod message dropped", "resource", m.Route.Resource)
 			return
 		}
-		e.storedPod(pod)
+		in.Put(pod)
 	case model.OpDelete:
 		// The content may be no more than the names and the UID.
 		var obj metav1.PartialObjectMetadata
@@ -90,6 +66,28 @@ func (e *Edged) handlePod(m *model.Message) {
 			klog.ErrorS(err, "Pod delete message without a UID dropped", "resource", m.Route.Resource)
 			return
 		}
-		e.storedPodGone(types.UID(obj.UID))
+		in.Remove(types.UID(obj.UID))
 	}
+}
+
+// linkChanged acts on news of the link: what failed for want of it is tried again. Pods do not depend on it.
+func (in *Intake) linkChanged(m *model.Message) {
+	connected, synced := metaclient.LinkNews(m)
+	if !synced {
+		in.opts.Mirrors.Link(connected)
+	}
+	if !connected {
+		return
+	}
+	if synced { // which comes after the news of the link itself
+		in.opts.Synced()
+		in.opts.Ready.StoreRepaired()
+		if in.opts.Ready.Started() {
+			in.removeOrphans()
+			in.opts.Garbage.Changed() // only now may leftovers be known to belong to no pod
+		}
+		return
+	}
+	in.opts.Linked()
+	in.opts.Workers.PokeAll()
 }
