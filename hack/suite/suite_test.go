@@ -138,6 +138,29 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
+// TestWayOfPod checks that the functions which CONTRIBUTING.md lists as a pod's way are in the files that it names.
+func TestWayOfPod(t *testing.T) {
+	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| (?:\\w+ )?\\| `([\\w/]+\\.go)` \\| `(\\w+)` \\|")
+	hops := row.FindAllStringSubmatch(string(contributing), -1)
+	if len(hops) < 20 {
+		t.Errorf("CONTRIBUTING.md lists %d functions of a pod's way, want 20 or more", len(hops))
+	}
+	for _, hop := range hops {
+		code, err := os.ReadFile(filepath.Join(root, hop[1]))
+		if err != nil {
+			t.Errorf("a pod's way: %v, want a file of this repository", err)
+			continue
+		}
+		if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + hop[2] + `\(`).Match(code) {
+			t.Errorf("a pod's way: %s has no function %s, want CONTRIBUTING.md to name what is there", hop[1], hop[2])
+		}
+	}
+}
+
 func TestUnits(t *testing.T) {
 	got := units([]string{module + "/edged", module + "/test/link", module + "/test", module + "/test/testenv/wait"})
 	if diff := cmp.Diff([]string{"./edged", "./test/testenv/wait"}, got); diff != "" {
