@@ -9,6 +9,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/repair"
 	"github.com/edgecore-io/edgecore/edged/serving"
+	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
@@ -18,7 +19,7 @@ import (
 func leftOversOf(cfg *v1alpha2.EdgeCore) []string {
 	own, files := &cfg.Modules.Edged, filesOf(cfg)
 	root, store := own.RootDirectory, cfg.Database.DataSource
-	whole, _ := storeFiles(store) // what cannot be listed is nobody's to remove
+	whole, _ := copies.Files(store) // what cannot be listed is not removed
 	whole = append(whole, files.CA, files.Cert, files.Key)
 	whole = append(whole, serving.Files(root)...)
 	whole = append(whole, filepath.Join(root, "image_manager"), imagegc.KeepFile(root), repair.RecordFile(root), repair.ArchiveDir(root), filepath.Join(root, "checkpoints"),

@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/eventreport"
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/nodeallocatable"
 	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -29,7 +30,7 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	if err != nil {
 		return edged.Options{}, fmt.Errorf("size of the node: %w", err)
 	}
-	share, err := shareOut(own, capacity)
+	split, err := nodeallocatable.New(own, capacity)
 	if err != nil {
 		return edged.Options{}, fmt.Errorf("modules.edged.tailoredKubeletConfig: %w", err)
 	}
@@ -55,8 +56,9 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	return edged.Options{
 		NodeName: own.HostnameOverride, NodeIP: own.NodeIP, Version: version.Version(),
 		Interface: own.CustomInterfaceName, StatusImages: int(ptr.Deref(kubelet.NodeStatusMaxImages, 0)),
-		Capacity: capacity, Allocatable: share.allocatable, Eviction: share.eviction, Labels: own.NodeLabels,
-		RootDir: own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, StaticPodDir: kubelet.StaticPodPath,
+		Capacity: capacity, Allocatable: split.Allocatable, Labels: own.NodeLabels,
+		Eviction: edged.EvictionOptions{KernelMemcg: kubelet.KernelMemcgNotification, Config: split.Eviction},
+		RootDir:  own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, StaticPodDir: kubelet.StaticPodPath,
 		FileCheck: kubelet.FileCheckFrequency.Duration, Resync: kubelet.SyncFrequency.Duration, StorePath: cfg.Database.DataSource,
 		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint, ImageEndpoint: kubelet.ImageServiceEndpoint,
 		RuntimeTimeout: kubelet.RuntimeRequestTimeout.Duration,
@@ -81,7 +83,7 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 		GC: gcOptions(own),
 		Cgroups: cgroups.Options{
 			Root: kubelet.CgroupRoot, Driver: kubelet.CgroupDriver, PerQOS: ptr.Deref(kubelet.CgroupsPerQOS, true),
-			PodPids: ptr.Deref(kubelet.PodPidsLimit, -1), Pods: share.pods, Reserved: share.reserved, ResourceOptions: resources,
+			PodPids: ptr.Deref(kubelet.PodPidsLimit, -1), Pods: split.Pods, Reserved: split.Reserved, ResourceOptions: resources,
 		},
 		DNS: dns.Config{
 			ClusterDNS: kubelet.ClusterDNS, ClusterDomain: kubelet.ClusterDomain, ResolvConf: ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf"),

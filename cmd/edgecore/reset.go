@@ -17,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/serving"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -128,7 +129,7 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 	}
 	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile), removeAll(serving.Files(cfg.Modules.Edged.RootDirectory)...)))
 	if !o.keepPods {
-		note("store "+store+" and its copies", removeStoreFiles(store))
+		note("store "+store+" and its copies", copies.Remove(store))
 	}
 	// The last, since it says where the others are.
 	if fresh := o.fresh(o.Config); fresh != nil {

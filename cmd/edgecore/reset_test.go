@@ -217,3 +217,19 @@ func TestResetOthersUnits(t *testing.T) {
 		t.Errorf("reset = %v, calls %v; want none and that systemd does not run:\n%s", err, d.calls, out)
 	}
 }
+
+// TestResetRemovesCopies: nothing of the store is left, whatever a migration or a repair has put beside it.
+func TestResetRemovesCopies(t *testing.T) {
+	d, path := joined(t)
+	for _, suffix := range []string{".before-3", ".before-4.partial", ".rebuild", ".rebuild-journal", ".corrupt-x-wal"} {
+		if err := os.WriteFile(path+suffix, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.reset("", "--force"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil && !errors.Is(err, fs.ErrNotExist) || len(left) > 0 {
+		t.Errorf("%d files left of the store, %v; want none", len(left), err)
+	}
+}

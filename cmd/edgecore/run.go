@@ -17,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/metamanager"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/quietlog"
@@ -120,7 +121,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	defer systemd.keep(ctx, bus.Alive)()
 	defer trimMemory(ctx)()
 	if !db.Frozen() {
-		defer keepCopiesFew(ctx, cfg.Database.DataSource, func() bool {
+		defer copies.StartCleanup(ctx, cfg.Database.DataSource, func() bool {
 			_, err := db.AgentValue(ctx, recovered)
 			return err == nil
 		})()

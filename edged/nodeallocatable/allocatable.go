@@ -1,4 +1,7 @@
-package main
+// Package nodeallocatable splits a node's resources between pods, the system and the agent, as the configuration says:
+// what the Node reports as allocatable, the limits of the cgroups, and the thresholds of evictions. It reads nothing but
+// its arguments and changes nothing.
+package nodeallocatable
 
 import (
 	"fmt"
@@ -12,7 +15,6 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/eviction"
 	"github.com/edgecore-io/edgecore/edged/node"
@@ -22,17 +24,20 @@ import (
 // defaultTransition is what an evictionPressureTransitionPeriod of 0 means.
 const defaultTransition = 5 * time.Minute
 
-// shares is how the node is shared out among the pods, the system and the agent.
-type shares struct {
-	eviction    edged.EvictionOptions
-	allocatable v1.ResourceList
-	// pods limits all pods together, reserved the others.
-	pods     cgroups.Resources
-	reserved []cgroups.Reserved
+// Split is how a node's resources are divided.
+type Split struct {
+	// Eviction says when pods are evicted.
+	Eviction eviction.Config
+	// Allocatable is what the Node reports as allocatable.
+	Allocatable v1.ResourceList
+	// Pods limits all pods together.
+	Pods cgroups.Resources
+	// Reserved limits the cgroups of the system and of the agent.
+	Reserved []cgroups.Reserved
 }
 
-// shareOut works out what pods get of a node, and what happens when it runs short.
-func shareOut(own *v1alpha2.Edged, capacity v1.ResourceList) (s shares, err error) {
+// New returns the split of a node with the given capacity. An error names the key of the configuration.
+func New(own *v1alpha2.Edged, capacity v1.ResourceList) (s Split, err error) {
 	k := &own.TailoredKubeletConfig
 	enforced := slices.Contains(k.EnforceNodeAllocatable, "pods") && ptr.Deref(k.CgroupsPerQOS, true)
 	hard := k.EvictionHard
@@ -40,38 +45,43 @@ func shareOut(own *v1alpha2.Edged, capacity v1.ResourceList) (s shares, err erro
 		hard = maps.Clone(v1alpha2.Default().Modules.Edged.TailoredKubeletConfig.EvictionHard)
 		maps.Copy(hard, k.EvictionHard)
 	}
-	s.eviction = edged.EvictionOptions{KernelMemcg: k.KernelMemcgNotification, Config: eviction.Config{
-		Transition: k.EvictionPressureTransitionPeriod.Duration, MaxPodGrace: int64(k.EvictionMaxPodGracePeriod),
-	}}
-	if s.eviction.Transition == 0 {
-		s.eviction.Transition = defaultTransition
+	s.Eviction = eviction.Config{
+		Transition:  k.EvictionPressureTransitionPeriod.Duration,
+		MaxPodGrace: int64(k.EvictionMaxPodGracePeriod),
 	}
-	if s.eviction.Thresholds, err = eviction.Parse(eviction.Settings{
-		Hard: hard, Soft: k.EvictionSoft, SoftGrace: k.EvictionSoftGracePeriod, MinReclaim: k.EvictionMinimumReclaim, PodsLimited: enforced,
+	if s.Eviction.Transition == 0 {
+		s.Eviction.Transition = defaultTransition
+	}
+	if s.Eviction.Thresholds, err = eviction.Parse(eviction.Settings{
+		Hard:        hard,
+		Soft:        k.EvictionSoft,
+		SoftGrace:   k.EvictionSoftGracePeriod,
+		MinReclaim:  k.EvictionMinimumReclaim,
+		PodsLimited: enforced,
 	}); err != nil {
 		return s, err
 	}
-	kept := eviction.Reserved(s.eviction.Thresholds, capacity)
+	kept := eviction.Reserved(s.Eviction.Thresholds, capacity)
 	if own.ExperimentalNodeAllocatableIgnoreEvictionThreshold {
 		kept = nil
 	}
-	if s.allocatable, err = node.Allocatable(capacity, k.SystemReserved, k.KubeReserved, kept); err != nil {
+	if s.Allocatable, err = node.Allocatable(capacity, k.SystemReserved, k.KubeReserved, kept); err != nil {
 		return s, err
 	}
 	if enforced {
-		if s.pods, err = podsLimit(k, capacity); err != nil {
+		if s.Pods, err = podsLimit(k, capacity); err != nil {
 			return s, err
 		}
 	} else {
-		// Without a weight of its own the group of all pods would count no more than one core does.
-		s.pods.CPUShares = cgroups.Shares(capacity.Cpu().MilliValue())
+		// Without a weight of its own, the cgroup of all pods would weigh as much as a single core.
+		s.Pods.CPUShares = cgroups.Shares(capacity.Cpu().MilliValue())
 	}
-	s.reserved, err = reservedGroups(k)
+	s.Reserved, err = reservedGroups(k)
 	return s, err
 }
 
-// podsLimit is what all pods together may take: what is not reserved. What the thresholds of evictions keep is theirs to use
-// until they are evicted for it.
+// podsLimit returns the limit of all pods together: the capacity without what is reserved. Pods may use what the
+// eviction thresholds hold back, until they are evicted for it.
 func podsLimit(k *kubeletconfig.KubeletConfiguration, capacity v1.ResourceList) (cgroups.Resources, error) {
 	var r cgroups.Resources
 	for name, total := range map[string]int64{
@@ -86,7 +96,8 @@ func podsLimit(k *kubeletconfig.KubeletConfiguration, capacity v1.ResourceList) 
 			left -= taken
 		}
 		if left <= 0 && total > 0 {
-			return r, fmt.Errorf("systemReserved and kubeReserved leave no %s of the node's to the pods; reserve less, or take pods out of enforceNodeAllocatable", name)
+			return r, fmt.Errorf("systemReserved and kubeReserved leave no %s for pods; reserve less, "+
+				"or remove pods from enforceNodeAllocatable", name)
 		}
 		switch name {
 		case "cpu":
@@ -100,7 +111,7 @@ func podsLimit(k *kubeletconfig.KubeletConfiguration, capacity v1.ResourceList) 
 	return r, nil
 }
 
-// amountOf is a reserved amount: thousandths of a core for cpu, else units.
+// amountOf returns a reserved amount: thousandths of a core for cpu, and units of every other resource.
 func amountOf(name string, list map[string]string) (int64, error) {
 	text, ok := list[name]
 	if !ok {
@@ -116,14 +127,16 @@ func amountOf(name string, list map[string]string) (int64, error) {
 	return q.Value(), nil
 }
 
-// reservedGroups are the limits of the system's and the agent's own cgroups, where they are to be enforced.
+// reservedGroups returns the limits of the cgroups of the system and of the agent that enforceNodeAllocatable names.
 func reservedGroups(k *kubeletconfig.KubeletConfiguration) ([]cgroups.Reserved, error) {
 	var list []cgroups.Reserved
 	for _, g := range []struct {
 		what, cgroup string
 		reserved     map[string]string
 	}{{"system-reserved", k.SystemReservedCgroup, k.SystemReserved}, {"kube-reserved", k.KubeReservedCgroup, k.KubeReserved}} {
-		at := slices.IndexFunc(k.EnforceNodeAllocatable, func(s string) bool { return strings.TrimSuffix(s, "-compressible") == g.what })
+		at := slices.IndexFunc(k.EnforceNodeAllocatable, func(s string) bool {
+			return strings.TrimSuffix(s, "-compressible") == g.what
+		})
 		if at < 0 {
 			continue
 		}

@@ -1,4 +1,4 @@
-package main
+package nodeallocatable
 
 import (
 	"strings"
@@ -18,8 +18,8 @@ func gigabyte() v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourceEphemeralStorage: resource.MustParse("10Gi"), v1.ResourcePods: resource.MustParse("110")}
 }
 
-// TestShareOut: what a node of 1 GB gives to pods, keeps from them, and enforces.
-func TestShareOut(t *testing.T) {
+// TestNew: what a node of 1 GB gives to pods, keeps from them, and enforces.
+func TestNew(t *testing.T) {
 	const mi, shares = 1 << 20, 2048
 	for name, c := range map[string]struct {
 		change func(*v1alpha2.Edged)
@@ -50,23 +50,23 @@ func TestShareOut(t *testing.T) {
 	} {
 		cfg := v1alpha2.Default()
 		c.change(&cfg.Modules.Edged)
-		got, err := shareOut(&cfg.Modules.Edged, gigabyte())
+		got, err := New(&cfg.Modules.Edged, gigabyte())
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if memory := got.allocatable.Memory().Value() / mi; memory != c.memory {
+		if memory := got.Allocatable.Memory().Value() / mi; memory != c.memory {
 			t.Errorf("%s: %d Mi of memory are allocatable, want %d", name, memory, c.memory)
 		}
-		if diff := cmp.Diff(c.pods, got.pods); diff != "" {
+		if diff := cmp.Diff(c.pods, got.Pods); diff != "" {
 			t.Errorf("%s: all pods (-want +got):\n%s", name, diff)
 		}
-		if diff := cmp.Diff(c.limits, got.reserved); diff != "" {
+		if diff := cmp.Diff(c.limits, got.Reserved); diff != "" {
 			t.Errorf("%s: reserved (-want +got):\n%s", name, diff)
 		}
 	}
-	got, err := shareOut(&v1alpha2.Default().Modules.Edged, gigabyte())
-	if storage := got.allocatable[v1.ResourceEphemeralStorage]; err != nil || storage.Value() != 9<<30 {
+	got, err := New(&v1alpha2.Default().Modules.Edged, gigabyte())
+	if storage := got.Allocatable[v1.ResourceEphemeralStorage]; err != nil || storage.Value() != 9<<30 {
 		t.Errorf("%s of the disk are allocatable, want 9Gi: nodefs.available keeps a tenth", storage.String())
 	}
 }
@@ -75,15 +75,15 @@ func TestEvictionSettings(t *testing.T) {
 	signals := func(change func(*v1alpha2.Edged)) (string, time.Duration) {
 		cfg := v1alpha2.Default()
 		change(&cfg.Modules.Edged)
-		got, err := shareOut(&cfg.Modules.Edged, gigabyte())
+		got, err := New(&cfg.Modules.Edged, gigabyte())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var list []string
-		for _, th := range got.eviction.Thresholds {
+		for _, th := range got.Eviction.Thresholds {
 			list = append(list, string(th.Signal))
 		}
-		return strings.Join(list, " "), got.eviction.Transition
+		return strings.Join(list, " "), got.Eviction.Transition
 	}
 	own := map[string]string{"memory.available": "50Mi"}
 	for name, c := range map[string]struct {
@@ -113,7 +113,7 @@ func TestEvictionSettings(t *testing.T) {
 func TestReservedTooMuch(t *testing.T) {
 	cfg := v1alpha2.Default()
 	cfg.Modules.Edged.TailoredKubeletConfig.SystemReserved = map[string]string{"memory": "1Gi"}
-	if _, err := shareOut(&cfg.Modules.Edged, gigabyte()); err == nil || !strings.Contains(err.Error(), "systemReserved and kubeReserved leave no memory") {
-		t.Errorf("shareOut = %v, want an error with %q", err, "systemReserved and kubeReserved leave no memory")
+	if _, err := New(&cfg.Modules.Edged, gigabyte()); err == nil || !strings.Contains(err.Error(), "systemReserved and kubeReserved leave no memory") {
+		t.Errorf("New = %v, want an error with %q", err, "systemReserved and kubeReserved leave no memory")
 	}
 }

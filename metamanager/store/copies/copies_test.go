@@ -1,9 +1,8 @@
-package main
+package copies
 
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -14,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// copies makes files beside a store in a folder, each written so long ago.
-func copies(t *testing.T, store string, files map[string]time.Duration) {
+// makeFiles makes files beside a store in a folder, each written so long ago.
+func makeFiles(t *testing.T, store string, files map[string]time.Duration) {
 	t.Helper()
 	for name, ago := range files {
 		path := store + name
@@ -42,13 +41,13 @@ func names(t *testing.T, dir string) []string {
 
 const day = 24 * time.Hour
 
-// TestExpired: which copies go, of all forms of names that package store makes.
+// TestExpired has a copy of each name that package store makes.
 func TestExpired(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "s")
 	now := time.Now()
-	stamp := func(ago time.Duration) string { return ".corrupt-" + now.Add(-ago).UTC().Format(copyTime) }
+	stamp := func(ago time.Duration) string { return ".corrupt-" + now.Add(-ago).UTC().Format(timeLayout) }
 	old, fresh := stamp(15*day), stamp(13*day)
-	copies(t, store, map[string]time.Duration{
+	makeFiles(t, store, map[string]time.Duration{
 		"": 99 * day, "-wal": 99 * day, "-shm": 99 * day, ".open": 99 * day, ".reserve": 99 * day, ".beforehand": 99 * day,
 		".before-9": 99 * day, ".before-10": 2 * day, ".before-11": time.Hour, ".before-12.partial": 0, ".rebuild": 0, ".rebuild-wal": 0,
 		old: 15 * day, old + "-wal": 0, fresh: 99 * day, fresh + "-journal": 99 * day, ".corrupt-by-hand": 15 * day, ".corrupt-lately": 0,
@@ -74,15 +73,15 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestKeepCopiesFew: copies go after an hour and then daily, and none goes while rows of the store may be missing.
-func TestKeepCopiesFew(t *testing.T) {
+// TestStartCleanup: copies go after an hour and then daily, and none goes while rows of the store may be missing.
+func TestStartCleanup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := filepath.Join(t.TempDir(), "s")
-		copies(t, store, map[string]time.Duration{"": 0, ".corrupt-a": 12 * day, ".corrupt-b": 99 * day})
+		makeFiles(t, store, map[string]time.Duration{"": 0, ".corrupt-a": 12 * day, ".corrupt-b": 99 * day})
 		var incomplete atomic.Bool
 		incomplete.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
-		wait := keepCopiesFew(ctx, store, incomplete.Load)
+		wait := StartCleanup(ctx, store, incomplete.Load)
 		look := func(after time.Duration, want ...string) {
 			t.Helper()
 			time.Sleep(after)
@@ -91,24 +90,26 @@ func TestKeepCopiesFew(t *testing.T) {
 				t.Errorf("after %v (-want +got):\n%s", after, diff)
 			}
 		}
-		look(copyCheck, "s", "s.corrupt-a", "s.corrupt-b") // right after a repair
+		look(firstCheck, "s", "s.corrupt-a", "s.corrupt-b") // right after a repair
 		incomplete.Store(false)
-		look(copyPeriod-time.Minute, "s", "s.corrupt-a", "s.corrupt-b")
+		look(checkPeriod-time.Minute, "s", "s.corrupt-a", "s.corrupt-b")
 		look(time.Minute, "s", "s.corrupt-a") // 14 days and an hour old after the next
-		look(copyPeriod, "s")
+		look(checkPeriod, "s")
 		cancel()
 		wait()
 	})
 }
 
-// TestResetRemovesCopies: nothing of the store is left, whatever a migration or a repair has put beside it.
-func TestResetRemovesCopies(t *testing.T) {
-	d, path := joined(t)
-	copies(t, path, map[string]time.Duration{".before-3": 0, ".before-4.partial": 0, ".rebuild": 0, ".rebuild-journal": 0, ".corrupt-x-wal": 0})
-	if _, err := d.reset("", "--force"); err != nil {
+// TestRemove: nothing of the store is left, whatever a migration or a repair has put beside it.
+func TestRemove(t *testing.T) {
+	store := filepath.Join(t.TempDir(), "s")
+	makeFiles(t, store, map[string]time.Duration{
+		"": 0, "-wal": 0, ".open": 0, ".before-3": 0, ".before-4.partial": 0, ".rebuild-journal": 0, ".corrupt-x-wal": 0, ".mine": 0,
+	})
+	if err := Remove(store); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(filepath.Dir(path)); err != nil && !errors.Is(err, fs.ErrNotExist) || len(left) > 0 {
-		t.Errorf("%d files left of the store, %v; want none", len(left), err)
+	if diff := cmp.Diff([]string{"s.mine"}, names(t, filepath.Dir(store))); diff != "" {
+		t.Errorf("files left (-want +got):\n%s", diff)
 	}
 }
