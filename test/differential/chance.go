@@ -162,12 +162,16 @@ func lived(pod *v1.Pod, now time.Time) bool {
 			return true // no other container starts before it has
 		}
 	}
+	ended := true
 	for i, c := range pod.Status.ContainerStatuses {
-		if !shown(pod, &pod.Spec.Containers[i], c, now) {
+		spec := &pod.Spec.Containers[i]
+		if !shown(pod, spec, c, now) {
 			return false
 		}
+		end := c.State.Terminated
+		ended = ended && end != nil && restart.After(pod, spec, end.ExitCode) == restart.Stay
 	}
-	return true
+	return !ended // else its phase is about to be final
 }
 
 // shown reports whether a container has ended and started again, stays ended, runs for a while, or cannot start.

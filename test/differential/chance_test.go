@@ -122,13 +122,17 @@ func TestLived(t *testing.T) {
 		pod  *v1.Pod
 		want bool
 	}{
-		"no status":              {podOf("Pending", false), false},
-		"starts":                 {podOf("Pending", false, status(waitingFor("ContainerCreating"))), false},
-		"cannot start":           {podOf("Pending", false, status(waitingFor("CreateContainerConfigError"))), true},
-		"runs":                   {podOf("Running", false, status(runningSince(now.Add(-time.Second)))), false},
-		"has run for long":       {podOf("Running", false, status(runningSince(now.Add(-time.Minute)))), true},
-		"has ended":              {podOf("Running", false, status(endedWith(1, "Error", now))), false},
-		"stays ended":            {podOf("Running", false, status(endedWith(1, "Error", now.Add(-time.Minute)))), true},
+		"no status":        {podOf("Pending", false), false},
+		"starts":           {podOf("Pending", false, status(waitingFor("ContainerCreating"))), false},
+		"cannot start":     {podOf("Pending", false, status(waitingFor("CreateContainerConfigError"))), true},
+		"runs":             {podOf("Running", false, status(runningSince(now.Add(-time.Second)))), false},
+		"has run for long": {podOf("Running", false, status(runningSince(now.Add(-time.Minute)))), true},
+		"has ended":        {podOf("Running", false, status(endedWith(1, "Error", now))), false},
+		"all stay ended":   {podOf("Running", false, status(endedWith(1, "Error", now.Add(-time.Minute)))), false},
+		"one stays ended": {
+			podOf("Running", false, status(endedWith(1, "Error", now.Add(-time.Minute))), status(runningSince(now.Add(-time.Minute)))),
+			true,
+		},
 		"was restarted":          {podOf("Running", false, restarted), true},
 		"was restarted, one not": {podOf("Running", false, restarted, status(runningSince(now))), false},
 		"the pod has ended":      {podOf("Failed", false, status(endedWith(1, "Error", now))), true},
