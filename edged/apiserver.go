@@ -29,8 +29,8 @@ const systemLogDir = "/var/log"
 
 // APIOptions say how the authenticated port is served.
 type APIOptions struct {
-	// Listen is its address; "" is no such port. Where nobody could be let in, without a cloud and without a CA of clients, it
-	// is not opened.
+	// Listen is its address; "" is no such port. Where nobody could be let in, without a cloud and without a CA of
+	// clients, it is not opened.
 	Listen string
 	Port   int32
 	TLS    server.TLSOptions
@@ -42,8 +42,8 @@ type APIOptions struct {
 	ClientCA string
 	// Auth says who is let in; who they are asked of is worked out here.
 	Auth auth.Options
-	// Debugging serves what runs commands in containers and reads logs, Profiling the agent's profiles, Flags the level of its
-	// log, SystemLogs the node's logs.
+	// Debugging serves what runs commands in containers and reads logs, Profiling the agent's profiles, Flags the level of
+	// its log, SystemLogs the node's logs.
 	Debugging, Profiling, Flags, SystemLogs bool
 	// Config is the configuration in force, without its secrets; nil shows none.
 	Config func() any
@@ -125,8 +125,8 @@ func (e *Edged) listenAPI(ctx context.Context, config *tls.Config) error {
 	})
 }
 
-// learn asks for the cluster's CA of clients until it is known, with each link. From then on it is asked for when somebody
-// comes, and only if it is old, or did not sign who they are: it is a kilobyte, and links are many.
+// learn asks for the cluster's CA of clients until it is known, with each link. From then on it is asked for when
+// somebody comes, and only if it is old, or did not sign who they are: it is a kilobyte, and links are many.
 func (a *api) learn(ctx context.Context) {
 	for {
 		err := a.cas.Learn(ctx)

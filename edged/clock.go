@@ -14,8 +14,8 @@ import (
 // clockAgain is when watching the clock is tried again after it failed.
 const clockAgain = 10 * time.Minute
 
-// keepClock says whether the clock can be right, and acts when it is set: the cloud is told anew, and is dialled at once where
-// a clock that was wrong stood in the way. Pods do not depend on it.
+// keepClock says whether the clock can be right, and acts when it is set: the cloud is told anew, and is dialled at
+// once where a clock that was wrong stood in the way. Pods do not depend on it.
 func (e *Edged) keepClock(ctx context.Context) error {
 	for {
 		e.checkClock()

@@ -80,8 +80,8 @@ type Options struct {
 	Health *health.Registry
 
 	NodeName string
-	// NodeIP is the node's address, or one of each family with a comma between; empty is that of Interface, and without one
-	// the address by which the node is known.
+	// NodeIP is the node's address, or one of each family with a comma between; empty is that of Interface, and without
+	// one the address by which the node is known.
 	NodeIP, Interface string
 	// StatusImages is how many images the node's status tells of; -1 is all.
 	StatusImages int
@@ -233,10 +233,22 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.dns.Store(dns.New(o.DNS))
 	e.csi = e.storage()
 	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
-	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), map[string]plugins.Handler{plugins.TypeCSI: e.csi, plugins.TypeDevice: e.devices})
-	e.volumes = volume.New(volume.Options{Root: o.RootDir, Objects: e.meta, Tokens: e.objects, Fields: &podinputs.Fields{Facts: e.facts}, Claims: e.objects, Bundles: e.objects, Selects: e.objects.Selects,
+	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), map[string]plugins.Handler{
+		plugins.TypeCSI:    e.csi,
+		plugins.TypeDevice: e.devices,
+	})
+	e.volumes = volume.New(volume.Options{
+		Root:              o.RootDir,
+		Objects:           e.meta,
+		Tokens:            e.objects,
+		Fields:            &podinputs.Fields{Facts: e.facts},
+		Claims:            e.objects,
+		Bundles:           e.objects,
+		Selects:           e.objects.Selects,
 		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
-		Driver:            e.csi, MemoryBytes: o.Allocatable.Memory().Value()})
+		Driver:            e.csi,
+		MemoryBytes:       o.Allocatable.Memory().Value(),
+	})
 	e.host = security.Look("/")
 	if e.sysctls, err = security.NewSysctls(e.host.Kernel, o.AllowedUnsafeSysctls); err != nil {
 		return err
@@ -255,17 +267,30 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		Services:  e.objects.Services,
 		IPv6First: e.addresses.IPv6First,
 	})
-	o.Images.Recorder, o.Images.Meter, o.Images.Pulled = e.recorder, &imagegc.CRI{Client: e.client}, func() { e.garbage.Changed() }
+	o.Images.Recorder, o.Images.Meter = e.recorder, &imagegc.CRI{Client: e.client}
+	o.Images.Pulled = func() { e.garbage.Changed() }
 	e.repairer = e.newRepairer()
 	o.Images.Repair = e.repairer.PullFailed
 	e.puller = images.New(e.client.Images, o.Images)
 	e.runtime = runtime.New(runtime.Options{
-		Client: e.client, Images: e.puller, Inputs: e.inputs, Recorder: e.recorder, Repair: e.repairer,
-		Resources: e.cgroups.ContainerResources, SandboxResources: e.cgroups.SandboxResources,
-		HostIP: e.addresses.IP, UserAgent: "kube-lifecycle/" + version.Kubernetes(),
-		RootDir: o.RootDir, PodLogsDir: o.PodLogsDir, ContainerLogsDir: o.ContainerLogsDir, Hash: o.Adopted.Hash,
-		SeccompDefault: o.SeccompDefault, MaxBackoff: o.MaxBackoff, Handler: e.runtimeHandler,
-		SELinux: e.host.SELinux, MaskedPaths: e.host.Thermal,
+		Client:           e.client,
+		Images:           e.puller,
+		Inputs:           e.inputs,
+		Recorder:         e.recorder,
+		Repair:           e.repairer,
+		Resources:        e.cgroups.ContainerResources,
+		SandboxResources: e.cgroups.SandboxResources,
+		HostIP:           e.addresses.IP,
+		UserAgent:        "kube-lifecycle/" + version.Kubernetes(),
+		RootDir:          o.RootDir,
+		PodLogsDir:       o.PodLogsDir,
+		ContainerLogsDir: o.ContainerLogsDir,
+		Hash:             o.Adopted.Hash,
+		SeccompDefault:   o.SeccompDefault,
+		MaxBackoff:       o.MaxBackoff,
+		Handler:          e.runtimeHandler,
+		SELinux:          e.host.SELinux,
+		MaskedPaths:      e.host.Thermal,
 	})
 	e.streams = e.newStreams(ctx)
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
@@ -331,8 +356,11 @@ func (e *Edged) build(ctx context.Context) (err error) {
 // static makes the source of static pods.
 func (e *Edged) static() *source.Static {
 	return source.NewStatic(source.StaticOptions{
-		Dir: e.opts.StaticPodDir, NodeName: e.opts.NodeName, Rescan: e.opts.FileCheck,
-		Known: func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) }, Pods: e.intake.SetStatic,
+		Dir:      e.opts.StaticPodDir,
+		NodeName: e.opts.NodeName,
+		Rescan:   e.opts.FileCheck,
+		Known:    func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) },
+		Pods:     e.intake.SetStatic,
 		Fault: func(file string, err error) {
 			e.health.SetError(health.StaticPodBad, file, err)
 		},

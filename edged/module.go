@@ -73,9 +73,9 @@ func (m *Module) next() *Edged {
 	}
 }
 
-// Alive implements beehive.Prober: it returns once the locks that all pods share have been had. The runtime is not asked:
-// one that hangs is a condition of its own, which no restart of this module mends. It may be called at any time, and may
-// outlast the run that it asks.
+// Alive implements beehive.Prober: it returns once the locks that all pods share have been had. The runtime is not
+// asked: one that hangs is a condition of its own, which no restart of this module mends. It may be called at any time,
+// and may outlast the run that it asks.
 func (m *Module) Alive(context.Context) error {
 	if e := m.running.Load(); e != nil {
 		e.askLocks()
@@ -83,6 +83,6 @@ func (m *Module) Alive(context.Context) error {
 	return nil
 }
 
-// Reload takes over other settings. No container is restarted for it: what concerns containers counts for those that are
-// started from now on.
+// Reload takes over other settings. No container is restarted for it: what concerns containers counts for those that
+// are started from now on.
 func (m *Module) Reload(next Settings) { m.state.reloads.set(next) }

@@ -21,16 +21,22 @@ type Settings struct {
 	LogSize  int64
 	LogFiles int
 	GC       garbage.Policy
-	// Evictions say when pods end for want of resources. Hard thresholds are as they were at the start: what they keep from
-	// pods is part of what the node has told that it has.
+	// Evictions say when pods end for want of resources. Hard thresholds are as they were at the start: what they keep
+	// from pods is part of what the node has told that it has.
 	Evictions eviction.Config
 }
 
 // Settings returns those of the options that can change while pods run.
 func (o *Options) Settings() Settings {
 	return Settings{
-		DNS: o.DNS, MaxBackoff: o.MaxBackoff, Events: o.Events, Pulls: o.Images.Pace(), LogSize: o.Logs.MaxSize, LogFiles: o.Logs.MaxFiles,
-		GC: o.GC, Evictions: o.Eviction.Config,
+		DNS:        o.DNS,
+		MaxBackoff: o.MaxBackoff,
+		Events:     o.Events,
+		Pulls:      o.Images.Pace(),
+		LogSize:    o.Logs.MaxSize,
+		LogFiles:   o.Logs.MaxFiles,
+		GC:         o.GC,
+		Evictions:  o.Eviction.Config,
 	}
 }
 
@@ -50,7 +56,8 @@ func (r *reloads) set(next Settings) {
 	r.reload()
 }
 
-// setParts replaces the parts by those of another run. They get the settings at once if these have changed since the start.
+// setParts replaces the parts by those of another run. They get the settings at once if these have changed since the
+// start.
 func (r *reloads) setParts(parts []part) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -101,8 +101,8 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 	return podworker.Outcome{Finished: finished, RetryAt: result.RetryAt}
 }
 
-// endedMeanwhile tells whether something of a pod has ended during a sync, as the look after it shows: nobody tells of that again.
-// It is pure.
+// endedMeanwhile tells whether something of a pod has ended during a sync, as the look after it shows: nobody tells of
+// that again. It is pure.
 func endedMeanwhile(before, after *observed.Pod) bool {
 	if box, old := after.Sandbox(), before.Sandbox(); box != nil && !box.Ready && (old == nil || old.ID != box.ID || old.Ready) {
 		return true
@@ -124,8 +124,8 @@ func (e *Edged) syncFailed(pod *v1.Pod, err error) podworker.Outcome {
 	return podworker.Outcome{Err: err}
 }
 
-// sayFailed records that something failed which the kubelet has an event for. pod may be nil, and so may err. A runtime that is
-// down and a call that was cut short are no failures of the pod.
+// sayFailed records that something failed which the kubelet has an event for. pod may be nil, and so may err. A runtime
+// that is down and a call that was cut short are no failures of the pod.
 func (e *Edged) sayFailed(ctx context.Context, pod *v1.Pod, reason, what string, err error) {
 	if pod != nil && err != nil && ctx.Err() == nil && !cri.IsDown(err) {
 		e.recorder.Eventf(pod, v1.EventTypeWarning, reason, "%s: %v", what, err)
@@ -225,8 +225,8 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 	return killErr
 }
 
-// releaseSandboxes gives back what the sandboxes of a pod hold of which nothing runs. Those of a pod that was reported as
-// ended gave it back then, and those of an orphan do when they are removed.
+// releaseSandboxes gives back what the sandboxes of a pod hold of which nothing runs. Those of a pod that was reported
+// as ended gave it back then, and those of an orphan do when they are removed.
 func (e *Edged) releaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
 	if pod == nil || status.Terminal(e.statuses.Phase(pod.UID)) {
 		return nil
