@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edged/takeover"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -26,7 +27,7 @@ type adoptOptions struct {
 	dryRun, undo bool
 	force        bool
 	wait         time.Duration
-	service      *service // nil is the real one
+	service      *systemd.Service // nil is the real one
 }
 
 func newAdoptCommand(opts *globalOptions) *cobra.Command {
@@ -126,14 +127,14 @@ func (o *adoptOptions) takeover(out io.Writer) (*takeover.Takeover, error) {
 	s := o.service
 	if s == nil {
 		var err error
-		if s, err = newService(); err != nil {
+		if s, err = systemd.NewService(); err != nil {
 			return nil, err
 		}
-		s.root = o.root
+		s.Root = o.root
 	}
 	return takeover.New(takeover.Options{
 		From: o.from, Config: o.Config, Store: o.store, Force: o.force, Wait: o.wait, Out: out,
-		Service: takeover.Service{Root: s.root, Present: s.present(), Program: s.program, Packaged: s.packaged, Systemctl: s.systemctl},
+		Service: takeover.Service{Root: s.Root, Present: s.Present(), Program: s.Program, Packaged: s.Packaged, Systemctl: s.Systemctl},
 	}), nil
 }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/edgecore-io/edgecore/deploy/systemd"
+
 	"bytes"
 	"context"
 	"errors"
@@ -33,7 +35,7 @@ func TestAdoptRefuses(t *testing.T) {
 			}
 			o := &adoptOptions{
 				globalOptions: &globalOptions{Config: filepath.Join(root, "ours.yaml")}, from: filepath.Join(root, "theirs.yaml"), store: filepath.Join(root, "lib/ours.db"), root: root,
-				service: &service{root: root, program: "/usr/bin/edgecore", systemctl: func(context.Context, ...string) error { return errors.New("systemd is asked") }},
+				service: &systemd.Service{Root: root, Program: "/usr/bin/edgecore", Systemctl: func(context.Context, ...string) error { return errors.New("systemd is asked") }},
 			}
 			test.change(o)
 			var out bytes.Buffer

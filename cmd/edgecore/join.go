@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -32,7 +33,7 @@ type joinOptions struct {
 	token, tokenFile string
 	takeName         bool
 	noStart          bool
-	service          *service // nil is the real one
+	service          *systemd.Service // nil is the real one
 }
 
 func newJoinCommand(opts *globalOptions) *cobra.Command {
@@ -271,25 +272,25 @@ func (o *joinOptions) startService(ctx context.Context, out io.Writer, cfg *v1al
 	s := o.service
 	if s == nil {
 		var err error
-		if s, err = newService(); err != nil {
+		if s, err = systemd.NewService(); err != nil {
 			return err
 		}
 	}
 	config := o.Config
-	if o.noStart || !s.present() {
+	if o.noStart || !s.Present() {
 		why := "systemd does not run here"
 		if o.noStart {
 			why = "The service is left alone"
 		}
-		fmt.Fprintf(out, "%s; this runs the agent:\n  %s --config %s\n", why, s.program, config)
+		fmt.Fprintf(out, "%s; this runs the agent:\n  %s --config %s\n", why, s.Program, config)
 		return nil
 	}
-	did, err := s.install(config)
+	did, err := s.Install(config)
 	if err != nil {
 		return fmt.Errorf("service: %w", err)
 	}
 	fmt.Fprintln(out, did)
-	if err := s.start(ctx); err != nil {
+	if err := s.Start(ctx); err != nil {
 		return fmt.Errorf("the device has joined, but the agent is not started: %w", err)
 	}
 	fmt.Fprintf(out, "The agent runs; `edgecore status` tells how it is, and in the cloud: kubectl get node %s\n", cfg.Modules.Edged.HostnameOverride)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/setflag"
 )
 
 const (
@@ -101,12 +102,12 @@ func (w *wanted) apply(tree map[string]any) error {
 		settings = append(settings, setting{append(edged, "nodeLabels"), key, value})
 	}
 	for _, s := range settings {
-		if err := setKey(tree, append(append([]string(nil), s.at...), s.key), s.value); err != nil {
+		if err := setflag.Set(tree, append(append([]string(nil), s.at...), s.key), s.value); err != nil {
 			return fmt.Errorf("configuration %s: %w", w.configuration, err)
 		}
 	}
 	for _, set := range w.sets {
-		if err := setAll(tree, set); err != nil {
+		if err := setflag.Apply(tree, set); err != nil {
 			return err
 		}
 	}
@@ -165,7 +166,7 @@ func makePlan(path string, w *wanted) (*plan, error) {
 		return nil, err
 	}
 	// The name is written down: the certificate is for it, and the host may be called otherwise one day.
-	if err := setKey(tree, []string{"modules", "edged", "hostnameOverride"}, p.cfg.Modules.Edged.HostnameOverride); err != nil {
+	if err := setflag.Set(tree, []string{"modules", "edged", "hostnameOverride"}, p.cfg.Modules.Edged.HostnameOverride); err != nil {
 		return nil, err
 	}
 	body, err := yaml.Marshal(tree)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -30,17 +31,17 @@ type joinDevice struct {
 	calls     []string
 	fail      error
 	fresh     []byte // what a packaged configuration is; nil without a package
-	service   *service
+	service   *systemd.Service
 }
 
 func newJoinDevice(t *testing.T, taken ...string) *joinDevice {
 	t.Helper()
 	d := &joinDevice{t: t, dir: t.TempDir()}
-	d.service = &service{root: filepath.Join(d.dir, "root"), program: "/usr/local/bin/edgecore", systemctl: func(_ context.Context, args ...string) error {
+	d.service = &systemd.Service{Root: filepath.Join(d.dir, "root"), Program: "/usr/local/bin/edgecore", Systemctl: func(_ context.Context, args ...string) error {
 		d.calls = append(d.calls, strings.Join(args, " "))
 		return d.fail
 	}}
-	if err := os.MkdirAll(filepath.Join(d.service.root, "run/systemd/system"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(d.service.Root, "run/systemd/system"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	d.startCloud(taken...)
@@ -154,7 +155,7 @@ func TestJoinANewDevice(t *testing.T) {
 	} else if err := certs.CheckNode(id.Cert(), "edge1", false); err != nil {
 		t.Errorf("CheckNode = %v, want a certificate for edge1", err)
 	}
-	for name, mode := range map[string]os.FileMode{d.config(): 0o600, f.Key: 0o600, filepath.Dir(d.config()): os.ModeDir | 0o700, d.service.unit(): 0o644} {
+	for name, mode := range map[string]os.FileMode{d.config(): 0o600, f.Key: 0o600, filepath.Dir(d.config()): os.ModeDir | 0o700, d.service.UnitFile(): 0o644} {
 		if info, err := os.Stat(name); err != nil {
 			t.Error(err)
 		} else if info.Mode() != mode {
@@ -164,7 +165,7 @@ func TestJoinANewDevice(t *testing.T) {
 	if diff := cmp.Diff([]string{"daemon-reload", "enable edgecore.service", "restart edgecore.service"}, d.calls); diff != "" {
 		t.Errorf("systemctl (-want +got):\n%s", diff)
 	}
-	if got := d.read(d.service.unit()); !strings.Contains(got, "\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n") {
+	if got := d.read(d.service.UnitFile()); !strings.Contains(got, "\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n") {
 		t.Errorf("unit, want the installed program with --config %s:\n%s", d.config(), got)
 	}
 	for _, want := range []string{"Got a certificate for node edge1, which is good until ", "Wrote configuration", "Wrote service", "edgecore status", "kubectl get node edge1"} {
@@ -257,7 +258,7 @@ func TestJoinANameThatIsTaken(t *testing.T) {
 
 func nothingWritten(t *testing.T, d *joinDevice) {
 	t.Helper()
-	for _, name := range []string{d.config(), d.files().CA, d.files().Key, d.service.unit()} {
+	for _, name := range []string{d.config(), d.files().CA, d.files().Key, d.service.UnitFile()} {
 		if _, err := os.Stat(name); err == nil {
 			t.Errorf("Stat(%s) = nil, want it not written", name)
 		}
@@ -375,7 +376,7 @@ func TestJoinAConfigurationThatIsWrong(t *testing.T) {
 
 func TestService(t *testing.T) {
 	d := newJoinDevice(t)
-	unit := d.service.unit()
+	unit := d.service.UnitFile()
 	if err := os.MkdirAll(filepath.Dir(unit), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -398,10 +399,10 @@ func TestService(t *testing.T) {
 		t.Errorf("--no-start: calls %v, %s; want none and how to start the agent", d.calls, out)
 	}
 	// A package's unit is used as it is.
-	if err := errors.Join(os.Remove(unit), os.MkdirAll(filepath.Join(d.service.root, "usr/lib/systemd/system"), 0o755)); err != nil {
+	if err := errors.Join(os.Remove(unit), os.MkdirAll(filepath.Join(d.service.Root, "usr/lib/systemd/system"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	packaged := filepath.Join(d.service.root, "usr/lib/systemd/system/edgecore.service")
+	packaged := filepath.Join(d.service.Root, "usr/lib/systemd/system/edgecore.service")
 	if err := os.WriteFile(packaged, []byte("[Service]\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -418,7 +419,7 @@ func TestService(t *testing.T) {
 		t.Errorf("printed %s, want the service written: the other unit starts something else", out)
 	}
 	// No systemd.
-	if err := os.RemoveAll(filepath.Join(d.service.root, "run")); err != nil {
+	if err := os.RemoveAll(filepath.Join(d.service.Root, "run")); err != nil {
 		t.Fatal(err)
 	}
 	if out = d.mustJoin(""); len(d.calls) > 0 || !strings.Contains(out, "systemd does not run here; this runs the agent") {

@@ -65,17 +65,17 @@ func TestFreshConfig(t *testing.T) {
 // TestPackageAfterJoin: a unit that an earlier join wrote goes when the package's does the same; KubeEdge's does not.
 func TestPackageAfterJoin(t *testing.T) {
 	d := newJoinDevice(t)
-	d.service.program = "/usr/bin/edgecore"
-	put(t, d.service.unit(), systemd.Unit("/usr/local/bin/edgecore", "/etc/kubeedge/config/edgecore.yaml"))
-	put(t, filepath.Join(d.service.root, "lib/systemd/system", systemd.Name), systemd.Unit("/usr/bin/edgecore", packagedConfig))
-	did, err := d.service.install(packagedConfig)
-	if _, gone := os.Stat(d.service.unit()); err != nil || !os.IsNotExist(gone) || !strings.Contains(did, "is the package's") {
+	d.service.Program = "/usr/bin/edgecore"
+	put(t, d.service.UnitFile(), systemd.Unit("/usr/local/bin/edgecore", "/etc/kubeedge/config/edgecore.yaml"))
+	put(t, filepath.Join(d.service.Root, "lib/systemd/system", systemd.Name), systemd.Unit("/usr/bin/edgecore", packagedConfig))
+	did, err := d.service.Install(packagedConfig)
+	if _, gone := os.Stat(d.service.UnitFile()); err != nil || !os.IsNotExist(gone) || !strings.Contains(did, "is the package's") {
 		t.Errorf("install = %q, %v, own unit: %v; want the package's unit used and the own one removed", did, err, gone)
 	}
-	put(t, d.service.unit(), "[Service]\nExecStart=/usr/local/bin/edgecore\n")
-	did, err = d.service.install(packagedConfig)
-	if err != nil || !strings.Contains(did, "the one before is") || !strings.Contains(d.read(d.service.unit()), "ExecStart=/usr/bin/edgecore --config "+packagedConfig+"\n") {
+	put(t, d.service.UnitFile(), "[Service]\nExecStart=/usr/local/bin/edgecore\n")
+	did, err = d.service.Install(packagedConfig)
+	if err != nil || !strings.Contains(did, "the one before is") || !strings.Contains(d.read(d.service.UnitFile()), "ExecStart=/usr/bin/edgecore --config "+packagedConfig+"\n") {
 		t.Errorf("install = %q, %v, unit %q; want the one before kept and the unit for %s", did, err,
-			d.read(d.service.unit()), packagedConfig)
+			d.read(d.service.UnitFile()), packagedConfig)
 	}
 }

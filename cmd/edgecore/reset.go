@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edged/serving"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
@@ -29,7 +30,7 @@ type resetOptions struct {
 	tokenFile       string // of KubeEdge's installer
 	// fresh is what a configuration is made from anew; nil where it goes.
 	fresh   func(file string) []byte
-	service *service // nil is the real one
+	service *systemd.Service // nil is the real one
 }
 
 func newResetCommand(opts *globalOptions) *cobra.Command {
@@ -84,18 +85,18 @@ func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) err
 	}
 	s := o.service
 	if s == nil {
-		if s, err = newService(); err != nil {
+		if s, err = systemd.NewService(); err != nil {
 			return err
 		}
 	}
-	did, err := s.remove(ctx)
+	did, err := s.Remove(ctx)
 	if err != nil {
 		return fmt.Errorf("service: %w; nothing else was touched", err)
 	}
 	fmt.Fprintln(out, did)
 	var limits []string
 	for _, file := range shutdown.ConfFiles() {
-		limits = append(limits, filepath.Join(s.root, file))
+		limits = append(limits, filepath.Join(s.Root, file))
 	}
 	return errors.Join(removeAll(limits...), o.removeFiles(out, cfg))
 }

@@ -77,7 +77,7 @@ func left(t *testing.T, d *joinDevice) []string {
 
 func TestReset(t *testing.T) {
 	d, _ := joined(t)
-	limit := filepath.Join(d.service.root, shutdown.ConfFiles()[0]) // which the agent raised
+	limit := filepath.Join(d.service.Root, shutdown.ConfFiles()[0]) // which the agent raised
 	if err := errors.Join(os.MkdirAll(filepath.Dir(limit), 0o755), os.WriteFile(limit, nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
@@ -195,13 +195,13 @@ func TestResetFails(t *testing.T) {
 // TestResetOthersUnits: a unit of somebody else's is switched off and stays; none at all is no error.
 func TestResetOthersUnits(t *testing.T) {
 	d, _ := joined(t)
-	if err := os.WriteFile(d.service.unit(), []byte("[Unit]\n"), 0o644); err != nil {
+	if err := os.WriteFile(d.service.UnitFile(), []byte("[Unit]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "Stopped and disabled") {
 		t.Errorf("reset = %v, want the service stopped and disabled:\n%s", err, out)
 	}
-	if got := d.read(d.service.unit()); got != "[Unit]\n" {
+	if got := d.read(d.service.UnitFile()); got != "[Unit]\n" {
 		t.Errorf("unit = %q, want %q as before", got, "[Unit]\n")
 	}
 	d, _ = joined(t)
@@ -210,7 +210,7 @@ func TestResetOthersUnits(t *testing.T) {
 		t.Errorf("reset = %v, want that there is no service:\n%s", err, out)
 	}
 	d, _ = joined(t)
-	if err := os.RemoveAll(filepath.Join(d.service.root, "run")); err != nil {
+	if err := os.RemoveAll(filepath.Join(d.service.Root, "run")); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "systemd does not run here") || len(d.calls) > 0 {

@@ -1,4 +1,5 @@
-// Package systemd holds the unit of edgecore's service, for packages and for `edgecore join`.
+// Package systemd holds the unit of edgecore's service, and installs, starts and removes that service for
+// `edgecore join` and `edgecore reset`.
 package systemd
 
 import (
@@ -20,7 +21,7 @@ func Unit(program, config string) string {
 	return strings.Replace(unit, packaged, quote(program)+" --config "+quote(config), 1)
 }
 
-// IsOurs tells whether a unit was made from this one.
+// IsOurs reports whether a unit was made from this one.
 func IsOurs(text string) bool {
 	first, _, _ := strings.Cut(unit, "\n")
 	return strings.HasPrefix(text, first)

@@ -1,4 +1,6 @@
-package main
+// Package setflag reads the assignments of a --set flag, KEY=VALUE,KEY=VALUE with dots between the parts of a key, as
+// helm and keadm read them.
+package setflag
 
 import (
 	"encoding/json"
@@ -7,32 +9,32 @@ import (
 	"strings"
 )
 
-// setAll lays assignments such as modules.edged.nodeIP=192.0.2.1,modules.edged.reportEvent=true over a tree,
-// as --set of keadm and helm does: true, 5 and null are taken as what they are, {a,b} is a list, and a backslash takes its
-// meaning from a dot, a comma or an equals sign. Whether the keys exist is checked with the whole file.
-func setAll(tree map[string]any, text string) error {
-	for _, assignment := range splitOutside(text, ',') {
+// Apply writes assignments such as modules.edged.nodeIP=192.0.2.1,modules.edged.reportEvent=true into a tree. A value
+// of true, 5 or null has the type that it has in JSON, {a,b} is a list, and every other value is a string. A backslash
+// makes the dot, comma or equals sign behind it a part of the key or value. Apply does not know which keys are valid.
+func Apply(tree map[string]any, text string) error {
+	for _, assignment := range split(text, ',') {
 		if strings.TrimSpace(assignment) == "" {
 			continue
 		}
-		parts := splitOutside(assignment, '=')
+		parts := split(assignment, '=')
 		if len(parts) < 2 {
 			return fmt.Errorf("--set %s: want KEY=VALUE", assignment)
 		}
-		value := setValue(strings.Join(parts[1:], "="))
+		value := parseValue(strings.Join(parts[1:], "="))
 		var keys []string
-		for _, key := range splitOutside(strings.TrimSpace(parts[0]), '.') {
+		for _, key := range split(strings.TrimSpace(parts[0]), '.') {
 			keys = append(keys, unescape(key))
 		}
-		if err := setKey(tree, keys, value); err != nil {
+		if err := Set(tree, keys, value); err != nil {
 			return fmt.Errorf("--set %s: %w", assignment, err)
 		}
 	}
 	return nil
 }
 
-// setKey puts a value into the tree; a map on the way is made where there is none.
-func setKey(tree map[string]any, keys []string, value any) error {
+// Set writes a value at the path that keys name, and creates the maps on the way to it.
+func Set(tree map[string]any, keys []string, value any) error {
 	for i, key := range keys {
 		switch {
 		case key == "":
@@ -56,32 +58,32 @@ func setKey(tree map[string]any, keys []string, value any) error {
 	return errors.New("the key is empty")
 }
 
-func setValue(text string) any {
+func parseValue(text string) any {
 	if inner, ok := strings.CutPrefix(text, "{"); ok && strings.HasSuffix(inner, "}") {
 		list := []any{}
-		for _, item := range splitOutside(strings.TrimSuffix(inner, "}"), ',') {
+		for _, item := range split(strings.TrimSuffix(inner, "}"), ',') {
 			if strings.TrimSpace(item) == "" {
 				continue
 			}
-			list = append(list, setValue(strings.TrimSpace(item)))
+			list = append(list, parseValue(strings.TrimSpace(item)))
 		}
 		return list
 	}
 	text = unescape(text)
-	// A scalar of JSON: what YAML knows beyond that (no, y, 010) is meant as a text more often than not.
+	// Only scalars of JSON: those that YAML adds (no, y, 010) are meant as strings more often than not.
 	var value any
 	if err := json.Unmarshal([]byte(text), &value); err != nil {
 		return text
 	}
 	switch value.(type) {
 	case map[string]any, []any:
-		return text // structures are set key by key
+		return text // an object or a list of JSON: these are set key by key
 	}
 	return value
 }
 
-// splitOutside splits at a byte that stands neither behind a backslash nor between braces.
-func splitOutside(text string, at byte) []string {
+// split splits text at each separator that is neither escaped by a backslash nor between braces.
+func split(text string, at byte) []string {
 	var parts []string
 	depth, begin := 0, 0
 	for i := 0; i < len(text); i++ {

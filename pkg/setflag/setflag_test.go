@@ -1,4 +1,4 @@
-package main
+package setflag
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestSetAll(t *testing.T) {
+func TestApply(t *testing.T) {
 	type tree = map[string]any
 	for text, want := range map[string]tree{
 		"":                                {},
@@ -26,7 +26,7 @@ func TestSetAll(t *testing.T) {
 		"a.b={unix:///run/x,y},a.c=\"1\"": {"a": tree{"b": []any{"unix:///run/x", "y"}, "c": "1"}},
 	} {
 		got := tree{}
-		if err := setAll(got, text); err != nil {
+		if err := Apply(got, text); err != nil {
 			t.Errorf("%q: %v", text, err)
 		} else if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", text, diff)
@@ -36,32 +36,16 @@ func TestSetAll(t *testing.T) {
 		"a": "want KEY=VALUE", "=b": "a part of the key is empty", "a..b=c": "a part of the key is empty",
 		"a[0]=b": "a list is given as a whole", "text.b=c": "text has no keys below it",
 	} {
-		if err := setAll(tree{"text": "x"}, text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--set "+text) {
+		if err := Apply(tree{"text": "x"}, text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--set "+text) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }
 
-func FuzzSetAll(f *testing.F) {
+func FuzzApply(f *testing.F) {
 	f.Add("a.b={x,y},c\\.d=1")
 	f.Add("a={{}")
 	f.Fuzz(func(_ *testing.T, text string) {
-		_ = setAll(map[string]any{"a": map[string]any{}}, text)
+		_ = Apply(map[string]any{"a": map[string]any{}}, text)
 	})
-}
-
-func TestParseServer(t *testing.T) {
-	for text, want := range map[string][2]string{
-		"192.0.2.1:10000": {"192.0.2.1", "10000"}, "192.0.2.1": {"192.0.2.1", "10000"}, "cloud.example:30000": {"cloud.example", "30000"},
-		"[2001:db8::1]:10000": {"2001:db8::1", "10000"}, "[2001:db8::1]": {"2001:db8::1", "10000"}, "cloud": {"cloud", "10000"},
-	} {
-		if host, port, err := parseServer(text); err != nil || host != want[0] || port != want[1] {
-			t.Errorf("parseServer(%q) = %q, %q, %v; want %q, %q", text, host, port, err, want[0], want[1])
-		}
-	}
-	for _, text := range []string{"", ":10000", "a:b", "a:0", "a:70000", "https://a:1", "a:1/x", "2001:db8::1", "a b:1", "u@h:1", "a:"} {
-		if _, _, err := parseServer(text); err == nil || !strings.Contains(err.Error(), "want HOST:PORT") {
-			t.Errorf("parseServer(%q) = %v, want an error with %q", text, err, "want HOST:PORT")
-		}
-	}
 }
