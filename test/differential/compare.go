@@ -68,6 +68,8 @@ type Allowed struct {
 	Case, Path, Left, Right string
 	// Skipped: both sides begin and end with the same value, and one of them has left out some of those between.
 	Skipped bool
+	// Without is a regular expression of values that do not count: both sides have the same without them.
+	Without string
 	// Row is the first cell of the row of docs/differences.md that gives the reason.
 	Row string
 }
@@ -77,8 +79,17 @@ func (a Allowed) Matches(testCase string, d Difference) bool {
 	if a.Skipped && !skipped(d.Left, d.Right) && !skipped(d.Right, d.Left) {
 		return false
 	}
+	if a.Without != "" && !slices.Equal(without(a.Without, d.Left), without(a.Without, d.Right)) {
+		return false
+	}
 	return matches(a.Case, testCase) && matches(a.Path, d.Path) &&
 		matches(a.Left, strings.Join(d.Left, " -> ")) && matches(a.Right, strings.Join(d.Right, " -> "))
+}
+
+// without returns values without those that match a pattern. What then follows itself is one value.
+func without(pattern string, values []string) []string {
+	rest := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return matches(pattern, v) })
+	return slices.Compact(rest)
 }
 
 // skipped reports whether some has the values of all in their order, with the first and the last one.

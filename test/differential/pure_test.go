@@ -55,6 +55,29 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
+// TestWithout: values that do not count may be anywhere, and all others have to be the same.
+func TestWithout(t *testing.T) {
+	list := []Allowed{{Path: "memory", Without: `gone|none`, Row: "row"}}
+	for _, test := range []struct {
+		name        string
+		left, right []string
+		want        bool
+	}{
+		{"gone at the end", []string{"64Mi", "gone"}, []string{"64Mi"}, true},
+		{"gone in between", []string{"64Mi", "gone", "64Mi"}, []string{"64Mi"}, true},
+		{"only what does not count", []string{"none", "gone"}, nil, true},
+		{"on the right", []string{"64Mi"}, []string{"none", "64Mi"}, true},
+		{"another value", []string{"64Mi", "gone"}, []string{"32Mi"}, false},
+		{"one value more", []string{"64Mi", "gone"}, []string{"64Mi", "32Mi"}, false},
+		{"never there", []string{"64Mi", "gone"}, nil, false},
+	} {
+		found := []Difference{{Path: "memory", Left: test.left, Right: test.right}}
+		if got := len(Unlisted("case", found, list)) == 0; got != test.want {
+			t.Errorf("%s: %v is allowed: %v, want %v", test.name, found[0], got, test.want)
+		}
+	}
+}
+
 func TestSkipped(t *testing.T) {
 	tests := []struct {
 		name      string
