@@ -81,10 +81,18 @@ func knownMethods() []Allowed {
 			Row:   row,
 		},
 		{
-			Path:  `api/admin POST /(configz|healthz|metrics|stats/summary)/(type|body|header|field|series).*`,
-			Right: "()|text/plain",
+			Path:  `api/admin POST /((configz|stats/summary)/field\..+|metrics/(series|type)/.+)`,
+			Left:  `.+`,
+			Right: nothing,
 			Row:   row,
 		},
+		{
+			Path:  `api/admin POST /(configz|stats/summary)/type`,
+			Left:  "application/json",
+			Right: "text/plain",
+			Row:   row,
+		},
+		{Path: `api/admin POST /healthz/body`, Left: "ok", Right: nothing, Row: row},
 		{
 			Path:  `api/admin POST /(configz|healthz|metrics|stats/summary)/error`,
 			Left:  nothing,
@@ -345,9 +353,10 @@ func knownSummary() []Allowed {
 			Row:   "page faults of the node on cgroup v1",
 		},
 		{
-			Path: summary + `\.node\.systemContainers\[kubelet\]\..*`,
-			Left: nothing,
-			Row:  "system container `kubelet` of the summary",
+			Path:  summary + `\.node\.systemContainers\[kubelet\]\.(name|startTime|(cpu|memory)\.[a-zA-Z]+)`,
+			Left:  nothing,
+			Right: `kubelet|<time>|a rate|about .+`,
+			Row:   "system container `kubelet` of the summary",
 		},
 		{
 			Path:  summary + `\.(node\.systemContainers\[pods\]|pods\[\]|pods\[\]\.containers\[\w+\])\.(io\.time|(cpu|memory|io)\.psi\.(some|full)\.(avg10|avg60|avg300|total))`,
