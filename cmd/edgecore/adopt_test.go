@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/edgecore-io/edgecore/deploy/systemd"
-
 	"bytes"
 	"context"
 	"errors"
@@ -10,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/edgecore-io/edgecore/deploy/systemd"
 )
 
 // TestAdoptRefuses: what can be told without a device of KubeEdge is told, and nothing is written.
