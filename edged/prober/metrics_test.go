@@ -76,3 +76,33 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 }
+
+func TestMetricsOfSuccessor(t *testing.T) {
+	inWorld(t, func(w *world, p *Prober) {
+		first := podOf(v1.Container{Name: "a", ReadinessProbe: every(100, "ready")})
+		first.Name, first.Namespace, first.UID = "pod1", "default", "uid1"
+		second := first.DeepCopy()
+		second.UID = "uid2"
+		w.answer("ready", 0)
+		p.Sync(first, seen("a"), View{})
+		time.Sleep(time.Second)
+		p.Sync(second, seen("a"), View{})
+		time.Sleep(time.Second)
+		p.Forget(first.UID)
+		of := "container=a namespace=default pod=pod1 "
+		want := map[string]map[string]float64{
+			"prober_probe_total": {of + "pod_uid=uid2 probe_type=Readiness result=successful ": 1},
+			"prober_probe_duration_seconds": {
+				of + "probe_type=Readiness ":      2,
+				of + "probe_type=Readiness quick": 2,
+			},
+		}
+		if diff := cmp.Diff(want, metricsOf(t, p)); diff != "" {
+			t.Errorf("of a pod whose predecessor is gone (-want +got):\n%s", diff)
+		}
+		p.Forget(second.UID)
+		if diff := cmp.Diff(map[string]map[string]float64{}, metricsOf(t, p)); diff != "" {
+			t.Errorf("of pods that are gone (-want +got):\n%s", diff)
+		}
+	})
+}

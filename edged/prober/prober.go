@@ -51,6 +51,7 @@ type Options struct {
 type Prober struct {
 	opts     Options
 	attempts *attempts
+	metrics  metrics
 	began    time.Time
 
 	mu    sync.Mutex
@@ -62,16 +63,24 @@ type Prober struct {
 
 // New makes a Prober. It probes while Run runs.
 func New(opts Options) *Prober {
-	return &Prober{opts: opts, attempts: newAttempts(opts), began: time.Now(), pods: map[types.UID]*watches{}, wake: notify.NewSignal()}
+	return &Prober{
+		opts:     opts,
+		attempts: newAttempts(opts),
+		metrics:  newMetrics(),
+		began:    time.Now(),
+		pods:     map[types.UID]*watches{},
+		wake:     notify.NewSignal(),
+	}
 }
 
 // watches are the containers of one pod that have probes and run, by name.
 type watches struct {
+	uid    types.UID
 	byName map[string]*watch
+	// namespace and name are the pod's, empty if Sync has never seen it.
+	namespace, name string
 	// ending: the pod is being stopped.
 	ending bool
-	// counts are what the attempts came to, for the metrics.
-	counts map[counted]*count
 }
 
 // watch is one running container that has probes.
@@ -115,6 +124,7 @@ func (p *Prober) Sync(pod *v1.Pod, obs *observed.Pod, view View) observed.Probes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	have := p.watches(pod.UID)
+	have.namespace, have.name = pod.Namespace, pod.Name
 	before := have.byName
 	have.byName = map[string]*watch{}
 	out := observed.Probes{}
@@ -148,7 +158,7 @@ func (p *Prober) Sync(pod *v1.Pod, obs *observed.Pod, view View) observed.Probes
 func (p *Prober) watches(uid types.UID) *watches {
 	have := p.pods[uid]
 	if have == nil {
-		have = &watches{}
+		have = &watches{uid: uid}
 		p.pods[uid] = have
 	}
 	return have
@@ -173,12 +183,15 @@ func (p *Prober) End(uid types.UID) {
 func (p *Prober) Forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if have := p.pods[uid]; have != nil {
-		for _, w := range have.byName {
-			p.endAll(w)
-		}
+	have := p.pods[uid]
+	if have == nil {
+		return
+	}
+	for _, w := range have.byName {
+		p.endAll(w)
 	}
 	delete(p.pods, uid)
+	p.forgetMetrics(have)
 }
 
 // probed are the containers of a pod that have probes: init containers only when they keep running.

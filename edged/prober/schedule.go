@@ -122,7 +122,7 @@ func (p *Prober) take(r *probe, got result, took time.Duration) (uid types.UID, 
 	if r.ended {
 		return "", false, false
 	}
-	r.watch.of.count(r, got, took)
+	p.metrics.observe(r, got, took)
 	before := r.verdict
 	r.tally = r.after(got, r.spec)
 	if !r.over(r.kind) {
