@@ -134,12 +134,12 @@ func execIn(ctx context.Context, client *cri.Client, id string, command []string
 		streams.In = in
 	}
 	if o.tty {
-		term, err := openTerminal(ctx, in)
+		terminal, err := openTerminal(ctx, in)
 		if err != nil {
 			return err
 		}
-		defer term.restore()
-		streams.Sizes = term.sizes
+		defer terminal.restore()
+		streams.Sizes = terminal.sizes
 	}
 	code, err := channels.Run(ctx, resp.Url, streams)
 	if err == nil && code != 0 {

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/streaming/channels"
@@ -17,7 +18,7 @@ import (
 // terminal is this program's own, which hands on each key as it is until it is restored.
 type terminal struct {
 	fd     int
-	before *unix.Termios
+	before *term.State
 	sizes  chan channels.Size
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -30,17 +31,11 @@ func openTerminal(ctx context.Context, in io.Reader) (*terminal, error) {
 		return nil, errors.New("the input is not a terminal; leave out -t")
 	}
 	t := &terminal{fd: int(f.Fd()), sizes: make(chan channels.Size), done: make(chan struct{})}
-	var err error
-	if t.before, err = unix.IoctlGetTermios(t.fd, unix.TCGETS); err != nil {
+	if !term.IsTerminal(t.fd) {
 		return nil, errors.New("the input is not a terminal; leave out -t")
 	}
-	raw := *t.before
-	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
-	raw.Oflag &^= unix.OPOST
-	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
-	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
-	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	if err := unix.IoctlSetTermios(t.fd, unix.TCSETS, &raw); err != nil {
+	var err error
+	if t.before, err = term.MakeRaw(t.fd); err != nil {
 		return nil, fmt.Errorf("set the terminal: %w", err)
 	}
 	ctx, t.cancel = context.WithCancel(ctx)
@@ -55,11 +50,11 @@ func (t *terminal) watch(ctx context.Context) {
 	signal.Notify(changed, unix.SIGWINCH)
 	defer signal.Stop(changed)
 	for {
-		if size, err := unix.IoctlGetWinsize(t.fd, unix.TIOCGWINSZ); err == nil {
+		if width, height, err := term.GetSize(t.fd); err == nil {
 			select {
 			case <-ctx.Done():
 				return
-			case t.sizes <- channels.Size{Width: size.Col, Height: size.Row}:
+			case t.sizes <- channels.Size{Width: uint16(width), Height: uint16(height)}:
 			}
 		}
 		select {
@@ -73,7 +68,7 @@ func (t *terminal) watch(ctx context.Context) {
 func (t *terminal) restore() {
 	t.cancel()
 	<-t.done
-	if err := unix.IoctlSetTermios(t.fd, unix.TCSETS, t.before); err != nil {
+	if err := term.Restore(t.fd, t.before); err != nil {
 		klog.ErrorS(err, "Terminal not set back; `reset` does it")
 	}
 }
