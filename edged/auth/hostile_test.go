@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/lru"
+
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -57,16 +59,31 @@ func FuzzReviews(f *testing.F) {
 		if err != nil && !errors.As(err, &refusal) {
 			t.Errorf("Check = %v (%T), want nil or a *Refusal", err, err)
 		}
-		for e := a.tokens.order.Front(); e != nil; e = e.Next() {
-			if user := e.Value.(*entry[*User]).value; user.size() > maxUser || cap(user.Groups) > 2*maxGroups {
+		for _, user := range values(t, a.tokens) {
+			if user.size() > maxUser || cap(user.Groups) > 2*maxGroups {
 				t.Errorf("a user of %d bytes with room for %d groups is kept, want at most %d and %d",
 					user.size(), cap(user.Groups), maxUser, 2*maxGroups)
 			}
 		}
-		for e := a.access.order.Front(); e != nil; e = e.Next() {
-			if reason := e.Value.(*entry[access]).value.reason; len(reason) > maxReason {
-				t.Errorf("a reason of %d bytes is kept, want at most %d", len(reason), maxReason)
+		for _, answer := range values(t, a.access) {
+			if len(answer.reason) > maxReason {
+				t.Errorf("a reason of %d bytes is kept, want at most %d", len(answer.reason), maxReason)
 			}
 		}
 	})
+}
+
+// values empties a cache and returns what it kept.
+func values[V any](t *testing.T, c *cache[V]) []V {
+	t.Helper()
+	var list []V
+	n := c.len()
+	take := func(_ lru.Key, e any) { list = append(list, e.(entry[V]).value) }
+	if err := c.entries.SetEvictionFunc(take); err != nil {
+		t.Fatal(err)
+	}
+	if c.entries.Clear(); len(list) != n {
+		t.Fatalf("%d of the cache's entries seen, want %d", len(list), n)
+	}
+	return list
 }

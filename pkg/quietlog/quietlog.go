@@ -8,7 +8,6 @@ package quietlog
 
 import (
 	"bytes"
-	"container/list"
 	"flag"
 	"fmt"
 	"hash/maphash"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 )
 
 const (
@@ -38,15 +38,14 @@ type Writer struct {
 	out io.Writer
 	now func() time.Time
 
-	mu    sync.Mutex
-	seed  maphash.Seed
-	seen  map[uint64]*list.Element
-	order list.List // of *entry, the one that was used last in front
+	mu   sync.Mutex
+	seed maphash.Seed
+	// seen are entries by the hash of their text: texts are long, and two that share a hash would only share their bounds.
+	seen *lru.Cache
 }
 
 // entry is what is known of a line or a place.
 type entry struct {
-	key uint64 // the hash of its text: texts are long, and two that share one would only share their bounds
 	// began is when the period of now began, passed how many lines passed in it, left how many were left out since one passed.
 	began        time.Time
 	passed, left int
@@ -55,7 +54,7 @@ type entry struct {
 
 // New makes a writer to out.
 func New(out io.Writer) *Writer {
-	return &Writer{out: out, now: time.Now, seed: maphash.MakeSeed(), seen: map[uint64]*list.Element{}}
+	return &Writer{out: out, now: time.Now, seed: maphash.MakeSeed(), seen: lru.New(kept)}
 }
 
 // Install has klog write to out through a Writer, unless it is to be verbose.
@@ -131,17 +130,11 @@ func (w *Writer) pass(text string, now time.Time, burst int, period, pause time.
 // entry returns what is known of a text; w.mu is held.
 func (w *Writer) entry(text string) *entry {
 	key := maphash.String(w.seed, text)
-	if at, ok := w.seen[key]; ok {
-		w.order.MoveToFront(at)
-		return at.Value.(*entry)
+	if e, ok := w.seen.Get(key); ok {
+		return e.(*entry)
 	}
-	if w.order.Len() >= kept {
-		oldest := w.order.Back()
-		delete(w.seen, oldest.Value.(*entry).key)
-		w.order.Remove(oldest)
-	}
-	e := &entry{key: key}
-	w.seen[key] = w.order.PushFront(e)
+	e := &entry{}
+	w.seen.Add(key, e)
 	return e
 }
 
