@@ -9,6 +9,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/allocation"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podadmit"
+	"github.com/edgecore-io/edgecore/edged/podstatus"
 	"github.com/edgecore-io/edgecore/edged/status"
 )
 
@@ -30,20 +31,12 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 		Allocated:   e.allocations.Allocated,
 		Pressure:    e.evictions.Admit,
 		Checks:      e.admissionChecks(),
-		Rejected:    e.rejected,
+		Rejected:    e.podStatus.Reject,
 	}
 	if e.opts.Node != nil {
 		o.Node = func(ctx context.Context) (*v1.Node, error) { return e.meta.Node(ctx, e.opts.NodeName) }
 	}
 	return podadmit.New(ctx, o)
-}
-
-// rejected makes the status of a pod that does not fit.
-func (e *Edged) rejected(pod *v1.Pod, why observed.Reason) {
-	in := e.statusInputs(pod, nil)
-	in.Rejected = &why
-	made, _ := status.Generate(in)
-	e.statuses.Set(pod, made)
 }
 
 // newAllocations makes the part that resizes pods.
@@ -89,4 +82,25 @@ func (e *Edged) devicesChanged() {
 	for _, uid := range e.devices.Pods() {
 		e.pool.Poke(uid)
 	}
+}
+
+// newPodStatus makes the part that makes the statuses of pods.
+func (e *Edged) newPodStatus(ctx context.Context) *podstatus.Maker {
+	return podstatus.New(podstatus.Options{
+		Desired:     e.desired,
+		Statuses:    e.statuses,
+		Results:     &e.results,
+		PLEG:        e.pleg,
+		Prober:      e.prober,
+		Allocations: e.allocations,
+		Stopper:     e.stopper,
+		Devices:     e.devices,
+		Addresses:   e.addresses,
+		RuntimeName: func() string {
+			name, _ := e.runtimeVersion.Get()
+			return name
+		},
+		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
+		LogsChanged:       e.logs.Changed,
+	})
 }

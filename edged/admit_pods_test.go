@@ -16,11 +16,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/devices"
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/eviction"
+	"github.com/edgecore-io/edgecore/edged/logrotate"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/podstop"
 	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/prober"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/edged/source"
@@ -72,7 +74,7 @@ func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
 func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	t.Helper()
 	e := New(Options{NodeName: "n", Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}).next()
-	e.life, e.recorder, e.statuses = ctx, events.New("n", nil), status.NewManager(noReports{})
+	e.recorder, e.statuses = events.New("n", nil), status.NewManager(noReports{})
 	e.cgroups, e.runtime, e.evictions = cgroups.New(cgroups.Options{}), runtime.New(runtime.Options{}), eviction.New(eviction.Options{})
 	e.addresses = node.NewAddresses("192.0.2.1", "")
 	e.devices = devices.New(devices.Options{Dir: t.TempDir(), Changed: func() {}})
@@ -85,6 +87,9 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	s := &startedPods{}
 	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
 	e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Statuses: e.statuses, Waiters: &e.terminations, Recorder: e.recorder})
+	e.prober = prober.New(prober.Options{Recorder: e.recorder, Changed: e.probeChanged})
+	e.logs = logrotate.New(logrotate.Options{})
+	e.podStatus = e.newPodStatus(ctx)
 	e.admissions = e.newAdmissions(ctx)
 	e.intake = e.newIntake()
 	e.ready.Start()

@@ -44,6 +44,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/plugins"
 	"github.com/edgecore-io/edgecore/edged/podadmit"
 	"github.com/edgecore-io/edgecore/edged/podinputs"
+	"github.com/edgecore-io/edgecore/edged/podstatus"
 	"github.com/edgecore-io/edgecore/edged/podstop"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/prober"
@@ -179,6 +180,7 @@ type Edged struct {
 	admissions  *podadmit.Controller
 	intake      *intake.Intake
 	statuses    *status.Manager
+	podStatus   *podstatus.Maker
 	stats       *stats.Stats
 	slis        *server.SLIs
 	// evictions ends pods for want of resources; memoryNews says when memory gets short.
@@ -196,12 +198,9 @@ type Edged struct {
 	runtimeStatus *runtimestatus.Tracker
 	nodeStatus    *nodestatus.Manager
 
-	// statusMu makes a pod's status one after another: each is made from the one before.
-	statusMu sync.Mutex
-	began    time.Time
+	began time.Time
 	// admitMu makes admissions and resizes one after another: each counts those before it.
 	admitMu sync.Mutex
-	life    context.Context
 	// capacityFreed is notified when a pod has ended or became smaller, so that a rejected one may fit.
 	capacityFreed notify.Signal
 
@@ -214,7 +213,7 @@ type Edged struct {
 // build makes the parts and hands each what it needs. Nobody else has e before it returns.
 func (e *Edged) build(ctx context.Context) (err error) {
 	o := e.opts
-	e.began, e.life = time.Now(), ctx
+	e.began = time.Now()
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
 		return err
 	}
@@ -339,6 +338,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.limits = e.newStorageLimits()
 	e.runtimeStatus, e.nodeStatus = e.newRuntimeStatus(), e.newNodeStatus(ctx)
 	e.allocations = e.newAllocations()
+	e.podStatus = e.newPodStatus(ctx)
 	e.admissions = e.newAdmissions(ctx)
 	e.intake = e.newIntake()
 	if o.Node != nil {

@@ -11,9 +11,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/env"
-	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/server"
-	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
 )
 
@@ -67,43 +65,4 @@ func (e *Edged) Info(context.Context) server.Info {
 
 func (e *Edged) facts() env.Facts {
 	return env.Facts{HostIPs: e.addresses.IPs(), NodeName: e.opts.NodeName, Allocatable: e.opts.Allocatable}
-}
-
-func (e *Edged) statusInputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
-	name, _ := e.runtimeVersion.Get()
-	before, restored := e.previousStatus(pod)
-	pod = e.allocations.Allocated(pod)
-	running, resizing := e.allocations.Status(pod, obs)
-	return status.Inputs{
-		Running: running, Resize: resizing,
-		RecursiveReadOnly: asksRecursiveReadOnly(pod) && e.runtime.RecursiveReadOnly(e.life, pod),
-		Pod:               pod, Observed: obs, Runtime: cmp.Or(name, "containerd"), Previous: before, Restored: restored,
-		HostIPs: e.addresses.IPs(), IPv6First: e.addresses.IPv6First(), Now: time.Now(), Static: source.IsStatic(pod),
-		Stopped: e.stopper.Why(pod.UID), Devices: e.devices.Health(pod.UID),
-	}
-}
-
-// previousStatus is a pod's newest status, and whether this run of the agent has not made it. A pod without one, whose
-// row the store has lost say, goes on from what the API server has of it. A phase that is final there is final.
-func (e *Edged) previousStatus(pod *v1.Pod) (before v1.PodStatus, restored bool) {
-	before, known := e.statuses.Get(pod.UID)
-	if !known {
-		return pod.Status, true
-	}
-	if api := &pod.Status; status.Terminal(api.Phase) && !status.Terminal(before.Phase) {
-		before.Phase, before.Reason, before.Message = api.Phase, api.Reason, api.Message
-	}
-	return before, e.statuses.Restored(pod.UID)
-}
-
-// asksRecursiveReadOnly tells whether a pod has a mount that depends on what its runtime can do.
-func asksRecursiveReadOnly(pod *v1.Pod) bool {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		for _, m := range c.VolumeMounts {
-			if m.RecursiveReadOnly != nil && *m.RecursiveReadOnly != v1.RecursiveReadOnlyDisabled {
-				return true
-			}
-		}
-	}
-	return false
 }

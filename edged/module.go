@@ -7,6 +7,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/deadline"
 	"github.com/edgecore-io/edgecore/edged/desired"
+	"github.com/edgecore-io/edgecore/edged/podstatus"
 	"github.com/edgecore-io/edgecore/edged/readiness"
 	"github.com/edgecore-io/edgecore/edged/runtimestatus"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
@@ -25,7 +26,8 @@ type Module struct {
 // state is what outlives a run.
 type state struct {
 	desired *desired.Pods
-	results results
+	// results are those of the newest syncs.
+	results podstatus.Results
 	reloads reloads
 	// deadlines are those of pods with activeDeadlineSeconds.
 	deadlines deadline.Tracker

@@ -19,7 +19,7 @@ func (e *Edged) newShutdown() *shutdown.Watcher {
 		Runtime:  e.runtime,
 		Stopper:  e.stopper,
 		Flush:    e.reporter.Flush,
-		Report:   func(pod *v1.Pod, obs *observed.Pod) { e.setStatus(pod, obs, nil) },
+		Report:   func(pod *v1.Pod, obs *observed.Pod) { e.podStatus.Update(pod, obs, nil) },
 	}
 	opts := e.opts.Shutdown
 	opts.Pods, opts.End, opts.Began = pods.Alive, pods.End, e.shutdownBegan

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -51,7 +50,7 @@ func (e *Edged) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 		return e.syncFailed(pod, fmt.Errorf("read state of pod %s: %w", klog.KObj(pod), err))
 	}
 	pod = e.allocations.Allocate(pod)
-	if e.setStatus(pod, obs, nil) {
+	if e.podStatus.Update(pod, obs, nil) {
 		return podworker.Outcome{Finished: true}
 	}
 	deadline, over := e.deadline(pod)
@@ -78,7 +77,7 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 	if err != nil {
 		return e.syncFailed(pod, err)
 	}
-	probes, sizeErr := e.allocations.Resize(ctx, pod, obs, e.probe(pod, obs))
+	probes, sizeErr := e.allocations.Resize(ctx, pod, obs, e.podStatus.Probe(pod, obs))
 	result := e.runtime.SyncPod(ctx, runtime.Wish{Pod: pod, Observed: obs, PullSecrets: secrets, Probes: probes})
 	if result.Changed || result.Err != nil {
 		if fresh, err := e.pleg.Refresh(ctx, pod.UID); err == nil {
@@ -87,7 +86,7 @@ func (e *Edged) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) po
 		}
 	}
 	result.Err = errors.Join(result.Err, sizeErr, e.allocations.Finish(ctx, pod, obs, sizeErr))
-	finished := e.setStatus(pod, obs, &result)
+	finished := e.podStatus.Update(pod, obs, &result)
 	if result.Err != nil {
 		out := e.syncFailed(pod, result.Err)
 		if out.RetryAt.IsZero() {
@@ -200,7 +199,7 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 	}
 	e.prober.End(end.UID)
 	if end.Pod != nil {
-		e.setStatus(end.Pod, obs, nil)
+		e.podStatus.Update(end.Pod, obs, nil)
 	}
 	if !obs.Alive() {
 		return e.releaseSandboxes(ctx, end.Pod, obs)
@@ -217,7 +216,7 @@ func (e *Edged) Terminate(ctx context.Context, end podworker.End) error {
 		return errors.Join(killErr, err)
 	}
 	if end.Pod != nil {
-		e.setStatus(end.Pod, obs, nil)
+		e.podStatus.Update(end.Pod, obs, nil)
 	}
 	if obs.ContainersAlive() {
 		return errors.Join(killErr, fmt.Errorf("pod %s: containers still run", end.UID))
@@ -241,7 +240,7 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 	gone := end.Removed || end.Deleted
 	e.prober.Forget(end.UID)
 	if end.Pod != nil {
-		e.finalStatus(end.Pod, e.pleg.Get(end.UID))
+		e.podStatus.Terminated(end.Pod, e.pleg.Get(end.UID))
 	}
 	if err := e.volumes.Teardown(ctx, end.UID); err != nil {
 		return fmt.Errorf("volumes of pod %s: %w", end.UID, err)
@@ -270,7 +269,7 @@ func (e *Edged) Terminated(ctx context.Context, end podworker.End) error {
 	e.devices.Free(end.UID)
 	e.garbage.ImagesUsed(end.Pod)
 	if end.Pod != nil {
-		e.concludeStatus(end.Pod)
+		e.podStatus.Conclude(end.Pod)
 	}
 	e.ended(end.UID)
 	if gone {
@@ -313,47 +312,6 @@ func (e *Edged) podDir(uid types.UID) string {
 	return filepath.Join(e.opts.RootDir, "pods", string(uid))
 }
 
-// setStatus makes the pod's status from what is seen now, and reports whether its containers have ended for good.
-// result is that of the newest sync; nil keeps what the one before said.
-func (e *Edged) setStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) (finished bool) {
-	e.statusMu.Lock()
-	defer e.statusMu.Unlock()
-	return e.makeStatus(pod, obs, result, false)
-}
-
-// finalStatus makes the status of a pod of which nothing runs any more.
-func (e *Edged) finalStatus(pod *v1.Pod, obs *observed.Pod) {
-	e.statusMu.Lock()
-	defer e.statusMu.Unlock()
-	e.makeStatus(pod, obs, nil, true)
-}
-
-// concludeStatus completes the status of a pod of which nothing is left to clean up.
-func (e *Edged) concludeStatus(pod *v1.Pod) {
-	e.statusMu.Lock()
-	defer e.statusMu.Unlock()
-	if before, ok := e.statuses.Get(pod.UID); ok {
-		e.statuses.Set(pod, status.Conclude(pod, before, source.IsStatic(pod)))
-	}
-	e.results.drop(pod.UID)
-}
-
-// makeStatus makes a status under the lock of statuses. terminated: nothing of the pod runs any more.
-func (e *Edged) makeStatus(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult, terminated bool) (finished bool) {
-	if result != nil {
-		e.results.keep(pod.UID, *result)
-	}
-	in := e.statusInputs(pod, obs)
-	in.Reasons, in.Terminated = e.results.get(pod.UID).Reasons, terminated
-	if !terminated {
-		e.logs.Changed()
-		in.Probes = e.probe(pod, obs)
-	}
-	made, finished := status.Generate(in)
-	e.statuses.Set(pod, made)
-	return finished
-}
-
 // deadline returns when a pod's time is over; zero when it may run for ever. over reports whether it is; then the pod
 // was stopped.
 func (e *Edged) deadline(pod *v1.Pod) (at time.Time, over bool) {
@@ -370,31 +328,4 @@ func (e *Edged) deadline(pod *v1.Pod) (at time.Time, over bool) {
 		e.recorder.Eventf(pod, v1.EventTypeNormal, deadline.Reason, "%s", deadline.Message)
 	}
 	return at, true
-}
-
-// results remembers the newest sync of each pod: why containers wait.
-type results struct {
-	mu   sync.Mutex
-	last map[types.UID]runtime.SyncResult
-}
-
-func (r *results) keep(uid types.UID, res runtime.SyncResult) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last == nil {
-		r.last = map[types.UID]runtime.SyncResult{}
-	}
-	r.last[uid] = res
-}
-
-func (r *results) get(uid types.UID) runtime.SyncResult {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last[uid]
-}
-
-func (r *results) drop(uid types.UID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.last, uid)
 }

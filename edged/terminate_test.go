@@ -6,13 +6,10 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/logrotate"
 	"github.com/edgecore-io/edgecore/edged/pleg"
 	"github.com/edgecore-io/edgecore/edged/podworker"
-	"github.com/edgecore-io/edgecore/edged/prober"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/edged/source"
@@ -26,8 +23,7 @@ func onFakeRuntime(t *testing.T, e *Edged) *fakecri.Runtime {
 	e.client = client
 	e.runtime = runtime.New(runtime.Options{Client: client, Recorder: e.recorder, RootDir: t.TempDir(), PodLogsDir: t.TempDir(), ContainerLogsDir: t.TempDir()})
 	e.pleg = pleg.New(e.runtime, nil, pleg.Options{})
-	e.prober = prober.New(prober.Options{Recorder: e.recorder, Changed: func(types.UID, bool) {}})
-	e.logs = logrotate.New(logrotate.Options{})
+	e.podStatus = e.newPodStatus(t.Context())
 	return fake
 }
 
