@@ -9,7 +9,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/allocation"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podadmit"
-	"github.com/edgecore-io/edgecore/edged/podstatus"
 	"github.com/edgecore-io/edgecore/edged/status"
 )
 
@@ -69,12 +68,6 @@ func (e *Edged) resizable(uid types.UID) *v1.Pod {
 	return w.Pod
 }
 
-// ended tells whoever waits that nothing of a pod runs any more.
-func (e *Edged) ended(uid types.UID) {
-	e.terminations.Ended(uid)
-	e.capacityFreed.Notify()
-}
-
 // devicesChanged is told when devices come, go, or change their health.
 func (e *Edged) devicesChanged() {
 	e.wakeNode()
@@ -82,25 +75,4 @@ func (e *Edged) devicesChanged() {
 	for _, uid := range e.devices.Pods() {
 		e.pool.Poke(uid)
 	}
-}
-
-// newPodStatus makes the part that makes the statuses of pods.
-func (e *Edged) newPodStatus(ctx context.Context) *podstatus.Maker {
-	return podstatus.New(podstatus.Options{
-		Desired:     e.desired,
-		Statuses:    e.statuses,
-		Results:     &e.results,
-		PLEG:        e.pleg,
-		Prober:      e.prober,
-		Allocations: e.allocations,
-		Stopper:     e.stopper,
-		Devices:     e.devices,
-		Addresses:   e.addresses,
-		RuntimeName: func() string {
-			name, _ := e.runtimeVersion.Get()
-			return name
-		},
-		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
-		LogsChanged:       e.logs.Changed,
-	})
 }

@@ -85,7 +85,8 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	}
 	e.allocations = e.newAllocations()
 	s := &startedPods{}
-	e.pool = podworker.New(ctx, podworker.Options{Syncer: s})
+	e.pool = podworker.New(ctx, podworker.Options{})
+	e.pool.SetSyncer(s)
 	e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Statuses: e.statuses, Waiters: &e.terminations, Recorder: e.recorder})
 	e.prober = prober.New(prober.Options{Recorder: e.recorder, Changed: e.probeChanged})
 	e.logs = logrotate.New(logrotate.Options{})

@@ -218,7 +218,6 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		return err
 	}
 	e.pool = podworker.New(ctx, podworker.Options{
-		Syncer:    e,
 		Resync:    o.Resync,
 		Forgotten: func(uid types.UID) { e.intake.PodForgotten(uid) },
 	})
@@ -339,6 +338,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.runtimeStatus, e.nodeStatus = e.newRuntimeStatus(), e.newNodeStatus(ctx)
 	e.allocations = e.newAllocations()
 	e.podStatus = e.newPodStatus(ctx)
+	e.pool.SetSyncer(e.newSyncer())
 	e.admissions = e.newAdmissions(ctx)
 	e.intake = e.newIntake()
 	if o.Node != nil {

@@ -63,7 +63,8 @@ func TestMakeRoomGivesUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				wanted, recorder, waiters := desired.New(), events.New("n", nil), &termination.Waiters{}
-				pool := podworker.New(ctx, podworker.Options{Syncer: &stuck{waiters: waiters, ends: c.ends}})
+				pool := podworker.New(ctx, podworker.Options{})
+				pool.SetSyncer(&stuck{waiters: waiters, ends: c.ends})
 				stopper := podstop.New(ctx, podstop.Options{Desired: wanted, Workers: pool, Waiters: waiters, Recorder: recorder})
 				admissions := New(ctx, Options{Desired: wanted, Workers: pool, Stopper: stopper, Recorder: recorder})
 				victim := testPod("victim", "1")

@@ -1,5 +1,6 @@
-// Package podstatus makes the statuses of pods. It collects what is known of a pod: its spec, what the runtime has of it,
-// the result of its newest sync, its probes and the status before. Package status decides what follows from that.
+// Package podstatus makes the statuses of pods. It collects what is known of a pod: its spec, what the runtime has
+// of it, the result of its newest sync, its probes and the status before. Package status decides what follows from
+// that.
 //
 // Each status is made from the one before, so a Maker makes one at a time.
 package podstatus
@@ -70,7 +71,8 @@ type Options struct {
 	Addresses   Addresses
 	// RuntimeName returns the name of the runtime; "" until it is known.
 	RuntimeName func() string
-	// RecursiveReadOnly reports whether the runtime of a pod supports recursive read-only mounts. It may ask the runtime.
+	// RecursiveReadOnly reports whether the runtime of a pod supports recursive read-only mounts. It may ask the
+	// runtime.
 	RecursiveReadOnly func(*v1.Pod) bool
 	// LogsChanged is called when containers may have started or ended.
 	LogsChanged func()
@@ -86,8 +88,8 @@ type Maker struct {
 // New returns a Maker.
 func New(o Options) *Maker { return &Maker{opts: o} }
 
-// Update makes the status of a pod. finished reports whether its containers have ended for good. A nil result keeps what
-// the sync before it said.
+// Update makes the status of a pod. finished reports whether its containers have ended for good. A nil result
+// keeps what the sync before it said.
 func (m *Maker) Update(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResult) (finished bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,8 +127,8 @@ func (m *Maker) Conclude(pod *v1.Pod) {
 	m.opts.Results.drop(pod.UID)
 }
 
-// Reject makes the status of a pod that the node does not admit. Such a pod has no worker, so that nothing else makes its
-// status. Reject does not wait for other statuses, which may wait for the runtime: admissions must not.
+// Reject makes the status of a pod that the node does not admit. Such a pod has no worker, so that nothing else
+// makes its status. Reject does not wait for other statuses, which may wait for the runtime: admissions must not.
 func (m *Maker) Reject(pod *v1.Pod, why observed.Reason) {
 	in := m.inputs(pod, nil)
 	in.Rejected = &why
@@ -191,9 +193,9 @@ func (m *Maker) inputs(pod *v1.Pod, obs *observed.Pod) status.Inputs {
 	}
 }
 
-// previous returns the newest status of a pod. restored reports whether an earlier run of the agent or the API server
-// made it. A pod that has none here, because the store has lost it for example, continues with the API server's. A phase
-// that is final there is final here.
+// previous returns the newest status of a pod. restored reports whether an earlier run of the agent or the API
+// server made it. A pod that has none here, because the store has lost it for example, continues with the API
+// server's. A phase that is final there is final here.
 func (m *Maker) previous(pod *v1.Pod) (before v1.PodStatus, restored bool) {
 	before, known := m.opts.Statuses.Get(pod.UID)
 	if !known {

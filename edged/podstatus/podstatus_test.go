@@ -81,8 +81,8 @@ func running(state runtimeapi.ContainerState) *observed.Pod {
 	}
 }
 
-// TestReasonsSurvive: a pod waits for the reason of its newest sync until its status is concluded, also when no sync has
-// a result, and in a Maker of a later run.
+// TestReasonsSurvive: a pod waits for the reason of its newest sync until its status is concluded, also when no
+// sync has a result, and in a Maker of a later run.
 func TestReasonsSurvive(t *testing.T) {
 	results, pod := &Results{}, newPod()
 	reason := func(o Options) string {
@@ -190,7 +190,8 @@ func TestProbeAddress(t *testing.T) {
 	}
 }
 
-// TestPrevious: a status continues the one of this run, of an earlier run, or of the API server, whose final phase stays.
+// TestPrevious: a status continues the one of this run, of an earlier run, or of the API server, whose final phase
+// stays.
 func TestPrevious(t *testing.T) {
 	fromAPI := func(phase v1.PodPhase) *v1.Pod {
 		pod := newPod()
@@ -206,7 +207,7 @@ func TestPrevious(t *testing.T) {
 	}{
 		"of this run":        {fromAPI(v1.PodPending), true, false, run, false},
 		"of an earlier run":  {fromAPI(v1.PodPending), false, true, run, true},
-		"of the API server":  {fromAPI(v1.PodRunning), false, false, v1.PodStatus{Phase: v1.PodRunning, Reason: "API"}, true},
+		"of the cloud":       {fromAPI(v1.PodRunning), false, false, v1.PodStatus{Phase: v1.PodRunning, Reason: "API"}, true},
 		"final in the cloud": {fromAPI(v1.PodFailed), true, false, v1.PodStatus{Phase: v1.PodFailed, Reason: "API"}, false},
 	} {
 		m, o := newMaker(&node{}, &Results{})

@@ -87,7 +87,6 @@ type End struct {
 
 // Options configure a Pool.
 type Options struct {
-	Syncer Syncer
 	// Resync is the period of the safety net; zero is one minute.
 	Resync time.Duration
 	// Forgotten, when set, is told of each UID that the pool forgets.
@@ -102,7 +101,8 @@ const (
 
 // Pool owns the workers.
 type Pool struct {
-	opts Options
+	opts   Options
+	syncer Syncer
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -110,12 +110,20 @@ type Pool struct {
 	wg      sync.WaitGroup
 }
 
-// New makes a pool whose workers end with ctx. Wait for them with Wait.
+// New makes a pool whose workers end with ctx. Wait for them with Wait. It needs a Syncer; see SetSyncer.
 func New(ctx context.Context, opts Options) *Pool {
 	if opts.Resync <= 0 {
 		opts.Resync = defaultResync
 	}
 	return &Pool{opts: opts, workers: map[types.UID]*worker{}, ctx: ctx}
+}
+
+// SetSyncer sets what does the work. It is called once, before the first Update or Remove: a Syncer needs parts that need
+// the pool.
+func (p *Pool) SetSyncer(s Syncer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.syncer = s
 }
 
 // Update says that a pod is wanted as given. startAfter, when not empty, names the pod that has to

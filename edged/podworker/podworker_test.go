@@ -86,7 +86,8 @@ func run(t *testing.T, s *script, body func(p *Pool)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p := New(ctx, Options{Syncer: s})
+		p := New(ctx, Options{})
+		p.SetSyncer(s)
 		body(p)
 		cancel()
 		p.Wait()
@@ -249,7 +250,8 @@ func TestSameUIDWantedAgainStartsAfresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		release = make(chan struct{})
-		p := New(ctx, Options{Syncer: s})
+		p := New(ctx, Options{})
+		p.SetSyncer(s)
 		p.Update(pod("a", "1"), "")
 		synctest.Wait()
 		p.Remove("1")

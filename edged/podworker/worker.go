@@ -183,7 +183,7 @@ func (w *worker) stepSync(n news) (bool, time.Time, error) {
 	ctx := w.beginCall(nil)
 	var out Outcome
 	err := call(w.uid, "sync", func() error {
-		out = w.pool.opts.Syncer.Sync(ctx, n.pod)
+		out = w.pool.syncer.Sync(ctx, n.pod)
 		return out.Err
 	})
 	if w.endCall(ctx) {
@@ -236,7 +236,7 @@ func (w *worker) stepTerminate(n news) (bool, time.Time, error) {
 	end := w.end
 	w.mu.Unlock()
 	ctx := w.beginCall(end.Grace)
-	err := call(w.uid, "terminate", func() error { return w.pool.opts.Syncer.Terminate(ctx, end) })
+	err := call(w.uid, "terminate", func() error { return w.pool.syncer.Terminate(ctx, end) })
 	if w.endCall(ctx) {
 		return true, time.Time{}, nil // a shorter grace has come
 	}
@@ -254,7 +254,7 @@ func (w *worker) stepTerminated() (bool, time.Time, error) {
 	end := w.end
 	w.mu.Unlock()
 	ctx := w.beginCall(nil)
-	err := call(w.uid, "clean-up", func() error { return w.pool.opts.Syncer.Terminated(ctx, end) })
+	err := call(w.uid, "clean-up", func() error { return w.pool.syncer.Terminated(ctx, end) })
 	w.endCall(ctx)
 	if err != nil {
 		klog.ErrorS(err, "Pod could not be cleaned up; trying again", "podUID", w.uid)

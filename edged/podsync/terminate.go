@@ -1,0 +1,145 @@
+package podsync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/events"
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/status"
+)
+
+// Terminate implements podworker.Syncer.
+func (s *Syncer) Terminate(ctx context.Context, end podworker.End) error {
+	why := s.opts.Stopper.Why(end.UID)
+	if why != nil && why.Grace != nil && (end.Grace == nil || *why.Grace < *end.Grace) {
+		end.Grace = why.Grace
+	}
+	obs, err := s.opts.PLEG.Refresh(ctx, end.UID)
+	if err != nil {
+		s.recordFailure(ctx, end.Pod, events.FailedSync, "error determining status", err)
+		return fmt.Errorf("read state of pod %s: %w", end.UID, err)
+	}
+	s.opts.Prober.End(end.UID)
+	if end.Pod != nil {
+		s.opts.PodStatus.Update(end.Pod, obs, nil)
+	}
+	if !obs.Alive() {
+		return s.releaseSandboxes(ctx, end.Pod, obs)
+	}
+	if end.Pod == nil {
+		klog.InfoS("Stopping a pod that is not desired", "pod", klog.KRef(obs.Namespace, obs.Name), "podUID", end.UID)
+	}
+	killErr := s.opts.Runtime.KillPod(ctx, end.UID, end.Pod, obs, end.Grace)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.recordFailure(ctx, end.Pod, events.FailedKillPod, "error killing pod", killErr)
+	if obs, err = s.opts.PLEG.Refresh(ctx, end.UID); err != nil {
+		return errors.Join(killErr, err)
+	}
+	if end.Pod != nil {
+		s.opts.PodStatus.Update(end.Pod, obs, nil)
+	}
+	if obs.ContainersAlive() {
+		return errors.Join(killErr, fmt.Errorf("pod %s: containers still run", end.UID))
+	}
+	return killErr
+}
+
+// releaseSandboxes releases the addresses and host ports of a pod's sandboxes once nothing of the pod runs. A pod
+// that was reported as ended has released them before, and an orphan releases them when its sandboxes are removed.
+func (s *Syncer) releaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
+	if pod == nil || status.Terminal(s.opts.Statuses.Phase(pod.UID)) {
+		return nil
+	}
+	err := s.opts.Runtime.ReleaseSandboxes(ctx, pod, obs)
+	s.recordFailure(ctx, pod, events.FailedKillPod, "error killing pod", err)
+	return err
+}
+
+// Terminated implements podworker.Syncer.
+func (s *Syncer) Terminated(ctx context.Context, end podworker.End) error {
+	gone := end.Removed || end.Deleted
+	s.opts.Prober.Forget(end.UID)
+	if end.Pod != nil {
+		s.opts.PodStatus.Terminated(end.Pod, s.opts.PLEG.Get(end.UID))
+	}
+	if err := s.opts.Volumes.Teardown(ctx, end.UID); err != nil {
+		return fmt.Errorf("volumes of pod %s: %w", end.UID, err)
+	}
+	s.opts.Inputs.Forget(end.UID)
+	s.opts.Deadlines.Forget(end.UID)
+	if gone {
+		obs := s.opts.PLEG.Get(end.UID)
+		if obs == nil {
+			obs = &observed.Pod{UID: end.UID} // the runtime may never have had the pod, but it may have a log folder
+		}
+		if err := s.opts.Runtime.RemovePod(ctx, obs); err != nil {
+			return fmt.Errorf("remove containers of pod %s: %w", end.UID, err)
+		}
+		// A manifest that is added again makes a pod of the same UID, which must not find this one's state.
+		if _, err := s.opts.PLEG.Refresh(ctx, end.UID); err != nil {
+			return fmt.Errorf("state of pod %s: %w", end.UID, err)
+		}
+	}
+	if err := s.opts.RemoveCgroup(end.UID); err != nil {
+		return fmt.Errorf("cgroup of pod %s: %w", end.UID, err)
+	}
+	if err := s.opts.ReleaseUserNS(end.UID); err != nil {
+		return fmt.Errorf("pod %s: %w", end.UID, err)
+	}
+	s.opts.FreeDevices(end.UID)
+	s.opts.ImagesUsed(end.Pod)
+	if end.Pod != nil {
+		s.opts.PodStatus.Conclude(end.Pod)
+	}
+	s.ended(end.UID)
+	if gone {
+		if err := s.opts.Volumes.RemovePodDir(end.UID); err != nil {
+			return fmt.Errorf("folder of pod %s: %w", end.UID, err)
+		}
+	}
+	return s.reportEnd(ctx, end)
+}
+
+// reportEnd reports to the store that nothing is left of a pod.
+func (s *Syncer) reportEnd(ctx context.Context, end podworker.End) error {
+	if w, ok := s.opts.Desired.Get(end.UID); ok && w.Removed && end.Pod == nil {
+		end.Pod = w.Pod // it was rejected or waited to start, so it had no worker
+	}
+	if end.Pod == nil {
+		// The pod was removed while the agent was stopped. A pod of the same UID starts afresh.
+		s.opts.Statuses.Delete(end.UID)
+		return nil
+	}
+	if end.Deleted && !end.Removed {
+		// The API server removes the object after this report.
+		if err := s.opts.Reports.Flush(ctx, end.UID); err != nil {
+			return err
+		}
+		return s.opts.Store.ReportDeleted(ctx, end.Pod)
+	}
+	if end.Removed {
+		s.opts.Statuses.Delete(end.UID)
+		s.opts.Reports.Drop(end.UID)
+		s.opts.Allocations.Forget(end.UID)
+		if source.IsStatic(end.Pod) {
+			return s.opts.Store.ForgetStatus(ctx, end.Pod)
+		}
+	}
+	return nil
+}
+
+// ended wakes callers that wait for the end of a pod, or for its resources.
+func (s *Syncer) ended(uid types.UID) {
+	s.opts.Waiters.Ended(uid)
+	s.opts.Freed()
+}
