@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -49,6 +50,15 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 	propagation, err := propagationOf(vm, c)
 	if err != nil {
 		return nil, err
+	}
+	if propagation != runtimeapi.MountPropagation_PROPAGATION_PRIVATE {
+		if dir, err := m.podDir(pod.UID); err != nil {
+			return nil, err
+		} else if strings.HasPrefix(host, dir+"/") { // a folder of the node stays as it is
+			if err := share(host); err != nil {
+				return nil, fmt.Errorf("mountPropagation of volume mount %q of container %s: %w", vm.Name, c.Name, err)
+			}
+		}
 	}
 	sub := vm.SubPath
 	if vm.SubPathExpr != "" {

@@ -144,6 +144,45 @@ func TestLocalVolumeSharesMounts(t *testing.T) {
 	}
 }
 
+// TestPropagationOnPrivateMount: where the node's mounts are private, as without systemd, a volume of the pod that a container mounts
+// with mountPropagation is on a shared mount nevertheless, and goes with the pod.
+func TestPropagationOnPrivateMount(t *testing.T) {
+	for name, emptyDir := range map[string]*v1.EmptyDirVolumeSource{
+		"disk":   {},
+		"memory": {Medium: v1.StorageMediumMemory},
+	} {
+		for _, sub := range []string{"", "sub"} {
+			t.Run(name+" "+sub, func(t *testing.T) {
+				m, _, _ := withClaims(t)
+				root := m.opts.Root
+				must(t, unix.Mount(root, root, "", unix.MS_BIND, ""), unix.Mount("", root, "", unix.MS_PRIVATE, ""))
+				t.Cleanup(func() { must(t, unmountAll(root)) })
+				pod := podWith(v1.Volume{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: emptyDir}})
+				vols := setup(t, m, pod)
+				privileged := container(v1.VolumeMount{
+					Name:             "v",
+					MountPath:        "/m",
+					SubPath:          sub,
+					MountPropagation: ptr.To(v1.MountPropagationBidirectional),
+				})
+				privileged.SecurityContext = &v1.SecurityContext{Privileged: ptr.To(true)}
+				for range 2 {
+					mounts, err := m.Mounts(pod, privileged, vols, noExpand)
+					must(t, err)
+					shared, err := isShared(mounts[0].HostPath)
+					if err != nil || !shared {
+						t.Errorf("the mount of the volume is shared: got %v, %v, want true, no error", shared, err)
+					}
+				}
+				must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
+				if points, err := mountsBelow(root); err != nil || len(points) != 1 {
+					t.Errorf("mounts after the pod: got %v, %v, want only that of the root", points, err)
+				}
+			})
+		}
+	}
+}
+
 // loopDevice makes a block device, with a file system or of zeros.
 func loopDevice(t *testing.T, format bool) string {
 	t.Helper()

@@ -75,5 +75,18 @@ volumes: [{name: v, emptyDir: {}}]
 				Waiting("below", "CreateContainerConfigError"), Waiting("expr", "CreateContainerConfigError"),
 			},
 		},
+		{
+			Name: "volumes-local-propagation",
+			Objects: `
+{apiVersion: v1, kind: PersistentVolume, metadata: {name: "@NODE@-@NAME@"}, spec: {capacity: {storage: 1Mi}, accessModes: [ReadWriteOnce], storageClassName: "", local: {path: @DIR@}, claimRef: {namespace: @NODE@, name: @NAME@}, nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [@NODE@]}]}]}}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: @NAME@}, spec: {accessModes: [ReadWriteOnce], storageClassName: "", volumeName: "@NODE@-@NAME@", resources: {requests: {storage: 1Mi}}}}
+`,
+			Spec: `
+containers: [{name: main, volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]}]
+volumes: [{name: v, persistentVolumeClaim: {claimName: @NAME@}}]
+`,
+			Steps: []Step{Running(), Inspect()},
+		},
 	}
 }
