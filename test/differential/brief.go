@@ -68,14 +68,34 @@ func newSequence(values []string, brief []bool) sequence {
 }
 
 // sameBut reports whether two sequences are the same without some of their brief values. What stands on both sides of a value that is
-// left out is one value.
+// left out is one value. Between two values that both have, only one of the sequences may have others: a brief value may be missing,
+// but not be another one.
 func sameBut(l, r sequence) bool {
+	type side int
+	const (
+		none side = iota
+		left
+		right
+	)
 	type place struct {
 		left, right int
 		value       string // the last one that both had
+		more        side   // which sequence has had another value since
 	}
 	seen := map[place]bool{}
 	var same func(at place) bool
+	// skip leaves the value of one sequence out.
+	skip := func(at, next place, of side, value string, brief bool) bool {
+		next.value, next.more = at.value, at.more
+		if value == at.value {
+			return same(next)
+		}
+		if !brief || at.more != none && at.more != of {
+			return false
+		}
+		next.more = of
+		return same(next)
+	}
 	same = func(at place) bool {
 		if at.left == len(l.values) && at.right == len(r.values) {
 			return true
@@ -86,13 +106,13 @@ func sameBut(l, r sequence) bool {
 		seen[at] = true
 		inLeft, inRight := at.left < len(l.values), at.right < len(r.values)
 		if inLeft && inRight && alike(l.values[at.left], r.values[at.right]) &&
-			same(place{at.left + 1, at.right + 1, l.values[at.left]}) {
+			same(place{left: at.left + 1, right: at.right + 1, value: l.values[at.left]}) {
 			return true
 		}
-		if inLeft && (l.brief[at.left] || l.values[at.left] == at.value) && same(place{at.left + 1, at.right, at.value}) {
+		if inLeft && skip(at, place{left: at.left + 1, right: at.right}, left, l.values[at.left], l.brief[at.left]) {
 			return true
 		}
-		return inRight && (r.brief[at.right] || r.values[at.right] == at.value) && same(place{at.left, at.right + 1, at.value})
+		return inRight && skip(at, place{left: at.left, right: at.right + 1}, right, r.values[at.right], r.brief[at.right])
 	}
 	return same(place{})
 }
