@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"time"
 
@@ -189,6 +190,10 @@ func (s *Subject) end(ctx context.Context) error {
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
 	names := s.own()
+	runtime := &remains{namespaces: map[string]bool{}}
+	if err := runtime.look(ctx, s.CRI, string(s.Pod.UID)); err != nil {
+		return err
+	}
 	if s.gone() != nil { // else its logs may stay for a while, or not
 		if err := s.addLogs(s.Trace, s.Pod, names); err != nil {
 			return err
@@ -205,7 +210,7 @@ func (s *Subject) end(ctx context.Context) error {
 	if err := s.until(ctx, s.gone); err != nil {
 		s.Trace.Add("left/pod", names.Replace(err.Error()))
 	}
-	if err := s.addLeft(ctx); err != nil {
+	if err := s.addLeft(ctx, runtime); err != nil {
 		return err
 	}
 	states := s.history.of(s.Pod.UID)
@@ -220,13 +225,20 @@ func (s *Subject) end(ctx context.Context) error {
 
 // addLeft waits until the node has nothing of the pod, and adds what stays. Log folders are not waited for: the kubelet keeps them for
 // up to a minute more.
-func (s *Subject) addLeft(ctx context.Context) error {
+func (s *Subject) addLeft(ctx context.Context, runtime *remains) error {
 	var left []string
 	err := s.until(ctx, func() (err error) {
 		if left, err = s.leftovers(string(s.Pod.UID)); err != nil {
 			return daemon.Fatal(err)
 		}
-		if len(left) > 0 {
+		if err := runtime.look(ctx, s.CRI, string(s.Pod.UID)); err != nil {
+			return daemon.Fatal(err)
+		}
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return daemon.Fatal(err)
+		}
+		if left = append(left, runtime.left(string(mounts))...); len(left) > 0 {
 			return errLeft
 		}
 		return nil

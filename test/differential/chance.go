@@ -116,7 +116,8 @@ func refused(c v1.ContainerStatus) bool {
 
 // What Lived waits for: longer than scripts and probes of random pods take.
 const (
-	runsOn     = 10 * time.Second // a container that has run for so long runs on
+	runsOn     = 10 * time.Second // a container without probes that has run for so long runs on
+	probedFor  = 20 * time.Second // one with a liveness or startup probe: the probe fails, and its grace period passes
 	livedLimit = 40 * time.Second // of Lived itself
 	staysEnded = 3 * time.Second  // one that is not to be started again was not by then
 )
@@ -179,6 +180,8 @@ func shown(pod *v1.Pod, spec *v1.Container, c v1.ContainerStatus, now time.Time)
 	switch end := c.State.Terminated; {
 	case c.RestartCount > 0, refused(c):
 		return true
+	case c.State.Running != nil && (spec.LivenessProbe != nil || spec.StartupProbe != nil):
+		return now.Sub(c.State.Running.StartedAt.Time) > probedFor
 	case c.State.Running != nil:
 		return now.Sub(c.State.Running.StartedAt.Time) > runsOn
 	case end != nil && restart.After(pod, spec, end.ExitCode) == restart.Stay:

@@ -146,6 +146,14 @@ func TestLived(t *testing.T) {
 	if lived(always, now) {
 		t.Error("lived of a pod whose container is still to be started again = true, want false")
 	}
+	probed := podOf("Running", false, status(runningSince(now.Add(-15*time.Second))))
+	if !lived(probed, now) {
+		t.Error("lived of a pod without probes that has run for 15 s = false, want true")
+	}
+	probed.Spec.Containers[0].LivenessProbe = &v1.Probe{}
+	if lived(probed, now) {
+		t.Error("lived of a pod with a liveness probe that has run for 15 s = true, want false")
+	}
 	waits := podOf("Pending", false, status(waitingFor("PodInitializing")))
 	waits.Spec.InitContainers = []v1.Container{{Name: "init"}}
 	waits.Status.InitContainerStatuses = []v1.ContainerStatus{restarted}

@@ -11,7 +11,7 @@
 //	cri/...              the calls on the runtime's socket, which goes through a recording proxy
 //	logs/...             names and contents of the log files
 //	step/STEP            the error of a step that failed
-//	left/...             what is left when the pod is gone
+//	left/WHAT            what is left when the pod is gone: a folder, mount, cgroup, container, sandbox or network namespace
 //
 // Names, IDs, addresses and times that differ from node to node are replaced by placeholders ([Names]). Durations are not compared, only
 // the order of values.

@@ -64,5 +64,17 @@ containers: [{name: main}]
 			Spec:  `containers: [{name: main, image: "127.0.0.1:1/absent:1"}]`,
 			Steps: []Step{Waiting("main", "ImagePullBackOff"), Event("BackOff")},
 		},
+		{
+			Name:  "ending-preempted",
+			Spec:  `containers: [{name: main, command: [sh, -c, "trap 'exit 3' TERM; while true; do sleep 1 & wait $!; done"], resources: {requests: {ephemeral-storage: 1Gi}}}]`,
+			Alone: true,
+			Steps: []Step{Running(), Preempt(), Event("Preempting"), Settled()},
+		},
+		{
+			Name:  "ending-preempted-deaf",
+			Spec:  `containers: [{name: main, command: ` + deaf + `, resources: {requests: {ephemeral-storage: 1Gi}}}]`,
+			Alone: true,
+			Steps: []Step{Running(), Preempt(), Event("Preempting"), Settled()},
+		},
 	}
 }

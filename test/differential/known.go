@@ -4,9 +4,9 @@ package differential
 func Known() []Allowed {
 	return append(knownAPI(), []Allowed{
 		{
-			// On cgroup v1 the second is the kernel's word for no limit.
+			// The first two are what a cgroup that is gone says, the last one on cgroup v1 the kernel's word for no limit.
 			Path:    `pod\.status\.resources(\.(limits|requests)\.[a-z0-9./-]+)?`,
-			Without: `\(absent\)|9007199254740988Ki`,
+			Without: `\(absent\)|\{\}|9007199254740988Ki`,
 			Row:     "`status.resources` of a running pod",
 		},
 		{
@@ -29,6 +29,12 @@ func Known() []Allowed {
 			Left:  "^$",
 			Right: `Evicted|Usage of EmptyDir volume "data" exceeds the limit "4Mi"\. `,
 			Row:   "a pod that the node ends and whose containers exit with 0",
+		},
+		{
+			Case: "node-evicted(-completes)?|ending-preempted(-deaf)?",
+			Path: `logs/main/0\.log`,
+			Left: nothing,
+			Row:  "containers and logs of a pod that the node has ended",
 		},
 		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
 		{

@@ -12,9 +12,7 @@ func nodeCases() []Case {
 containers: [{name: main, command: [sh, -c, "trap '' TERM; while true; do sleep 1 & wait $!; done"], volumeMounts: [{name: data, mountPath: /data}]}]
 volumes: [{name: data, emptyDir: {sizeLimit: 4Mi}}]
 `,
-			// The kubelet removes the containers of a pod that it has evicted at times of its own.
-			Ignore: []string{`logs/main/0\.log`},
-			Steps:  []Step{Started("main"), Exec("main", "head -c 8388608 /dev/zero >/data/x"), Phase(v1.PodFailed)},
+			Steps: []Step{Started("main"), Exec("main", "head -c 8388608 /dev/zero >/data/x"), Phase(v1.PodFailed)},
 		},
 		{
 			Name: "node-evicted-completes",
@@ -22,8 +20,7 @@ volumes: [{name: data, emptyDir: {sizeLimit: 4Mi}}]
 containers: [{name: main, volumeMounts: [{name: data, mountPath: /data}]}]
 volumes: [{name: data, emptyDir: {sizeLimit: 4Mi}}]
 `,
-			Ignore: []string{`logs/main/0\.log`}, // as above
-			Steps:  []Step{Started("main"), Exec("main", "head -c 8388608 /dev/zero >/data/x"), Ended()},
+			Steps: []Step{Started("main"), Exec("main", "head -c 8388608 /dev/zero >/data/x"), Ended()},
 		},
 		{
 			Name:  "node-selector",

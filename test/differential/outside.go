@@ -1,7 +1,9 @@
 package differential
 
 import (
+	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
 )
 
@@ -119,7 +122,7 @@ func (s *Side) addLogs(t Trace, pod *v1.Pod, names Names) error {
 	return err
 }
 
-// leftovers names what a node still has of a pod: folder, mounts and cgroups.
+// leftovers names what a node still has of a pod outside its runtime: folder, mounts and cgroups.
 func (s *Side) leftovers(uid string) ([]string, error) {
 	var left []string
 	if _, err := os.Lstat(filepath.Join(s.Root, "pods", uid)); err == nil {
@@ -145,4 +148,94 @@ func (s *Side) leftovers(uid string) ([]string, error) {
 		}
 	}
 	return left, nil
+}
+
+// remains is what a runtime has, or had, of a pod.
+type remains struct {
+	containers []*runtimeapi.Container
+	sandboxes  []*runtimeapi.PodSandbox
+	// namespaces are the files of the network namespaces of sandboxes, those of sandboxes that are gone too.
+	namespaces map[string]bool
+}
+
+// left names what may not stay of a pod that is gone. Containers and sandboxes that have ended may: each agent removes them at times
+// of its own.
+func (r remains) left(mountinfo string) []string {
+	var left []string
+	if slices.ContainsFunc(r.containers, func(c *runtimeapi.Container) bool {
+		return c.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED
+	}) {
+		left = append(left, "container")
+	}
+	if slices.ContainsFunc(r.sandboxes, func(s *runtimeapi.PodSandbox) bool {
+		return s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
+	}) {
+		left = append(left, "sandbox")
+	}
+	for line := range strings.Lines(mountinfo) {
+		if fields := strings.Fields(line); len(fields) > 4 && r.namespaces[fields[4]] {
+			return append(left, "network namespace")
+		}
+	}
+	return left
+}
+
+// look asks the runtime what it has of a pod, and remembers the network namespaces.
+func (r *remains) look(ctx context.Context, runtime *cri.Client, uid string) error {
+	labels := map[string]string{"io.kubernetes.pod.uid": uid}
+	containers, err := runtime.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{LabelSelector: labels},
+	})
+	if err != nil {
+		return err
+	}
+	sandboxes, err := runtime.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+		Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels},
+	})
+	if err != nil {
+		return err
+	}
+	r.containers, r.sandboxes = containers.GetContainers(), sandboxes.GetItems()
+	for _, sandbox := range r.sandboxes {
+		got, err := runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox.GetId(), Verbose: true})
+		if status.Code(err) == codes.NotFound {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		file, err := networkNamespace(got.GetInfo()["info"])
+		if err != nil {
+			return fmt.Errorf("sandbox %s: %w", sandbox.GetId(), err)
+		}
+		if file == "" {
+			continue
+		}
+		dir, err := filepath.EvalSymlinks(filepath.Dir(file)) // as mountinfo has it
+		if err != nil {
+			return err
+		}
+		r.namespaces[filepath.Join(dir, filepath.Base(file))] = true
+	}
+	return nil
+}
+
+// networkNamespace returns the file of a sandbox's network namespace from what containerd says of the sandbox; empty for the host's.
+func networkNamespace(verbose string) (string, error) {
+	var info struct {
+		RuntimeSpec struct {
+			Linux struct {
+				Namespaces []struct{ Type, Path string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(verbose), &info); err != nil {
+		return "", err
+	}
+	for _, n := range info.RuntimeSpec.Linux.Namespaces {
+		if n.Type == "network" {
+			return n.Path, nil
+		}
+	}
+	return "", nil
 }

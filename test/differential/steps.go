@@ -14,6 +14,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -406,6 +407,51 @@ func Patch(change string, subresource ...string) Step {
 // Apply changes other objects.
 func Apply(manifests string) Step {
 	return Step{Name: "apply", Do: func(ctx context.Context, s *Subject) error { return s.apply(ctx, manifests) }}
+}
+
+// Preempt lets a critical pod come that needs all of the node's ephemeral storage, waits until the pod has failed, and removes the
+// critical one.
+func Preempt() Step {
+	return Step{Name: "preempt", Do: func(ctx context.Context, s *Subject) error {
+		node, err := s.API.CoreV1().Nodes().Get(ctx, s.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		err = s.apply(ctx, `
+apiVersion: v1
+kind: Pod
+metadata: {name: @NAME@-critical}
+spec:
+  nodeName: @NODE@
+  priorityClassName: system-node-critical
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: edgecore.local/demo:1
+    imagePullPolicy: IfNotPresent
+    command: [sleep, "1000"]
+    resources: {requests: {ephemeral-storage: "`+node.Status.Allocatable.StorageEphemeral().String()+`"}}
+`)
+		if err != nil {
+			return err
+		}
+		failed := Phase(v1.PodFailed).Do(ctx, s)
+		pods := s.API.CoreV1().Pods(s.Name)
+		critical := s.Case.Name + "-critical"
+		if err := pods.Delete(ctx, critical, metav1.DeleteOptions{}); err != nil {
+			return errors.Join(failed, err)
+		}
+		return errors.Join(failed, s.until(ctx, func() error {
+			_, err := pods.Get(ctx, critical, metav1.GetOptions{})
+			switch {
+			case err == nil:
+				return errors.New("the critical pod is still there")
+			case apierrors.IsNotFound(err):
+				return nil
+			}
+			return err
+		}))
+	}}
 }
 
 // Delete deletes the pod with a grace period in seconds; a negative one is the pod's own. It does not wait.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/edgecore-io/edgecore/test/conformance"
@@ -32,8 +31,6 @@ func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 type pair struct {
 	cluster     *env.Cluster
 	left, right *Side
-	// alone is held by cases that stop an agent or a runtime, and shared by all others.
-	alone *sync.RWMutex
 	// summary is printed when the test has ended.
 	summary *Summary
 }
@@ -65,7 +62,6 @@ func startPair(t *testing.T, gates map[string]bool) *pair {
 		cluster: c,
 		left:    StartSide(t, c, *leftFlag, "differ-l", built.Edge, gates),
 		right:   StartSide(t, c, *rightFlag, "differ-r", built.Edge, gates),
-		alone:   &sync.RWMutex{},
 	}
 }
 
@@ -97,7 +93,9 @@ func TestPods(t *testing.T) {
 	t.Run("cases", func(t *testing.T) {
 		for _, c := range allCases() {
 			t.Run(c.Name, func(t *testing.T) {
-				t.Parallel()
+				if !c.Alone { // those that are run first, one after the other
+					t.Parallel()
+				}
 				p.compare(t, c)
 			})
 		}
@@ -107,13 +105,6 @@ func TestPods(t *testing.T) {
 // compare runs a case until it shows no difference, or often enough.
 func (p *pair) compare(t *testing.T, c Case) {
 	t.Helper()
-	if c.Alone {
-		p.alone.Lock()
-		defer p.alone.Unlock()
-	} else {
-		p.alone.RLock()
-		defer p.alone.RUnlock()
-	}
 	var left, right []Trace
 	defer func() { p.summary.Add(c, left, right, Known()) }()
 	var found []Difference

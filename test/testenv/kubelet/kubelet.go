@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net"
 	"net/http"
@@ -53,7 +54,10 @@ type Kubelet struct {
 	proc        *daemon.Process
 }
 
-// New makes the files of a kubelet and its user in the cluster.
+// deviceCheckpoint has the devices of the kubelet that ran last: its folder is the same for every kubelet, whatever its root.
+const deviceCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+
+// New makes the files of a kubelet and its user in the cluster. The new kubelet knows no device of another one.
 func New(cluster *kube.Cluster, opts Options) (*Kubelet, error) {
 	k := &Kubelet{Options: opts}
 	for _, port := range []*int{&k.Port, &k.ReadOnlyPort, &k.healthzPort} {
@@ -68,6 +72,9 @@ func New(cluster *kube.Cluster, opts Options) (*Kubelet, error) {
 		}
 	}
 	if err := containerd.MakeCgroup(opts.CgroupRoot); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(deviceCheckpoint); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var err error
