@@ -23,48 +23,6 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 )
 
-func TestBackoff(t *testing.T) {
-	b := newBackoff(backoffMin, backoffMax)
-	var highest []time.Duration
-	b.random = func(n time.Duration) time.Duration { return n - 1 }
-	for range 8 {
-		highest = append(highest, b.next())
-	}
-	s := time.Second
-	if diff := cmp.Diff([]time.Duration{2 * s, 4 * s, 8 * s, 16 * s, 32 * s, 60 * s, 60 * s, 60 * s}, highest); diff != "" {
-		t.Errorf("highest waits mismatch (-want +got):\n%s", diff)
-	}
-	b.random = func(time.Duration) time.Duration { return 0 }
-	if d := b.next(); d != s {
-		t.Errorf("the shortest is %v, want 1 s", d)
-	}
-	b.reset()
-	b.random = func(n time.Duration) time.Duration { return n - 1 }
-	if d := b.next(); d != 2*s {
-		t.Errorf("after a reset: %v, want 2 s", d)
-	}
-	b.failures = 1 << 30
-	if d := b.next(); d != 60*s {
-		t.Errorf("after very many failures: %v, want %v", d, 60*s)
-	}
-
-	spread := map[time.Duration]int{}
-	for range 1000 {
-		b := newBackoff(backoffMin, backoffMax)
-		b.failures = 4
-		d := b.next()
-		if d < s || d > 32*s {
-			t.Fatalf("wait = %v, want %v to %v", d, s, 32*s)
-		}
-		spread[d/(4*s)]++
-	}
-	for i := range time.Duration(8) {
-		if spread[i] < 40 { // of 125
-			t.Errorf("%d of 1000 waits in %v to %v, want 40 or more: they are spread", spread[i], i*4*s, (i+1)*4*s)
-		}
-	}
-}
-
 func TestDestinations(t *testing.T) {
 	for _, c := range []struct {
 		group, source, operation, parent string

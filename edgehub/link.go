@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -17,7 +18,7 @@ const settle = 200 * time.Millisecond
 
 // keepLink dials, serves, and dials again until ctx ends.
 func (m *Module) keepLink(ctx context.Context) {
-	b := newBackoff(m.set.backoffMin, m.set.backoffMax)
+	b := retry.NewSpread(m.set.backoffMin, m.set.backoffMax)
 	for ctx.Err() == nil {
 		// What was asked for before the dial, the dial does.
 		drop(m.again)
@@ -46,7 +47,7 @@ func (m *Module) keepLink(ctx context.Context) {
 		}
 		// A cloud that takes a connection only to end it is to be asked less and less.
 		if time.Since(began) >= m.set.heartbeat && conn.Stats().Heard.After(began) {
-			b.reset()
+			b.Reset()
 		}
 		m.wait(ctx, b)
 	}
@@ -62,20 +63,17 @@ func plain(err error) error {
 
 // wait waits for the next dial. A change of the network, or a request for a new connection, ends the wait and
 // makes earlier failures count for nothing.
-func (m *Module) wait(ctx context.Context, b *backoff) {
-	timer := time.NewTimer(b.next())
+func (m *Module) wait(ctx context.Context, b *retry.Spread) {
+	timer := time.NewTimer(b.Next())
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	case <-m.again:
-		b.reset()
+		b.Reset()
 	case <-m.changed:
-		b.reset()
-		select {
-		case <-ctx.Done():
-		case <-time.After(settle):
-		}
+		b.Reset()
+		retry.Sleep(ctx, settle)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -42,9 +43,9 @@ type lane struct {
 	// busy: it is on its way. round is the count of the link over which its last report was taken.
 	busy  bool
 	round int
-	// wait is how long the lane waited last after a failure, due the time before which it is not tried again.
-	wait time.Duration
-	due  time.Time
+	// backoff is nil unless the last report failed. The lane is not tried again before due.
+	backoff *retry.Backoff
+	due     time.Time
 }
 
 // waitingReport is a report by its key in the outbox; what it says is read when it is sent.
@@ -165,7 +166,7 @@ func (d *drain) down() {
 // clear keeps no more than the lanes on their way; d.mu is held.
 func (d *drain) clear() {
 	for name, l := range d.lanes {
-		l.waiting, l.wait, l.due = nil, 0, time.Time{}
+		l.waiting, l.backoff, l.due = nil, nil, time.Time{}
 		if !l.busy {
 			delete(d.lanes, name)
 		}
@@ -262,15 +263,19 @@ func (d *drain) done(l *lane, failed string, now time.Time) (wait time.Duration)
 	l.busy = false
 	*d.places(l)--
 	if failed != "" && d.open && l.round == d.round {
-		wait = min(max(2*l.wait, retryFirst), retryMax)
+		if l.backoff == nil {
+			l.backoff = retry.NewBackoff(retryFirst, retryMax)
+		}
+		wait = l.backoff.Next()
 		l.due = now.Add(wait)
 		d.last++
 		l.since = d.last // or those that fail again and again would take every place
 		if !l.has(failed) {
 			l.waiting = slices.Insert(l.waiting, 0, waitingReport{failed, classOf(failed)})
 		}
+	} else {
+		l.backoff = nil
 	}
-	l.wait = wait
 	if len(l.waiting) == 0 {
 		delete(d.lanes, l.name)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -120,12 +121,7 @@ func (a *Authority) awaitBeginning(ctx context.Context, node string, g grant) {
 	if ahead <= 0 || ahead > maxAhead {
 		return
 	}
-	timer := time.NewTimer(ahead)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	retry.Sleep(ctx, ahead)
 }
 
 // sign fills in the serial number and the times. A NotBefore of the template is the earliest. Nothing outlives the CA that

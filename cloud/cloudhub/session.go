@@ -15,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -212,13 +213,8 @@ func (s *session) read() {
 
 // rest reads nothing for a while; what comes waits in the network.
 func (s *session) rest(pause time.Duration) {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
 	s.stalled.Store(true)
-	select {
-	case <-timer.C:
-	case <-s.ctx.Done():
-	}
+	retry.Sleep(s.ctx, pause)
 	s.resume()
 }
 

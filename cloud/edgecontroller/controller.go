@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // CloudcoreAnnotation on a node is the address of the cloudcore to which it is connected.
@@ -208,10 +209,7 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 		if try == 2 {
 			break
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Duration(1+try) * delay):
-		}
+		retry.Sleep(ctx, time.Duration(1+try)*delay)
 		err = ctx.Err()
 	}
 	klog.V(1).InfoS("Node not annotated with the cloudcore to which it is connected", "node", node, "cloudcore", c.options.LocalIP, "err", err)

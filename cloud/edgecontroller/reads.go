@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // patience is how long the API server's node authorizer may be behind the pods that are known here.
@@ -18,15 +20,11 @@ const patience = time.Second
 // admission learn of a pod a moment after the pod is bound.
 func patiently[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	until := time.Now().Add(patience)
-	for wait := 50 * time.Millisecond; ; wait *= 2 {
+	for backoff := retry.NewBackoff(50*time.Millisecond, patience); ; {
 		out, err := do()
-		if !behind(err) || time.Now().Add(wait).After(until) {
+		wait := backoff.Next()
+		if !behind(err) || time.Now().Add(wait).After(until) || !retry.Sleep(ctx, wait) {
 			return out, err
-		}
-		select {
-		case <-ctx.Done():
-			return out, err
-		case <-time.After(wait):
 		}
 	}
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // HolderLabel names the device that a Node belongs to, as its certificates do (certs.HolderOf).
@@ -127,13 +128,8 @@ func (g *Guard) Run(ctx context.Context) error {
 				failed = true
 			}
 		}
-		if !failed {
-			continue
-		}
-		select {
-		case <-ctx.Done():
+		if failed && !retry.Sleep(ctx, bindRetry) {
 			return nil
-		case <-time.After(bindRetry):
 		}
 	}
 }

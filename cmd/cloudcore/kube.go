@@ -150,10 +150,8 @@ func asRuled(ctx context.Context, waiting func(error), ask func() error) error {
 			said = true
 		}
 		waiting(err)
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, firstRetry) {
 			return ctx.Err()
-		case <-time.After(firstRetry):
 		}
 	}
 }

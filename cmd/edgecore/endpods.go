@@ -28,6 +28,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -198,10 +199,8 @@ func (o *endPodsOptions) awaitPods(ctx context.Context, errOut io.Writer, endpoi
 			fmt.Fprintf(errOut, "The container runtime at %s does not answer yet, waiting for up to %s: %v\n",
 				endpoint, limit, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, o.interval) {
 			return nil, ctx.Err()
-		case <-time.After(o.interval):
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // outage is the time during which a container runtime does not answer while pods end. All pods share one, so that they wait
@@ -31,13 +33,8 @@ type outage struct {
 func (o *outage) retry(ctx context.Context, end func(context.Context) error) error {
 	for {
 		err := end(ctx)
-		if !o.pause(err) {
+		if !o.pause(err) || !retry.Sleep(ctx, o.interval) {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(o.interval):
 		}
 	}
 }

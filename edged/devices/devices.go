@@ -31,6 +31,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -135,10 +136,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		if m.opts.Changed != nil {
 			m.opts.Changed()
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, quiet) { // a plugin that talks all the time is heard now and then
 			return nil
-		case <-time.After(quiet): // a plugin that talks all the time is heard now and then
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 const (
@@ -49,7 +50,7 @@ type Options struct {
 // Manager watches the node. Make it with New.
 type Manager struct {
 	opts    Options
-	poked   chan struct{}
+	poked   notify.Signal
 	evicted *prometheus.CounterVec
 
 	mu         sync.Mutex
@@ -77,7 +78,7 @@ func New(opts Options) *Manager {
 	if opts.After == nil {
 		opts.After = time.After
 	}
-	return &Manager{opts: opts, config: opts.Config, poked: make(chan struct{}, 1), evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
+	return &Manager{opts: opts, config: opts.Config, poked: notify.NewSignal(), evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_evictions", Help: "Pods that ended because the node was short of something, by eviction signal.",
 	}, []string{"eviction_signal"})}
 }
@@ -92,12 +93,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) { m.evicted.Collect(ch) }
 func (m *Manager) Count(signal string) { m.evicted.WithLabelValues(signal).Inc() }
 
 // Poke asks for a look now. It may be called from any goroutine.
-func (m *Manager) Poke() {
-	select {
-	case m.poked <- struct{}{}:
-	default:
-	}
-}
+func (m *Manager) Poke() { m.poked.Notify() }
 
 // Configure changes what is watched for. What was seen before stays known.
 func (m *Manager) Configure(c Config) {

@@ -11,6 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // leaseRetry is how soon a renewal that failed is tried again, at first.
@@ -21,7 +24,8 @@ type lease struct {
 	cloud    Cloud
 	name     string
 	duration time.Duration
-	poked    chan struct{}
+	// retryNow has a renewal that failed tried again at once.
+	retryNow notify.Signal
 
 	mu sync.Mutex
 	// owner is the Node of the cloud, of which the lease is a part; nil while it is not known.
@@ -37,15 +41,7 @@ type lease struct {
 }
 
 func newLease(cloud Cloud, name string, duration time.Duration) *lease {
-	return &lease{cloud: cloud, name: name, duration: duration, poked: make(chan struct{}, 1)}
-}
-
-// poke has the lease renewed now if that is due.
-func (l *lease) poke() {
-	select {
-	case l.poked <- struct{}{}:
-	default:
-	}
+	return &lease{cloud: cloud, name: name, duration: duration, retryNow: notify.NewSignal()}
 }
 
 // setOwner notes the Node; nil that there is none any more.
@@ -92,7 +88,7 @@ func (l *lease) runAfter(ctx context.Context, first <-chan struct{}) {
 // run renews the lease until ctx ends: when a quarter of its duration has passed, and after a failure at growing intervals.
 func (l *lease) run(ctx context.Context) {
 	age := leaseAge(l.duration)
-	retry := min(leaseRetry, age)
+	backoff := retry.NewBackoff(min(leaseRetry, age), age)
 	for {
 		wait := age
 		if err := l.renew(ctx); err != nil {
@@ -100,9 +96,9 @@ func (l *lease) run(ctx context.Context) {
 				klog.V(2).InfoS("Not done yet; trying again", "what", "renew node lease", "node", l.name, "err", err)
 			}
 			l.have = nil // it may have changed: read it again
-			wait, retry = retry, min(2*retry, age)
+			wait = backoff.Next()
 		} else {
-			retry = min(leaseRetry, age)
+			backoff.Reset()
 		}
 		if !l.sleep(ctx, wait) {
 			return
@@ -110,7 +106,7 @@ func (l *lease) run(ctx context.Context) {
 	}
 }
 
-// sleep waits for the next renewal. A poke ends it where the last one has failed.
+// sleep waits for the next renewal. A notification ends the wait if the last renewal has failed.
 func (l *lease) sleep(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -120,7 +116,7 @@ func (l *lease) sleep(ctx context.Context, wait time.Duration) bool {
 			return false
 		case <-timer.C:
 			return true
-		case <-l.poked:
+		case <-l.retryNow:
 			if l.have == nil {
 				return true
 			}

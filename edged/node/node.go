@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Cloud is what the loop needs of the cloud; see package metaclient.
@@ -62,9 +64,9 @@ type Options struct {
 type Node struct {
 	opts  Options
 	cloud Cloud
-	woken chan struct{}
+	woken notify.Signal
 	// looked: the state may be another, and is told if it is.
-	looked chan struct{}
+	looked notify.Signal
 	lease  *lease
 
 	registered bool
@@ -84,27 +86,17 @@ func New(cloud Cloud, opts Options) *Node {
 	return &Node{
 		opts:   opts,
 		cloud:  cloud,
-		woken:  make(chan struct{}, 1),
-		looked: make(chan struct{}, 1),
+		woken:  notify.NewSignal(),
+		looked: notify.NewSignal(),
 		lease:  newLease(cloud, opts.Name, opts.Lease),
 	}
 }
 
 // Wake has everything told again: there is a link again, or the runtime's state has changed.
-func (n *Node) Wake() {
-	select {
-	case n.woken <- struct{}{}:
-	default:
-	}
-}
+func (n *Node) Wake() { n.woken.Notify() }
 
 // Look has the state looked at, and told if it is another than was told.
-func (n *Node) Look() {
-	select {
-	case n.looked <- struct{}{}:
-	default:
-	}
-}
+func (n *Node) Look() { n.looked.Notify() }
 
 // Run keeps the Node until ctx ends.
 func (n *Node) Run(ctx context.Context) error {
@@ -127,7 +119,7 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		n.keep(ctx)
-		n.lease.poke()
+		n.lease.retryNow.Notify()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // phase is where a pod stands; see the package comment.
@@ -88,10 +89,8 @@ func (n *news) deletionGrace() *int64 {
 
 // run is the goroutine of one pod.
 func (w *worker) run() {
-	var (
-		delay   time.Duration // of the next try after a failure
-		retryAt time.Time
-	)
+	var retryAt time.Time
+	backoff := retry.NewBackoff(retryMin, retryMax)
 	timer := time.NewTimer(w.pool.opts.Resync) // a new worker is woken by its first wish
 	defer timer.Stop()
 	for {
@@ -107,11 +106,11 @@ func (w *worker) run() {
 				return
 			}
 			if err != nil {
-				delay = min(max(2*delay, retryMin), retryMax)
-				retryAt = earlier(time.Now().Add(delay), next)
+				retryAt = earlier(time.Now().Add(backoff.Next()), next)
 				break
 			}
-			delay, retryAt = 0, next
+			backoff.Reset()
+			retryAt = next
 			if !again {
 				break
 			}

@@ -227,10 +227,8 @@ func (w *Watcher) raise(ctx context.Context, l *logind, want time.Duration) erro
 		if has, err := l.delay(); err != nil || has >= want {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, reloadLook) {
 			return fmt.Errorf("logind has not taken InhibitDelayMaxSec=%d of %s", seconds, file)
-		case <-time.After(reloadLook):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/csi"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // diskPatience is how long a summary waits for the disk to be measured. What takes longer has the figures of before.
@@ -84,12 +85,8 @@ func (s *Stats) twice(ctx context.Context, in *inputs) (err error) {
 		if again || rated(in) {
 			return nil
 		}
-		timer := time.NewTimer(moment)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !retry.Sleep(ctx, moment) {
 			return ctx.Err()
-		case <-timer.C:
 		}
 		s.node.forget()
 		s.pods.forget()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // besides are the ends of the names of what SQLite keeps beside a file.
@@ -43,10 +44,8 @@ func readStore(ctx context.Context, path string) (rows []adopt.Row, note string,
 		if err == nil || !errors.Is(err, errTorn) {
 			return rows, "", err
 		}
-		select {
-		case <-ctx.Done():
+		if !retry.Sleep(ctx, 200*time.Millisecond) {
 			return nil, "", ctx.Err()
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 	// It does not become sound: it is damaged. What this agent does for a store of its own is done for the copy.

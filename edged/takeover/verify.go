@@ -19,6 +19,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -42,13 +43,8 @@ func poll(ctx context.Context, most time.Duration, look func(context.Context) er
 	for {
 		err := look(ctx)
 		var again errAgain
-		if err == nil || !errors.As(err, &again) {
+		if err == nil || !errors.As(err, &again) || !retry.Sleep(ctx, lookEvery) {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(lookEvery):
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -43,7 +44,7 @@ func TokenFrom(file, configured string) func() (string, error) {
 // Await calls Ensure until it succeeds, with growing waits between; each problem is reported. It ends with
 // the context's error alone.
 func (k *Keeper) Await(ctx context.Context) error {
-	for wait := firstRetry; ; wait = longer(wait) {
+	for backoff := retry.NewBackoff(firstRetry, lastRetry); ; {
 		err := k.Ensure(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -52,7 +53,7 @@ func (k *Keeper) Await(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if err := k.opts.Sleep(ctx, jitter(wait)); err != nil {
+		if err := k.opts.Sleep(ctx, backoff.Next()); err != nil {
 			return err
 		}
 	}
@@ -61,7 +62,7 @@ func (k *Keeper) Await(ctx context.Context) error {
 // Rotate renews the certificate when its time has come, until ctx ends. After each renewal it calls renewed,
 // for the link to be made anew; connections that there are go on meanwhile.
 func (k *Keeper) Rotate(ctx context.Context, renewed func()) {
-	share, wait, ill := renewShare(), firstRetry, false
+	share, backoff, ill := renewShare(), retry.NewBackoff(firstRetry, lastRetry), false
 	for ctx.Err() == nil {
 		pause, changed, err := k.step(ctx, share)
 		switch {
@@ -69,12 +70,13 @@ func (k *Keeper) Rotate(ctx context.Context, renewed func()) {
 			return
 		case err != nil:
 			k.opts.Report(err)
-			klog.V(1).InfoS("Certificate not renewed", "node", k.opts.Node, "err", err, "again", wait)
-			pause, wait, ill = jitter(wait), longer(wait), true
+			pause, ill = backoff.Next(), true
+			klog.V(1).InfoS("Certificate not renewed", "node", k.opts.Node, "err", err, "again", pause)
 		case changed:
 			klog.InfoS("Certificate renewed", "node", k.opts.Node)
 			renewed()
-			share, wait = renewShare(), firstRetry
+			share = renewShare()
+			backoff.Reset()
 		}
 		if ill && err == nil {
 			ill = false
@@ -117,10 +119,3 @@ func (k *Keeper) renew(ctx context.Context, id *certs.Identity) error {
 }
 
 func renewShare() float64 { return renewFrom + (renewTo-renewFrom)*rand.Float64() }
-
-func longer(wait time.Duration) time.Duration { return min(2*wait, lastRetry) }
-
-// jitter is a wait between 0.8 and 1.2 of d.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
-}

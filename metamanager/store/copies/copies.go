@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/readdir"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 const (
@@ -116,12 +117,7 @@ func expired(copies []file, now time.Time) []file {
 func StartCleanup(ctx context.Context, store string, incomplete func() bool) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for delay := firstCheck; ; delay = checkPeriod {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(delay):
-			}
+		for delay := firstCheck; retry.Sleep(ctx, delay); delay = checkPeriod {
 			if incomplete() {
 				continue
 			}
