@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,7 +140,7 @@ func (c Case) kept(l, r Trace) (Trace, Trace) {
 		maps.DeleteFunc(t, func(path string, _ []string) bool { return matchesAny(c.Ignore, path) })
 		for path, values := range t {
 			if len(values) > 2 && matchesAny(c.Ends, path) {
-				t[path] = []string{values[0], values[len(values)-1]}
+				t[path] = slices.Compact([]string{values[0], values[len(values)-1]})
 			}
 		}
 	}

@@ -162,11 +162,51 @@ func TestLived(t *testing.T) {
 	}
 }
 
+func TestSettled(t *testing.T) {
+	ready := v1.ContainerStatus{Ready: true, State: runningSince(time.Now())}
+	starts := v1.ContainerStatus{State: runningSince(time.Now())}
+	refused := v1.ContainerStatus{State: waitingFor("CreateContainerConfigError")}
+	creates := v1.ContainerStatus{State: waitingFor("ContainerCreating")}
+	ended := v1.ContainerStatus{State: endedWith(1, "Error", time.Now())}
+	for name, test := range map[string]struct {
+		pod  *v1.Pod
+		want bool
+	}{
+		"no status":                    {podOf(v1.PodPending, false), false},
+		"starts":                       {podOf(v1.PodPending, false, creates), false},
+		"ready":                        {podOf(v1.PodRunning, false, ready), true},
+		"one is not ready":             {podOf(v1.PodRunning, false, ready, starts), false},
+		"one is refused":               {podOf(v1.PodPending, false, ready, refused), true},
+		"one is refused, one starts":   {podOf(v1.PodPending, false, starts, refused), false},
+		"one has ended for good":       {podOf(v1.PodRunning, false, ready, ended), true},
+		"the pod has ended":            {podOf(v1.PodFailed, false, ended), true},
+		"one waits for its next start": {podOf(v1.PodRunning, false, ready, v1.ContainerStatus{State: waitingFor("CrashLoopBackOff")}), true},
+	} {
+		if got := settled(test.pod); got != test.want {
+			t.Errorf("%s: settled = %v, want %v", name, got, test.want)
+		}
+	}
+	again := podOf(v1.PodRunning, false, ended)
+	again.Spec.RestartPolicy = v1.RestartPolicyAlways
+	if settled(again) {
+		t.Error("settled of a pod whose container is about to start again = true, want false")
+	}
+	init := podOf(v1.PodPending, false, v1.ContainerStatus{State: waitingFor("PodInitializing")})
+	init.Status.InitContainerStatuses = []v1.ContainerStatus{refused}
+	if !settled(init) {
+		t.Error("settled of a pod whose init container is refused = false, want true")
+	}
+}
+
 // TestEnds: of some paths the first and the last value are compared.
 func TestEnds(t *testing.T) {
 	c := Case{Ends: []string{"message"}}
 	l, r := c.kept(Trace{"message": {"a", "b", "c"}, "other": {"a", "b", "c"}}, Trace{"message": {"a", "c"}, "other": {"a", "c"}})
 	if got, want := Compare([]Trace{l}, []Trace{r}), "other"; len(got) != 1 || got[0].Path != want {
 		t.Errorf("paths that differ = %v, want %s", got, want)
+	}
+	l, r = c.kept(Trace{"message": {"a", "b", "a"}}, Trace{"message": {"a"}})
+	if got := Compare([]Trace{l}, []Trace{r}); len(got) != 0 {
+		t.Errorf("paths that differ where the last value is the first one = %v, want none", got)
 	}
 }

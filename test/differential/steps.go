@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgecore-io/edgecore/edged/restart"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
@@ -178,8 +179,8 @@ func containerStatus(p *v1.Pod, name string) (v1.ContainerStatus, error) {
 // settleLimit is how long Settled waits for a pod that neither becomes ready nor fails.
 const settleLimit = 20 * time.Second
 
-// Settled waits until the containers are ready, the pod has ended, or a container waits for something that needs a change. It goes
-// on after settleLimit, since some pods do none of this.
+// Settled waits until the containers are ready, the pod has ended, or a container waits for something that needs a change while the
+// others are ready. It goes on after settleLimit, since some pods do none of this.
 func Settled() Step {
 	return Step{Name: "settled", Do: func(ctx context.Context, s *Subject) error {
 		within, cancel := context.WithTimeout(ctx, daemon.Scaled(settleLimit))
@@ -202,14 +203,29 @@ func settled(pod *v1.Pod) bool {
 	if pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
 		return true
 	}
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" && w.Reason != "" {
-			return true
+	if slices.ContainsFunc(pod.Status.InitContainerStatuses, stands) {
+		return true // nothing else starts
+	}
+	for i, c := range pod.Status.ContainerStatuses {
+		end := c.State.Terminated
+		ended := end != nil && restart.After(pod, &pod.Spec.Containers[i], end.ExitCode) == restart.Stay
+		if !c.Ready && !ended && !stands(c) {
+			return false
 		}
 	}
-	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.ContainersReady && c.Status == v1.ConditionTrue
-	})
+	return len(pod.Status.ContainerStatuses) > 0
+}
+
+// stands reports whether a container waits for something else than its start.
+func stands(c v1.ContainerStatus) bool {
+	if c.State.Waiting == nil {
+		return false
+	}
+	switch c.State.Waiting.Reason {
+	case "", "ContainerCreating", "PodInitializing":
+		return false
+	}
+	return true
 }
 
 // Event waits until the pod has an event with a reason.
