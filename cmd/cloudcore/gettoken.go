@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -159,7 +160,7 @@ func (o *getTokenOptions) restConfig(inCluster func() (*rest.Config, error)) (*r
 		return nil, err
 	}
 	if err == nil && (cfg.KubeAPIConfig.KubeConfig != "" || cfg.KubeAPIConfig.Master != "") {
-		return kubeConfig(&cfg.KubeAPIConfig, inCluster)
+		return kubeapi.Config(&cfg.KubeAPIConfig, inCluster)
 	}
 	rc, err := inCluster()
 	if err == nil {

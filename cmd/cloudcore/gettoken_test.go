@@ -16,6 +16,20 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
+const kubeconfigFile = `apiVersion: v1
+kind: Config
+clusters:
+- name: c
+  cluster: {server: https://192.0.2.1:6443}
+users:
+- name: u
+  user: {token: abc}
+contexts:
+- name: x
+  context: {cluster: c, user: u}
+current-context: x
+`
+
 func getToken(t *testing.T, secrets certificates.Secrets, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	o := &getTokenOptions{globalOptions: &globalOptions{}, secrets: func(context.Context) (certificates.Secrets, error) { return secrets, nil }}

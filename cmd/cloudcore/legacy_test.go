@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -64,9 +65,9 @@ func TestLegacyCertificates(t *testing.T) {
 }
 
 // sharedCertificate makes the certificate that an older cloudcore with the same CA gave to all.
-func sharedCertificate(t *testing.T, api *apiServer) *tls.Config {
+func sharedCertificate(t *testing.T, api *kubeapi.Server) *tls.Config {
 	t.Helper()
-	secret, err := api.client.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), "casecret", metav1.GetOptions{})
+	secret, err := api.Client.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), "casecret", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

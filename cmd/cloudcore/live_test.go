@@ -8,6 +8,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
@@ -25,7 +26,7 @@ type built struct {
 
 func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
 	t.Helper()
-	rc, err := kubeConfig(&cfg.KubeAPIConfig, func() (*rest.Config, error) { return &rest.Config{}, nil })
+	rc, err := kubeapi.Config(&cfg.KubeAPIConfig, func() (*rest.Config, error) { return &rest.Config{}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/kubeapi"
+	"github.com/edgecore-io/edgecore/cloud/monitor"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/trim"
@@ -40,12 +42,12 @@ func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	rc, err := kubeConfig(&cfg.KubeAPIConfig, rest.InClusterConfig)
+	rc, err := kubeapi.Config(&cfg.KubeAPIConfig, rest.InClusterConfig)
 	if err != nil {
 		return err
 	}
 	klog.InfoS("Starting cloudcore", "version", version.String(), "apiServer", rc.Host)
-	api, err := newAPIServer(rc)
+	api, err := kubeapi.New(rc)
 	if err != nil {
 		return err
 	}
@@ -55,8 +57,8 @@ func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
 // cloud is the parts.
 type cloud struct {
 	cfg      *v1alpha1.CloudCore
-	api      *apiServer
-	state    *parts
+	api      *kubeapi.Server
+	state    *monitor.Parts
 	registry *prometheus.Registry
 
 	clients    edgecontroller.Clients
@@ -69,14 +71,14 @@ type cloud struct {
 
 // serve builds the parts, hands each what it needs, and runs them until ctx ends or one of them fails. What others
 // stand on ends after them: first the sessions of edges, then what carries out their requests, then the probes.
-func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *apiServer) error {
-	c := &cloud{cfg: cfg, api: api, registry: newRegistry(), state: newParts(partAPI, partCertificates, partController, partHub)}
-	defer context.AfterFunc(ctx, c.state.end)()
+func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) error {
+	c := &cloud{cfg: cfg, api: api, registry: monitor.NewRegistry(), state: monitor.NewParts(partAPI, partCertificates, partController, partHub)}
+	defer context.AfterFunc(ctx, c.state.End)()
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
-	var monitor sync.WaitGroup
-	defer monitor.Wait()
+	var probes sync.WaitGroup
+	defer probes.Wait()
 	defer stopLast()
-	if err := c.monitor(last, &monitor); err != nil {
+	if err := c.monitor(last, &probes); err != nil {
 		return err
 	}
 	if err := c.build(ctx); err != nil {
@@ -94,7 +96,7 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *apiServer) error {
 	if err != nil || !unlessFilled() {
 		return ended(ctx, err)
 	}
-	c.state.set(partController, nil)
+	c.state.Set(partController, nil)
 	err = ended(ctx, c.front(ctx))
 	klog.InfoS("cloudcore has ended; the edges' pods run on")
 	return err
@@ -114,15 +116,15 @@ func ended(ctx context.Context, err error) error {
 // monitor starts the probes and metrics.
 func (c *cloud) monitor(ctx context.Context, group *sync.WaitGroup) error {
 	cfg := &c.cfg.CommonConfig.MonitorServer
-	l, err := listenMonitor(ctx, cfg)
+	l, err := monitor.Listen(ctx, cfg.BindAddress)
 	if err != nil || l == nil {
 		return err
 	}
-	if err := local(l.Addr().String()); err != nil {
+	if err := monitor.Local(l.Addr().String()); err != nil {
 		klog.InfoS("The monitor server is open to others; see to it that only those reach it who may", "address", l.Addr())
 	}
 	group.Go(func() {
-		if err := serveHTTP(ctx, l, monitorHandler(c.state, c.registry, cfg.EnableProfiling)); err != nil {
+		if err := monitor.Serve(ctx, l, monitor.Handler(c.state, c.registry, cfg.EnableProfiling)); err != nil {
 			klog.ErrorS(err, "Monitor server stopped", "address", l.Addr())
 		}
 	})
@@ -131,13 +133,13 @@ func (c *cloud) monitor(ctx context.Context, group *sync.WaitGroup) error {
 
 // build makes the parts, once kube-apiserver answers.
 func (c *cloud) build(ctx context.Context) error {
-	if err := awaitAPI(ctx, c.api.client, func(err error) { c.state.waiting(partAPI, err) }); err != nil {
+	if err := kubeapi.Await(ctx, c.api.Client, func(err error) { c.state.Waiting(partAPI, err) }); err != nil {
 		return err
 	}
-	c.state.set(partAPI, nil)
-	waiting := func(err error) { c.state.waiting(partCertificates, err) }
-	err := asRuled(ctx, waiting, func() error {
-		secrets, err := certificates.SecretsOf(ctx, c.api.client, certificates.Namespace)
+	c.state.Set(partAPI, nil)
+	waiting := func(err error) { c.state.Waiting(partCertificates, err) }
+	err := kubeapi.AsRuled(ctx, waiting, func() error {
+		secrets, err := certificates.SecretsOf(ctx, c.api.Client, certificates.Namespace)
 		if err == nil {
 			c.authority, err = certificates.New(ctx, secrets, certificateOptions(&c.cfg.Modules.CloudHub))
 		}
@@ -146,16 +148,16 @@ func (c *cloud) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.state.set(partCertificates, nil)
-	waiting = func(err error) { c.state.waiting(partAPI, err) }
-	err = asRuled(ctx, waiting, func() (err error) {
-		c.clients, err = c.api.connect(ctx)
+	c.state.Set(partCertificates, nil)
+	waiting = func(err error) { c.state.Waiting(partAPI, err) }
+	err = kubeapi.AsRuled(ctx, waiting, func() (err error) {
+		c.clients, err = c.api.Connect(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	c.state.set(partAPI, nil)
+	c.state.Set(partAPI, nil)
 	c.controller, err = edgecontroller.New(edgecontroller.Options{
 		Clients: c.clients,
 		// Nodes are annotated with the cloudcore that they are connected to, of several behind one address.
@@ -167,7 +169,7 @@ func (c *cloud) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.records, err = objectsync.New(c.api.objects); err != nil {
+	if c.records, err = objectsync.New(c.api.Objects); err != nil {
 		return err
 	}
 	hub := hubOptions(&c.cfg.Modules.CloudHub)
@@ -176,13 +178,13 @@ func (c *cloud) build(ctx context.Context) error {
 			"Set modules.cloudHub.legacyCertificates to false when the last of these nodes has joined again")
 	}
 	guard := guardOptions(&c.cfg.Modules.CloudHub)
-	guard.Revoked, guard.Edge, guard.Nodes = c.authority.Check, c.controller.EdgeNode, c.api.client.CoreV1().Nodes()
+	guard.Revoked, guard.Edge, guard.Nodes = c.authority.Check, c.controller.EdgeNode, c.api.Client.CoreV1().Nodes()
 	c.guard = nodeidentity.New(guard)
 	if err := c.controller.OnEdgeNode(c.guard.NodeChanged); err != nil {
 		return err
 	}
 	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(c.controller), c.guard.Upstream(c.controller), c.guard
-	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.ca
+	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.CA
 	hub.Duplicate = c.controller.Duplicate
 	if c.hub, err = cloudhub.New(hub); err != nil {
 		return err
@@ -208,9 +210,9 @@ func (c *cloud) front(ctx context.Context) error {
 		klog.InfoS("Listening", "for", s.key, "address", s.addr)
 		group.Go(func() error { return s.serve(ctx) })
 	}
-	c.state.ask(partHub, func() error {
+	c.state.Ask(partHub, func() error {
 		if err := c.hub.Health(); err != nil {
-			return errors.Join(errStarting, err)
+			return errors.Join(monitor.ErrStarting, err)
 		}
 		return nil
 	})

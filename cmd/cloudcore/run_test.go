@@ -26,6 +26,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -79,23 +80,24 @@ func get(t *testing.T, client *http.Client, url string) (int, []byte) {
 }
 
 // fakeAPI is an API server that holds objects and lets everybody do everything.
-func fakeAPI(objects ...runtime.Object) *apiServer {
+func fakeAPI(objects ...runtime.Object) *kubeapi.Server {
 	client := fake.NewClientset(objects...)
-	return &apiServer{
-		client: client, ca: []byte("the CA"),
-		objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+	return &kubeapi.Server{
+		Client: client,
+		CA:     []byte("the CA"),
+		Objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 			reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
 		}),
-		connect: func(context.Context) (edgecontroller.Clients, error) {
+		Connect: func(context.Context) (edgecontroller.Clients, error) {
 			return edgecontroller.Clients{Own: client, AsNode: client}, nil
 		},
 	}
 }
 
 // joined returns what an edge has after it joined through the HTTPS endpoints: its certificate and the CA.
-func joined(t *testing.T, url string, api *apiServer, node string) *tls.Config {
+func joined(t *testing.T, url string, api *kubeapi.Server, node string) *tls.Config {
 	t.Helper()
-	secret, err := api.client.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), "tokensecret", metav1.GetOptions{})
+	secret, err := api.Client.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), "tokensecret", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +163,7 @@ func TestServe(t *testing.T) {
 
 	identity := joined(t, "https://"+address(&cfg.Modules.CloudHub.HTTPS), api, "edge1")
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge1", UID: "n1", Labels: map[string]string{edgecontroller.EdgeLabel: ""}}}
-	if _, err := api.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+	if _, err := api.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := wire.DialWebSocket(ctx, wire.DialOptions{
@@ -185,7 +187,7 @@ func TestServe(t *testing.T) {
 		t.Error(err)
 	}
 	wait.True(t, "the record of what the edge acked", func() bool {
-		sync, err := api.objects.Resource(reliablesyncs.ObjectSyncs).Namespace("default").Get(ctx, "edge1.u1", metav1.GetOptions{})
+		sync, err := api.Objects.Resource(reliablesyncs.ObjectSyncs).Namespace("default").Get(ctx, "edge1.u1", metav1.GetOptions{})
 		if err != nil {
 			return false
 		}
@@ -243,7 +245,7 @@ func TestServeEndsEarly(t *testing.T) {
 			defer cancel()
 			cfg := localConfig(t)
 			api := fakeAPI()
-			prepare(api.client.(*fake.Clientset))
+			prepare(api.Client.(*fake.Clientset))
 			result := make(chan error, 1)
 			go func() { result <- serve(ctx, cfg, api) }()
 			plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -77,7 +77,7 @@ func (c *cloud) openHTTPS(ctx context.Context) (server, error) {
 	if err != nil {
 		return server{}, err
 	}
-	nodes := c.api.client.CoreV1().Nodes()
+	nodes := c.api.Client.CoreV1().Nodes()
 	return server{addr: l.Addr(), close: l.Close, serve: func(ctx context.Context) error { return c.authority.Serve(ctx, l, nodes) }}, nil
 }
 

@@ -1,4 +1,5 @@
-package main
+// Package kubeapi is cloudcore's way to kube-apiserver: where it is, its clients, and how to wait for one that is starting.
+package kubeapi
 
 import (
 	"context"
@@ -22,9 +23,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
-// kubeConfig is the way to kube-apiserver that the configuration says, with inCluster for the one of the pod that
+// Config is the way to kube-apiserver that the configuration says, with inCluster for the one of the pod that
 // cloudcore runs in.
-func kubeConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
+func Config(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
 	rc, err := baseConfig(cfg, inCluster)
 	if err != nil {
 		return nil, err
@@ -57,19 +58,20 @@ func baseConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, err
 	return rc, nil
 }
 
-// apiServer is what the parts need of kube-apiserver.
-type apiServer struct {
-	// client acts as cloudcore itself.
-	client kubernetes.Interface
-	// objects reads and writes what has no type here.
-	objects dynamic.Interface
-	// connect makes the clients of edgecontroller, once kube-apiserver answers.
-	connect func(context.Context) (edgecontroller.Clients, error)
-	// ca is the CA of kube-apiserver in PEM; none when the system's are trusted.
-	ca []byte
+// Server is what the parts of cloudcore need of kube-apiserver.
+type Server struct {
+	// Client acts as cloudcore itself.
+	Client kubernetes.Interface
+	// Objects reads and writes what has no type here.
+	Objects dynamic.Interface
+	// Connect makes the clients of edgecontroller, once kube-apiserver answers.
+	Connect func(context.Context) (edgecontroller.Clients, error)
+	// CA is the CA of kube-apiserver in PEM; none when the system's are trusted.
+	CA []byte
 }
 
-func newAPIServer(rc *rest.Config) (*apiServer, error) {
+// New makes the clients. It asks nothing yet.
+func New(rc *rest.Config) (*Server, error) {
 	client, err := kubernetes.NewForConfig(rc)
 	if err != nil {
 		return nil, fmt.Errorf("client of kube-apiserver %s: %w", rc.Host, err)
@@ -91,7 +93,7 @@ func newAPIServer(rc *rest.Config) (*apiServer, error) {
 		}
 		return edgecontroller.NewClients(rc, how)
 	}
-	return &apiServer{client, objects, connect, ca}, nil
+	return &Server{Client: client, Objects: objects, Connect: connect, CA: ca}, nil
 }
 
 const (
@@ -104,9 +106,9 @@ const (
 	ruledWithin = 15 * time.Second
 )
 
-// awaitAPI returns when kube-apiserver answers: both may be starting at the same time. It tells waiting what is wrong
+// Await returns when kube-apiserver answers: both may be starting at the same time. It tells waiting what is wrong
 // meanwhile. Credentials that are refused are an error.
-func awaitAPI(ctx context.Context, client kubernetes.Interface, waiting func(error)) error {
+func Await(ctx context.Context, client kubernetes.Interface, waiting func(error)) error {
 	said := ""
 	for backoff := retry.NewBackoff(firstRetry, lastRetry); ; {
 		err := askAPI(ctx, client)
@@ -136,9 +138,9 @@ func askAPI(ctx context.Context, client kubernetes.Interface) error {
 	return err
 }
 
-// asRuled calls ask until kube-apiserver does not forbid what it asks for, or has done so for ruledWithin: the role of
+// AsRuled calls ask until kube-apiserver does not forbid what it asks for, or has done so for ruledWithin: the role of
 // cloudcore may have been applied a moment ago. It tells waiting what is forbidden meanwhile.
-func asRuled(ctx context.Context, waiting func(error), ask func() error) error {
+func AsRuled(ctx context.Context, waiting func(error), ask func() error) error {
 	said := false
 	for began := time.Now(); ; {
 		err := ask()

@@ -1,4 +1,4 @@
-package main
+package kubeapi
 
 import (
 	"context"
@@ -42,7 +42,7 @@ contexts:
 current-context: x
 `
 
-func TestKubeConfig(t *testing.T) {
+func TestConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(file, []byte(kubeconfigFile), 0o600); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestKubeConfig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.cfg.QPS, tc.cfg.Burst = 50, 100
-			rc, err := kubeConfig(&tc.cfg, tc.inCluster)
+			rc, err := Config(&tc.cfg, tc.inCluster)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("%v, want %q in it", err, tc.err)
@@ -88,9 +88,9 @@ func TestKubeConfig(t *testing.T) {
 	}
 }
 
-// TestAwaitAPI: cloudcore waits for an API server that is starting, says what it waits for, and gives up when its
+// TestAwait: cloudcore waits for an API server that is starting, says what it waits for, and gives up when its
 // credentials are refused.
-func TestAwaitAPI(t *testing.T) {
+func TestAwait(t *testing.T) {
 	namespaces := schema.GroupResource{Resource: "namespaces"}
 	for name, tc := range map[string]struct {
 		answers []error // one a question
@@ -113,7 +113,7 @@ func TestAwaitAPI(t *testing.T) {
 				})
 				began := time.Now()
 				var last error
-				err := awaitAPI(t.Context(), client, func(err error) { last = err })
+				err := Await(t.Context(), client, func(err error) { last = err })
 				if (tc.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("%v, want %q", err, tc.err)
 				}
@@ -128,8 +128,8 @@ func TestAwaitAPI(t *testing.T) {
 	}
 }
 
-// TestAwaitAPIEnds: the wait ends with its context.
-func TestAwaitAPIEnds(t *testing.T) {
+// TestAwaitEnds: the wait ends with its context.
+func TestAwaitEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		client.PrependReactor("get", "namespaces", func(clientgotesting.Action) (bool, runtime.Object, error) {
@@ -138,7 +138,7 @@ func TestAwaitAPIEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 59*time.Second) // between two questions
 		defer cancel()
 		asked := 0
-		if err := awaitAPI(ctx, client, func(error) { asked++ }); !errors.Is(err, context.DeadlineExceeded) {
+		if err := Await(ctx, client, func(error) { asked++ }); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v, want %v", err, context.DeadlineExceeded)
 		}
 		if asked < 17 || asked > 21 { // after 0, 1, 3, 6, 9 ... 57 s, or up to a quarter later each time
@@ -166,7 +166,7 @@ func TestAsRuled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, asked, told := time.Now(), 0, 0
-				err := asRuled(t.Context(), func(error) { told++ }, func() error {
+				err := AsRuled(t.Context(), func(error) { told++ }, func() error {
 					if asked++; asked <= tc.refusals {
 						return forbidden
 					}
@@ -184,8 +184,8 @@ func TestAsRuled(t *testing.T) {
 	}
 }
 
-// TestAPIServer: the CA is read, as edges ask for it, and an API server that lets nobody act for nodes is named.
-func TestAPIServer(t *testing.T) {
+// TestServer: the CA is read, as edges ask for it, and an API server that lets nobody act for nodes is named.
+func TestServer(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
@@ -208,18 +208,18 @@ func TestAPIServer(t *testing.T) {
 		"no file":    {rest.TLSClientConfig{CAFile: file + ".none"}, "", "kube-apiserver " + server.URL, ""},
 		"no content": {rest.TLSClientConfig{CAData: []byte("x")}, "", "kube-apiserver " + server.URL, ""},
 	} {
-		api, err := newAPIServer(&rest.Config{Host: server.URL, TLSClientConfig: tc.tls})
+		api, err := New(&rest.Config{Host: server.URL, TLSClientConfig: tc.tls})
 		if tc.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%s: %v, want %q in it", name, err, tc.err)
 			}
 			continue
 		}
-		if err != nil || string(api.ca) != tc.want {
-			t.Errorf("%s: CA %q, %v; want %q", name, api.ca, err, tc.want)
+		if err != nil || string(api.CA) != tc.want {
+			t.Errorf("%s: CA %q, %v; want %q", name, api.CA, err, tc.want)
 			continue
 		}
-		if _, err := api.connect(t.Context()); err == nil || !strings.Contains(err.Error(), tc.connect) {
+		if _, err := api.Connect(t.Context()); err == nil || !strings.Contains(err.Error(), tc.connect) {
 			t.Errorf("%s: %v, want %q in it", name, err, tc.connect)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package monitor
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -27,23 +26,23 @@ func ask(t *testing.T, h http.Handler, method, path string) (int, string) {
 func TestProbes(t *testing.T) {
 	broken := errors.New("broken")
 	for name, tc := range map[string]struct {
-		set                        func(*parts)
+		set                        func(*Parts)
 		healthz, readyz            string
 		healthzStatus, readyStatus int
 	}{
-		"starting": {func(p *parts) { p.set("a", nil); p.waiting("b", broken) },
+		"starting": {func(p *Parts) { p.Set("a", nil); p.Waiting("b", broken) },
 			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[-]b failed: starting: broken\nreadyz check failed\n", 200, 503},
-		"well": {func(p *parts) { p.set("a", nil); p.ask("b", func() error { return nil }) },
+		"well": {func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return nil }) },
 			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[+]b ok\nreadyz check passed\n", 200, 200},
-		"failed": {func(p *parts) { p.set("a", nil); p.ask("b", func() error { return broken }) },
+		"failed": {func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }) },
 			"[+]a ok\n[-]b failed: broken\nhealthz check failed\n", "[+]a ok\n[-]b failed: broken\nreadyz check failed\n", 503, 503},
-		"ending": {func(p *parts) { p.set("a", nil); p.ask("b", func() error { return broken }); p.end() },
+		"ending": {func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }); p.End() },
 			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[-]b failed: broken\n[-]shutdown failed: cloudcore is ending\nreadyz check failed\n", 200, 503},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newParts("a", "b")
+			p := NewParts("a", "b")
 			tc.set(p)
-			h := monitorHandler(p, newRegistry(), false)
+			h := Handler(p, NewRegistry(), false)
 			type answer struct {
 				Status int
 				Text   string
@@ -65,10 +64,10 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-func TestMonitorHandler(t *testing.T) {
-	p := newParts()
-	h := monitorHandler(p, newRegistry(), false)
-	profiled := monitorHandler(p, newRegistry(), true)
+func TestHandler(t *testing.T) {
+	p := NewParts()
+	h := Handler(p, NewRegistry(), false)
+	profiled := Handler(p, NewRegistry(), true)
 	for _, tc := range []struct {
 		handler      http.Handler
 		method, path string
@@ -81,8 +80,8 @@ func TestMonitorHandler(t *testing.T) {
 		{h, "GET", "/debug/pprof/", 404, ""},
 		{h, "GET", "/", 404, ""},
 		{profiled, "GET", "/debug/pprof/", 200, "goroutine"},
-		{profiled, "GET", "/debug/pprof/goroutine?debug=1", 200, "TestMonitorHandler"},
-		{profiled, "GET", "/debug/pprof/cmdline", 200, "cloudcore"},
+		{profiled, "GET", "/debug/pprof/goroutine?debug=1", 200, "TestHandler"},
+		{profiled, "GET", "/debug/pprof/cmdline", 200, "monitor.test"},
 	} {
 		status, text := ask(t, tc.handler, tc.method, tc.path)
 		if status != tc.status || !strings.Contains(text, tc.holds) {
@@ -95,12 +94,12 @@ func TestMonitorHandler(t *testing.T) {
 func TestServeHTTP(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	l, err := listenMonitor(ctx, &v1alpha1.MonitorServer{BindAddress: address(&v1alpha1.Listener{Address: "127.0.0.1", Port: freePort(t)})})
+	l, err := Listen(ctx, "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- serveHTTP(ctx, l, monitorHandler(newParts(), newRegistry(), false)) }()
+	go func() { ended <- Serve(ctx, l, Handler(NewParts(), NewRegistry(), false)) }()
 	client := &http.Client{}
 	defer client.CloseIdleConnections()
 	res, err := client.Get("http://" + l.Addr().String() + "/readyz")
@@ -131,21 +130,21 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	_, err = listenMonitor(t.Context(), &v1alpha1.MonitorServer{BindAddress: l.Addr().String()})
+	_, err = Listen(t.Context(), l.Addr().String())
 	for _, want := range []string{"commonConfig.monitorServer.bindAddress", l.Addr().String(), "in use", "free the port"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
-	if l, err := listenMonitor(t.Context(), &v1alpha1.MonitorServer{}); l != nil || err != nil {
+	if l, err := Listen(t.Context(), ""); l != nil || err != nil {
 		t.Errorf("without an address: %v, %v; want no listener and no error", l, err)
 	}
 }
 
 func TestLocal(t *testing.T) {
 	for addr, want := range map[string]bool{"127.0.0.1:9091": true, "[::1]:9091": true, "localhost:1": true, ":9091": false, "0.0.0.0:9091": false, "192.0.2.1:1": false} {
-		if got := local(addr) == nil; got != want {
-			t.Errorf("local(%s) = nil: %v, want %v", addr, got, want)
+		if got := Local(addr) == nil; got != want {
+			t.Errorf("Local(%s) = nil: %v, want %v", addr, got, want)
 		}
 	}
 }

@@ -1,4 +1,5 @@
-package main
+// Package monitor is the port of cloudcore's probes and metrics, and knows how its parts are.
+package monitor
 
 import (
 	"context"
@@ -15,8 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 )
 
 const (
@@ -26,15 +25,15 @@ const (
 	lastAnswers = time.Second
 )
 
-// newRegistry holds the metrics of the process; the parts add theirs.
-func newRegistry() *prometheus.Registry {
+// NewRegistry holds the metrics of the process; the parts add theirs.
+func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
 }
 
-// monitorHandler answers /metrics, /healthz and /readyz, and /debug/pprof where that is wanted.
-func monitorHandler(p *parts, registry *prometheus.Registry, profiling bool) http.Handler {
+// Handler answers /metrics, /healthz and /readyz, and /debug/pprof where that is wanted.
+func Handler(p *Parts, registry *prometheus.Registry, profiling bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	for _, probe := range []struct {
@@ -73,8 +72,8 @@ func readOnly(next http.Handler) http.Handler {
 	})
 }
 
-// local returns an error when an address is not this host's alone.
-func local(addr string) error {
+// Local returns an error when an address is not this host's alone.
+func Local(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return err
@@ -85,20 +84,20 @@ func local(addr string) error {
 	return fmt.Errorf("%s answers without a password to whoever reaches it", addr)
 }
 
-// listenMonitor returns nil when the configuration has no monitor server.
-func listenMonitor(ctx context.Context, cfg *v1alpha1.MonitorServer) (net.Listener, error) {
-	if cfg.BindAddress == "" {
+// Listen opens the port at an address of the configuration; an empty one is no port, and nil.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	if address == "" {
 		return nil, nil
 	}
-	l, err := listenTCP(ctx, cfg.BindAddress)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("commonConfig.monitorServer.bindAddress: %w; free the port, or name another one in the configuration", err)
 	}
 	return l, nil
 }
 
-// serveHTTP answers until ctx ends.
-func serveHTTP(ctx context.Context, l net.Listener, handler http.Handler) error {
+// Serve answers until ctx ends.
+func Serve(ctx context.Context, l net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

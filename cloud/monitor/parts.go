@@ -1,4 +1,4 @@
-package main
+package monitor
 
 import (
 	"errors"
@@ -8,44 +8,45 @@ import (
 )
 
 var (
-	errStarting = errors.New("starting")
+	// ErrStarting is how a part is that has not started yet.
+	ErrStarting = errors.New("starting")
 	errEnding   = errors.New("cloudcore is ending")
 )
 
-// parts knows how the parts of cloudcore are, for /healthz and /readyz. A part is ready once it has started; to lose
+// Parts knows how the parts of cloudcore are, for /healthz and /readyz. A part is ready once it has started; to lose
 // kube-apiserver afterwards does not change that, since edges are served from memory meanwhile. Its methods may be
 // called from any goroutine.
-type parts struct {
+type Parts struct {
 	mu     sync.Mutex
 	names  []string // in the order in which they start
 	state  map[string]func() error
 	ending bool
 }
 
-// newParts returns parts that are all starting.
-func newParts(names ...string) *parts {
-	p := &parts{names: names, state: map[string]func() error{}}
+// NewParts returns parts that are all starting.
+func NewParts(names ...string) *Parts {
+	p := &Parts{names: names, state: map[string]func() error{}}
 	for _, name := range names {
-		p.set(name, errStarting)
+		p.Set(name, ErrStarting)
 	}
 	return p
 }
 
-// set says how a part is; nil is well.
-func (p *parts) set(name string, err error) { p.ask(name, func() error { return err }) }
+// Set says how a part is; nil is well.
+func (p *Parts) Set(name string, err error) { p.Ask(name, func() error { return err }) }
 
-// ask lets the part itself say how it is, at each probe.
-func (p *parts) ask(name string, check func() error) {
+// Ask lets the part itself say how it is, at each probe.
+func (p *Parts) Ask(name string, check func() error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state[name] = check
 }
 
-// waiting says what a part that is starting waits for.
-func (p *parts) waiting(name string, err error) { p.set(name, fmt.Errorf("%w: %w", errStarting, err)) }
+// Waiting says what a part that is starting waits for.
+func (p *Parts) Waiting(name string, err error) { p.Set(name, fmt.Errorf("%w: %w", ErrStarting, err)) }
 
-// end says that cloudcore was asked to end: no new edge should come here.
-func (p *parts) end() {
+// End says that cloudcore was asked to end: no new edge should come here.
+func (p *Parts) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ending = true
@@ -58,7 +59,7 @@ type report struct {
 }
 
 // ready tells how the parts are, in order.
-func (p *parts) ready() []report {
+func (p *Parts) ready() []report {
 	p.mu.Lock()
 	names, ending := p.names, p.ending
 	checks := make([]func() error, len(names))
@@ -77,12 +78,12 @@ func (p *parts) ready() []report {
 }
 
 // alive tells which parts have failed: to start and to end is as it should be.
-func (p *parts) alive() []report {
+func (p *Parts) alive() []report {
 	list := p.ready()
 	ending := len(list) > len(p.names)
 	list = slices.Clip(list[:len(p.names)])
 	for i := range list {
-		if ending || errors.Is(list[i].err, errStarting) {
+		if ending || errors.Is(list[i].err, ErrStarting) {
 			list[i].err = nil
 		}
 	}
