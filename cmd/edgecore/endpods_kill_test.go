@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/edged/endpods"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
@@ -55,7 +56,7 @@ func TestEndPodsKill(t *testing.T) {
 			g := &groups{stuck: c.stuck}
 			o := &endPodsOptions{
 				globalOptions: &globalOptions{Config: config}, within: time.Minute, links: filepath.Join(dir, "links"), kill: c.kill,
-				leftOvers: filepath.Join(dir, "left"), groups: func(*v1alpha2.Edged) podGroups { return g },
+				leftOvers: filepath.Join(dir, "left"), groups: func(*v1alpha2.Edged) endpods.Cgroups { return g },
 			}
 			var out bytes.Buffer
 			err := o.run(t.Context(), &out, io.Discard)

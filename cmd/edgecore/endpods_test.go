@@ -11,13 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -107,25 +104,5 @@ func TestEndNoPods(t *testing.T) {
 	}, "other")
 	if err != nil || out != "There are no pods of this agent\n" || left == "" {
 		t.Errorf("end-pods = %v, %q, left over %q; want no pods and folders left over", err, out, left)
-	}
-}
-
-func TestOwnPods(t *testing.T) {
-	root := t.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(root, "pods/a"), 0o755), os.WriteFile(filepath.Join(root, "pods/file"), nil, 0o644), os.Symlink(root, filepath.Join(root, "pods/link"))); err != nil {
-		t.Fatal(err)
-	}
-	var got []types.UID
-	for _, uid := range []types.UID{"a", "b", "file", "link", "..", ".", "", "a/../a", "../pods"} {
-		mine, others := ownPods([]*observed.Pod{{UID: uid}}, root)
-		if len(mine)+len(others) != 1 {
-			t.Errorf("ownPods(%q) = %v, %v; want one pod in all", uid, mine, others)
-		}
-		if len(mine) == 1 {
-			got = append(got, uid)
-		}
-	}
-	if diff := cmp.Diff([]types.UID{"a"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

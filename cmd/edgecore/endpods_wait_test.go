@@ -3,14 +3,12 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -19,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/endpods"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -100,7 +98,7 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 				kill:          true,
 				wait:          wait.Max(),
 				interval:      time.Millisecond,
-				groups:        func(*v1alpha2.Edged) podGroups { return g },
+				groups:        func(*v1alpha2.Edged) endpods.Cgroups { return g },
 			}
 			if c.errSay != "" {
 				o.wait = 20 * time.Millisecond
@@ -119,7 +117,7 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 			}
 			said := progress.String()
 			if said == "" && c.errSay != "" {
-				return // the first answer took as long as the wait; TestAwaitPods looks at the line
+				return // the first answer took as long as the wait; TestAwaitPods of package endpods looks at the line
 			}
 			if strings.Count(said, "\n") != 1 || !strings.Contains(said, "waiting for up to ") {
 				t.Errorf("end-pods says on stderr %q, want one line that it waits", said)
@@ -138,54 +136,5 @@ func staleSocket(t *testing.T, path string) {
 	l.SetUnlinkOnClose(false)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// TestAwaitPods: how often and for how long a runtime is asked.
-func TestAwaitPods(t *testing.T) {
-	const halfway = 2500 * time.Millisecond // through a pause
-	unavailable := status.Error(codes.Unavailable, "no such file or directory")
-	uninitialized := status.Error(codes.Unknown, "server is not initialized yet")
-	unimplemented := status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
-	for name, c := range map[string]struct {
-		within time.Duration
-		cancel time.Duration // after which the caller gives up; 0 is never
-		errs   []error       // of the answers; the last one is repeated
-		asked  int
-		took   time.Duration
-		want   error
-	}{
-		"answers at once":     {time.Minute, 0, []error{nil}, 1, 0, nil},
-		"restarts":            {time.Minute, 0, []error{unavailable, uninitialized, nil}, 3, 2 * time.Second, nil},
-		"is gone":             {time.Minute, 0, []error{unavailable}, 31, 30 * time.Second, unavailable},
-		"is gone, short":      {5 * time.Second, 0, []error{unavailable}, 6, 5 * time.Second, unavailable},
-		"is gone, no time":    {0, 0, []error{unavailable}, 1, 0, unavailable},
-		"has no CRI":          {time.Minute, 0, []error{unimplemented}, 1, 0, unimplemented},
-		"the caller gives up": {time.Minute, halfway, []error{unavailable}, 3, halfway, context.DeadlineExceeded},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx := t.Context()
-				if c.cancel > 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, c.cancel)
-					defer cancel()
-				}
-				o := &endPodsOptions{within: c.within, wait: runtimeWait, interval: runtimeInterval}
-				start, asked := time.Now(), 0
-				var said bytes.Buffer
-				_, err := o.awaitPods(ctx, &said, "unix:///run/cri.sock", func(context.Context) ([]*observed.Pod, error) {
-					asked++
-					return nil, c.errs[min(asked, len(c.errs))-1]
-				})
-				if took := time.Since(start); !errors.Is(err, c.want) || asked != c.asked || took != c.took {
-					t.Errorf("awaitPods = %v after %d requests and %s, want %v after %d and %s",
-						err, asked, took, c.want, c.asked, c.took)
-				}
-				if got, want := strings.Count(said.String(), "\n"), min(c.asked-1, 1); got != want {
-					t.Errorf("awaitPods says %q, want %d lines", said.String(), want)
-				}
-			})
-		})
 	}
 }

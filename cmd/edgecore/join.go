@@ -9,12 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -22,13 +21,10 @@ import (
 // maxTokenFile bounds what is read for a token.
 const maxTokenFile = 16 << 10
 
-// keepUntil is the share of a certificate's life up to which a join leaves it as it is.
-const keepUntil = 0.7
-
 // joinOptions are the flags of join.
 type joinOptions struct {
 	*globalOptions
-	wanted
+	join.Request
 	server           string
 	token, tokenFile string
 	takeName         bool
@@ -79,15 +75,15 @@ func (o *joinOptions) addFlags(cmd *cobra.Command) {
 	f.StringVarP(&o.server, "cloudcore-ipport", "e", "", "the cloud's `address`, HOST:PORT; the port is 10000 if it is missing (required)")
 	f.StringVarP(&o.token, "token", "t", "", "the `token` of the cloud")
 	f.StringVar(&o.tokenFile, "token-file", "", "the `file` with the token; - is standard input")
-	f.StringVarP(&o.node, "edgenode-name", "i", "", "the node's `name`; without it that of the configuration, of the token, or of the host")
-	f.IntVarP(&o.certPort, "certport", "s", 10002, "the cloud's `port` for certificates")
-	f.StringVar(&o.certPath, "cert-path", "", "the `folder` for CA, certificate and key (without it: where the configuration says)")
-	f.StringVar(&o.certPath, "certPath", "", "keadm's name of --cert-path")
-	f.StringVar(&o.cgroupDriver, "cgroupdriver", "", "the cgroup `driver`, cgroupfs or systemd: the same as the container runtime's")
-	f.StringVarP(&o.runtime, "remote-runtime-endpoint", "p", "", "the container runtime's `socket`, such as "+v1alpha2.DefaultCRISocket)
-	f.StringSliceVarP(&o.labels, "labels", "l", nil, "`labels` of the node, KEY=VALUE,KEY=VALUE")
-	f.StringVar(&o.protocol, "hub-protocol", "", "how to reach the cloud: websocket or quic (QUIC only to edgecore's own cloudcore)")
-	f.StringArrayVar(&o.sets, "set", nil, "`keys` of the configuration, such as modules.edged.nodeIP=192.0.2.7; may be repeated")
+	f.StringVarP(&o.Node, "edgenode-name", "i", "", "the node's `name`; without it that of the configuration, of the token, or of the host")
+	f.IntVarP(&o.CertPort, "certport", "s", 10002, "the cloud's `port` for certificates")
+	f.StringVar(&o.CertPath, "cert-path", "", "the `folder` for CA, certificate and key (without it: where the configuration says)")
+	f.StringVar(&o.CertPath, "certPath", "", "keadm's name of --cert-path")
+	f.StringVar(&o.CgroupDriver, "cgroupdriver", "", "the cgroup `driver`, cgroupfs or systemd: the same as the container runtime's")
+	f.StringVarP(&o.Runtime, "remote-runtime-endpoint", "p", "", "the container runtime's `socket`, such as "+v1alpha2.DefaultCRISocket)
+	f.StringSliceVarP(&o.Labels, "labels", "l", nil, "`labels` of the node, KEY=VALUE,KEY=VALUE")
+	f.StringVar(&o.Protocol, "hub-protocol", "", "how to reach the cloud: websocket or quic (QUIC only to edgecore's own cloudcore)")
+	f.StringArrayVar(&o.Sets, "set", nil, "`keys` of the configuration, such as modules.edged.nodeIP=192.0.2.7; may be repeated")
 	f.BoolVar(&o.takeName, "take-name", false, "take the place of the node that has this name in the cloud; not needed with a token for that node")
 	f.BoolVar(&o.noStart, "no-start", false, "leave the service alone")
 	for name, flag := range keadmFlags() {
@@ -140,7 +136,7 @@ func ignoredFlags(cmd *cobra.Command) []string {
 
 // run does the steps in order; all that can be checked is checked before the first that changes something.
 func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer, warnings []string) error {
-	for _, path := range []*string{&o.Config, &o.certPath} { // the service has another working folder
+	for _, path := range []*string{&o.Config, &o.CertPath} { // the service has another working folder
 		if *path == "" {
 			continue
 		}
@@ -163,19 +159,19 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 	if err != nil {
 		return err
 	}
-	for _, w := range append(warnings, p.warnings...) {
+	for _, w := range append(warnings, p.Warnings...) {
 		fmt.Fprintln(errs, "warning:", w)
 	}
-	did, err := o.certificate(ctx, p.cfg, token, text)
+	did, err := join.Certificate(ctx, p.Config, token, text, o.takeName)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, did)
-	if did, err = p.write(o.Config); err != nil {
+	if did, err = p.Write(o.Config); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	fmt.Fprintln(out, did)
-	return o.startService(ctx, out, p.cfg)
+	return o.startService(ctx, out, p.Config)
 }
 
 func (o *joinOptions) readToken(in io.Reader) (string, error) {
@@ -207,64 +203,27 @@ func (o *joinOptions) readToken(in io.Reader) (string, error) {
 }
 
 // plan works out the configuration.
-func (o *joinOptions) plan(token *certs.Token) (*plan, error) {
+func (o *joinOptions) plan(token *certs.Token) (*join.Plan, error) {
 	if o.server == "" {
 		return nil, errors.New("--cloudcore-ipport HOST:PORT is missing: where is the cloud?")
 	}
 	var err error
-	if o.host, o.port, err = parseServer(o.server); err != nil {
+	if o.Host, o.Port, err = join.ParseServer(o.server); err != nil {
 		return nil, err
 	}
-	if o.certPort < 1 || o.certPort > 65535 {
-		return nil, fmt.Errorf("--certport %d: want 1 to 65535", o.certPort)
+	if o.CertPort < 1 || o.CertPort > 65535 {
+		return nil, fmt.Errorf("--certport %d: want 1 to 65535", o.CertPort)
 	}
-	if o.protocol != "" && o.protocol != "websocket" && o.protocol != "quic" {
-		return nil, fmt.Errorf("--hub-protocol %s: want websocket or quic", o.protocol)
+	if o.Protocol != "" && o.Protocol != "websocket" && o.Protocol != "quic" {
+		return nil, fmt.Errorf("--hub-protocol %s: want websocket or quic", o.Protocol)
 	}
-	if o.node == "" && token != nil && token.Claims.Node != "" {
+	if o.Node == "" && token != nil && token.Claims.Node != "" {
 		// A token for one node says which this is, unless the device has a name already.
 		if _, err := os.Stat(o.Config); errors.Is(err, os.ErrNotExist) {
-			o.node = token.Claims.Node
+			o.Node = token.Claims.Node
 		}
 	}
-	return makePlan(o.Config, &o.wanted)
-}
-
-// certificate makes sure that there is a good one, and returns what it did.
-func (o *joinOptions) certificate(ctx context.Context, cfg *v1alpha2.EdgeCore, token *certs.Token, text string) (string, error) {
-	files, node := filesOf(cfg), cfg.Modules.Edged.HostnameOverride
-	keeper := certificates.New(certificates.Options{Server: cfg.Modules.EdgeHub.HTTPServer, Node: node, Files: files})
-	state := keeper.Check()
-	if token == nil {
-		if state != nil {
-			return "", state
-		}
-		return fmt.Sprintf("Kept the certificate of node %s", node), nil
-	}
-	id, err := files.Load()
-	revoked := err == nil && id.Cert().NotBefore.Before(token.Claims.Since)
-	if err == nil && state == nil && !revoked && token.SignedBy(id.CAs[0].Raw) && time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
-		return fmt.Sprintf("Kept the certificate of node %s, which is good until %s", node, id.Cert().NotAfter.Format(time.DateOnly)), nil
-	}
-	own := err == nil && certs.CheckNode(id.Cert(), node, false) == nil
-	if !own && !o.takeName && token.Claims.Node == "" {
-		taken, err := keeper.NameTaken(ctx, text)
-		if err != nil {
-			return "", err
-		}
-		if taken {
-			return "", fmt.Errorf("the cloud has a node %s already, and this device has no certificate of it: choose another name (--edgenode-name), "+
-				"or remove that node in the cloud (kubectl delete node %s); if this device takes that one's place, join with a token for it "+
-				"(cloudcore gettoken --node %s), or say so with --take-name", node, node, node)
-		}
-	}
-	if err := keeper.Join(ctx, text); err != nil {
-		return "", err
-	}
-	if id, err = files.Load(); err != nil {
-		return "", fmt.Errorf("the new certificate: %w", err)
-	}
-	return fmt.Sprintf("Got a certificate for node %s, which is good until %s", node, id.Cert().NotAfter.Format(time.DateOnly)), nil
+	return join.MakePlan(o.Config, freshConfig("/", o.Config), &o.Request)
 }
 
 // startService has the agent run, or says how.

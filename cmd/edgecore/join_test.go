@@ -18,6 +18,7 @@ import (
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/deploy/systemd"
+	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -92,7 +93,7 @@ func (d *joinDevice) token(node string) string {
 
 func (d *joinDevice) config() string { return filepath.Join(d.dir, "config", "edgecore.yaml") }
 
-func (d *joinDevice) files() certs.Files { return filesIn(filepath.Join(d.dir, "certs")) }
+func (d *joinDevice) files() certs.Files { return join.FilesIn(filepath.Join(d.dir, "certs")) }
 
 // join runs the command with what every one of these tests needs, and returns what it printed.
 func (d *joinDevice) join(stdin string, args ...string) (stdout, stderr string, err error) {
@@ -339,7 +340,7 @@ func TestJoinWithKeadmsFlags(t *testing.T) {
 		t.Errorf("QUIC %v, WebSocket %v with server %q; want true, false, 127.0.0.1:10000", quic.Enable, ws.Enable,
 			ws.Server)
 	}
-	if _, err := filesIn(filepath.Join(d.dir, "other")).Load(); err != nil {
+	if _, err := join.FilesIn(filepath.Join(d.dir, "other")).Load(); err != nil {
 		t.Errorf("--certPath: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/repair"
 	"github.com/edgecore-io/edgecore/edged/serving"
+	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -17,7 +18,7 @@ import (
 // folders that go if they are empty, each with a slash at its end. Nothing in them is mounted. Manifests, images and what pods
 // have written to host paths are not among them, and a path that cannot be told in a line is not either.
 func leftOversOf(cfg *v1alpha2.EdgeCore) []string {
-	own, files := &cfg.Modules.Edged, filesOf(cfg)
+	own, files := &cfg.Modules.Edged, join.FilesOf(cfg)
 	root, store := own.RootDirectory, cfg.Database.DataSource
 	whole, _ := copies.Files(store) // what cannot be listed is not removed
 	whole = append(whole, files.CA, files.Cert, files.Key)

@@ -12,12 +12,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edged/serving"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/join"
+	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -115,11 +116,11 @@ func (o *resetOptions) load() (*v1alpha2.EdgeCore, error) {
 
 // removeFiles removes what the agent and join have made. It goes on after an error, to leave as little as it can.
 func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error {
-	store := cfg.Database.DataSource
-	if inUse(store) {
-		return fmt.Errorf("an agent runs with store %s: stop it, then reset again", store)
+	db := cfg.Database.DataSource
+	if store.InUse(db) {
+		return fmt.Errorf("an agent runs with store %s: stop it, then reset again", db)
 	}
-	files := filesOf(cfg)
+	files := join.FilesOf(cfg)
 	var errs []error
 	note := func(what string, err error) {
 		if err != nil {
@@ -130,7 +131,7 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 	}
 	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile), removeAll(serving.Files(cfg.Modules.Edged.RootDirectory)...)))
 	if !o.keepPods {
-		note("store "+store+" and its copies", copies.Remove(store))
+		note("store "+db+" and its copies", copies.Remove(db))
 	}
 	// The last, since it says where the others are.
 	if fresh := o.fresh(o.Config); fresh != nil {
@@ -145,16 +146,6 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 		_ = os.Remove(dir) // if nothing of others is in it
 	}
 	return errors.Join(errs...)
-}
-
-// inUse tells whether an agent has the store open.
-func inUse(store string) bool {
-	f, err := os.OpenFile(store+".open", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 func removeAll(names ...string) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/configreload"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/quietlog"
 	"github.com/edgecore-io/edgecore/pkg/trim"
@@ -32,8 +33,6 @@ const (
 	// trimPeriod is how often the agent looks whether it has memory to give back, of a heap that counts as trimHeap at least.
 	trimPeriod = time.Minute
 	trimHeap   = 20 << 20
-	// recovered is the store's note that it was repaired, kept until the cloud has told all anew.
-	recovered = "store-recovered"
 	// watchPeriod is how often modules are looked at: one that is stuck twice in a row is started anew.
 	watchPeriod = time.Minute
 	// scratchDir is in memory; the store's copy is there while the disk takes no writes.
@@ -42,7 +41,7 @@ const (
 
 // runAgent builds the parts, hands each what it needs, and runs them until ctx ends. file is where cfg comes from.
 func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
-	told, quiet := hangups()
+	told, quiet := configreload.Hangups()
 	defer quiet()
 	if err := quietlog.Install(os.Stderr); err != nil {
 		klog.ErrorS(err, "Repeated lines of the log are not left out")
@@ -70,7 +69,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			klog.ErrorS(err, "Store not closed")
 		}
 	}()
-	damaged, err := rememberRecovery(ctx, db, recovery, conditions)
+	damaged, err := metamanager.RememberRecovery(ctx, db, recovery, conditions)
 	if err != nil {
 		klog.ErrorS(err, "Recovery of the store not noted")
 	}
@@ -81,7 +80,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
 			Refused:       func(object string, err error) { conditions.SetError(health.ReportTooLarge, object, err) },
-			Synced:        func(ctx context.Context) { forgetRecovery(ctx, db, conditions) },
+			Synced:        func(ctx context.Context) { metamanager.ForgetRecovery(ctx, db, conditions) },
 			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,
 		})); err != nil {
 			return err
@@ -116,15 +115,17 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
-	end := keepConfigured(ctx, told, &reloader{file: file, started: cfg, taken: cfg, conditions: conditions, take: takeOver(pods, hub, cfg)})
+	end := configreload.Start(ctx, told, configreload.Options{
+		File:       file,
+		Started:    cfg,
+		Conditions: conditions,
+		Take:       takeOver(pods, hub, cfg),
+	})
 	defer end()
 	defer systemd.keep(ctx, bus.Alive)()
 	defer trimMemory(ctx)()
 	if !db.Frozen() {
-		defer copies.StartCleanup(ctx, cfg.Database.DataSource, func() bool {
-			_, err := db.AgentValue(ctx, recovered)
-			return err == nil
-		})()
+		defer copies.StartCleanup(ctx, cfg.Database.DataSource, func() bool { return metamanager.Recovered(ctx, db) })()
 	}
 	err = bus.Run(ctx)
 	klog.InfoS("edgecore has ended; the pods run on")
@@ -136,36 +137,6 @@ func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })
 	return wg.Wait
-}
-
-// rememberRecovery notes in the store that rows may have been lost, and returns whether that is so, now or
-// since an earlier start.
-func rememberRecovery(ctx context.Context, db *store.Store, r *store.Recovery, conditions *health.Registry) (bool, error) {
-	if r != nil {
-		conditions.Set(health.StoreRecovered, "", r.String())
-		if r.Complete {
-			return false, nil
-		}
-		return true, db.Apply(ctx, store.AgentSet(recovered, r.String()))
-	}
-	what, err := db.AgentValue(ctx, recovered)
-	if err != nil {
-		return false, nil // there is no such note
-	}
-	conditions.Set(health.StoreRecovered, "", what)
-	return true, nil
-}
-
-// forgetRecovery drops the note of a recovery: the cloud has told all anew.
-func forgetRecovery(ctx context.Context, db *store.Store, conditions *health.Registry) {
-	if _, err := db.AgentValue(ctx, recovered); err != nil {
-		return // there is none, and nothing is to be written
-	}
-	if err := db.Apply(ctx, store.AgentDelete(recovered)); err != nil {
-		klog.ErrorS(err, "Note of the store's recovery not removed")
-		return
-	}
-	conditions.Clear(health.StoreRecovered, "")
 }
 
 // adoptedFrom is what the store remembers of a takeover from KubeEdge; nil is none.

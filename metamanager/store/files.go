@@ -16,8 +16,21 @@ type lock struct {
 	unclean bool
 }
 
+// InUse reports whether a process has a store open.
+func InUse(path string) bool {
+	f, err := os.OpenFile(lockFile(path), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// lockFile is the file by which a store is locked.
+func lockFile(path string) string { return path + ".open" }
+
 func takeLock(path string) (*lock, error) {
-	name := path + ".open"
+	name := lockFile(path)
 	for {
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {

@@ -1,4 +1,5 @@
-package main
+// Package join binds a device to a cloud: it works out the configuration of a node that joins, and gets the node's certificate.
+package join
 
 import (
 	"bytes"
@@ -26,22 +27,24 @@ const (
 `
 )
 
-// wanted is what a command line asks of the configuration. What is empty stays as it is.
-type wanted struct {
-	host, port    string // of the link
-	certPort      int
-	node          string
-	certPath      string
-	cgroupDriver  string
-	runtime       string
-	labels        []string
-	protocol      string
-	sets          []string
-	configuration string // the file's path, for errors
+// Request is what a command line asks of the configuration. What is empty stays as it is.
+type Request struct {
+	// Host and Port are the link's.
+	Host, Port string
+	// CertPort is the cloud's port for certificates.
+	CertPort int
+	// Node is the node's name, CertPath the folder of its certificates.
+	Node, CertPath string
+	// CgroupDriver and Runtime are the container runtime's, the second one its socket.
+	CgroupDriver, Runtime string
+	// Labels are KEY=VALUE, Sets are KEY=VALUE, too, with keys of the configuration such as modules.edged.nodeIP.
+	Labels, Sets []string
+	// Protocol is websocket or quic.
+	Protocol string
 }
 
-// parseServer reads HOST:PORT; the port may be missing.
-func parseServer(text string) (host, port string, _ error) {
+// ParseServer reads HOST:PORT; the port may be missing.
+func ParseServer(text string) (host, port string, _ error) {
 	bad := fmt.Errorf("--cloudcore-ipport %q: want HOST:PORT, such as 192.0.2.1:10000 or [2001:db8::1]:10000", text)
 	if strings.Contains(text, "/") {
 		return "", "", bad
@@ -61,8 +64,8 @@ func parseServer(text string) (host, port string, _ error) {
 	return host, port, nil
 }
 
-// apply lays what is wanted over the tree of a configuration file.
-func (w *wanted) apply(tree map[string]any) error {
+// apply lays the request over the tree of a configuration file, whose path is for errors.
+func (r *Request) apply(path string, tree map[string]any) error {
 	tree["apiVersion"], tree["kind"] = v1alpha2.APIVersion, v1alpha2.Kind
 	hub, edged := []string{"modules", "edgeHub"}, []string{"modules", "edged"}
 	type setting struct {
@@ -70,31 +73,31 @@ func (w *wanted) apply(tree map[string]any) error {
 		key   string
 		value any
 	}
-	quic := w.protocol == "quic"
+	quic := r.Protocol == "quic"
 	settings := []setting{
 		{hub, "enable", true},
-		{hub, "httpServer", "https://" + net.JoinHostPort(w.host, strconv.Itoa(w.certPort))},
-		{append(hub, "websocket"), "server", net.JoinHostPort(w.host, w.port)},
-		{append(hub, "quic"), "server", net.JoinHostPort(w.host, quicPort)},
+		{hub, "httpServer", "https://" + net.JoinHostPort(r.Host, strconv.Itoa(r.CertPort))},
+		{append(hub, "websocket"), "server", net.JoinHostPort(r.Host, r.Port)},
+		{append(hub, "quic"), "server", net.JoinHostPort(r.Host, quicPort)},
 	}
-	if w.protocol != "" {
+	if r.Protocol != "" {
 		settings = append(settings, setting{append(hub, "websocket"), "enable", !quic}, setting{append(hub, "quic"), "enable", quic})
 	}
-	if w.node != "" {
-		settings = append(settings, setting{edged, "hostnameOverride", w.node})
+	if r.Node != "" {
+		settings = append(settings, setting{edged, "hostnameOverride", r.Node})
 	}
-	if w.certPath != "" {
-		f := filesIn(w.certPath)
+	if r.CertPath != "" {
+		f := FilesIn(r.CertPath)
 		settings = append(settings, setting{hub, "tlsCaFile", f.CA}, setting{hub, "tlsCertFile", f.Cert}, setting{hub, "tlsPrivateKeyFile", f.Key})
 	}
 	kubelet := append(edged, "tailoredKubeletConfig")
-	if w.cgroupDriver != "" {
-		settings = append(settings, setting{kubelet, "cgroupDriver", w.cgroupDriver})
+	if r.CgroupDriver != "" {
+		settings = append(settings, setting{kubelet, "cgroupDriver", r.CgroupDriver})
 	}
-	if w.runtime != "" {
-		settings = append(settings, setting{kubelet, "containerRuntimeEndpoint", w.runtime})
+	if r.Runtime != "" {
+		settings = append(settings, setting{kubelet, "containerRuntimeEndpoint", r.Runtime})
 	}
-	for _, label := range w.labels {
+	for _, label := range r.Labels {
 		key, value, ok := strings.Cut(label, "=")
 		if !ok {
 			return fmt.Errorf("--labels %s: want KEY=VALUE,KEY=VALUE", label)
@@ -103,10 +106,10 @@ func (w *wanted) apply(tree map[string]any) error {
 	}
 	for _, s := range settings {
 		if err := setflag.Set(tree, append(append([]string(nil), s.at...), s.key), s.value); err != nil {
-			return fmt.Errorf("configuration %s: %w", w.configuration, err)
+			return fmt.Errorf("configuration %s: %w", path, err)
 		}
 	}
-	for _, set := range w.sets {
+	for _, set := range r.Sets {
 		if err := setflag.Apply(tree, set); err != nil {
 			return err
 		}
@@ -118,34 +121,35 @@ func (w *wanted) apply(tree map[string]any) error {
 	return nil
 }
 
-// filesIn are the certificates' files in a folder.
-func filesIn(dir string) certs.Files {
+// FilesIn are the certificates' files in a folder.
+func FilesIn(dir string) certs.Files {
 	return certs.Files{CA: filepath.Join(dir, "rootCA.crt"), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key")}
 }
 
-func filesOf(cfg *v1alpha2.EdgeCore) certs.Files {
+// FilesOf are the certificates' files of a configuration.
+func FilesOf(cfg *v1alpha2.EdgeCore) certs.Files {
 	h := &cfg.Modules.EdgeHub
 	return certs.Files{CA: h.TLSCAFile, Cert: h.TLSCertFile, Key: h.TLSPrivateKeyFile}
 }
 
-// plan is a configuration that is ready to be written.
-type plan struct {
-	cfg      *v1alpha2.EdgeCore
-	warnings []string
+// Plan is a configuration that is ready to be written.
+type Plan struct {
+	Config   *v1alpha2.EdgeCore
+	Warnings []string
 	text     []byte
 	// old is the file's content now; nil if there is none.
 	old []byte
 }
 
-// makePlan works out the configuration and checks it; nothing is written.
-func makePlan(path string, w *wanted) (*plan, error) {
-	p := &plan{}
+// MakePlan works out the configuration at a path and checks it; nothing is written. fresh is what a file begins with that is not there.
+func MakePlan(path string, fresh []byte, r *Request) (*Plan, error) {
+	p := &Plan{}
 	tree := map[string]any{}
 	old, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if err := yaml.Unmarshal(freshConfig("/", path), &tree); err != nil {
-			return nil, fmt.Errorf("configuration %s: %w", packagedTemplate, err)
+		if err := yaml.Unmarshal(fresh, &tree); err != nil {
+			return nil, fmt.Errorf("the configuration that the package brings: %w", err)
 		}
 	case err != nil:
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -158,15 +162,14 @@ func makePlan(path string, w *wanted) (*plan, error) {
 		}
 		p.old = old
 	}
-	w.configuration = path
-	if err := w.apply(tree); err != nil {
+	if err := r.apply(path, tree); err != nil {
 		return nil, err
 	}
 	if err := p.check(tree); err != nil {
 		return nil, err
 	}
 	// The name is written down: the certificate is for it, and the host may be called otherwise one day.
-	if err := setflag.Set(tree, []string{"modules", "edged", "hostnameOverride"}, p.cfg.Modules.Edged.HostnameOverride); err != nil {
+	if err := setflag.Set(tree, []string{"modules", "edged", "hostnameOverride"}, p.Config.Modules.Edged.HostnameOverride); err != nil {
 		return nil, err
 	}
 	body, err := yaml.Marshal(tree)
@@ -180,12 +183,12 @@ func makePlan(path string, w *wanted) (*plan, error) {
 	return p, nil
 }
 
-func (p *plan) check(tree map[string]any) error {
+func (p *Plan) check(tree map[string]any) error {
 	body, err := yaml.Marshal(tree)
 	if err != nil {
 		return err
 	}
-	if p.cfg, p.warnings, err = v1alpha2.Parse(body); err != nil {
+	if p.Config, p.Warnings, err = v1alpha2.Parse(body); err != nil {
 		var problems v1alpha2.Problems
 		if errors.As(err, &problems) {
 			for i := range problems {
@@ -194,9 +197,9 @@ func (p *plan) check(tree map[string]any) error {
 		}
 		return fmt.Errorf("the configuration that this command line makes is wrong: %w", err)
 	}
-	for i, w := range p.warnings {
+	for i, w := range p.Warnings {
 		if rest, ok := strings.CutPrefix(w, "line "); ok {
-			_, p.warnings[i], _ = strings.Cut(rest, ": ")
+			_, p.Warnings[i], _ = strings.Cut(rest, ": ")
 		}
 	}
 	return nil
@@ -209,8 +212,8 @@ func same(a, b []byte) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// write writes the file if it is to change, and keeps the one before beside it. It tells what it did.
-func (p *plan) write(path string) (string, error) {
+// Write writes the file if it is to change, and keeps the one before beside it. It tells what it did.
+func (p *Plan) Write(path string) (string, error) {
 	if p.old != nil && bytes.Equal(p.old, p.text) {
 		return "Configuration " + path + " is as it should be", nil
 	}

@@ -1,4 +1,4 @@
-package main
+package endpods
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ func TestOutage(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.limit)
 				defer cancel()
 				var said bytes.Buffer
-				away := &outage{endpoint: "unix:///run/cri.sock", wait: runtimeWait, interval: runtimeInterval, out: &said}
+				away := &outage{endpoint: "unix:///run/cri.sock", wait: DefaultWait, interval: DefaultInterval, out: &said}
 				start, tried := time.Now(), 0
 				err := away.retry(ctx, func(context.Context) error {
 					tried++
@@ -60,7 +60,7 @@ func TestOutage(t *testing.T) {
 func TestOutageIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unavailable := status.Error(codes.Unavailable, "no such file or directory")
-		away := &outage{wait: runtimeWait, interval: runtimeInterval, out: &bytes.Buffer{}}
+		away := &outage{wait: DefaultWait, interval: DefaultInterval, out: &bytes.Buffer{}}
 		for _, c := range []struct {
 			what string
 			err  error

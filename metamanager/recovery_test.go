@@ -1,0 +1,74 @@
+package metamanager
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/health"
+)
+
+// TestRecovery: that rows may have been lost is known until the cloud has told all anew, also after a restart.
+func TestRecovery(t *testing.T) {
+	db, _, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "edgecore.db"), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	says := func(c *health.Registry) bool {
+		list := c.Snapshot()
+		return len(list) == 1 && list[0].Code == health.StoreRecovered
+	}
+	for _, step := range []struct {
+		name          string
+		recovery      *store.Recovery
+		damaged, told bool
+		forget        bool
+	}{
+		{name: "whole"},
+		{name: "repaired, nothing was lost", recovery: &store.Recovery{Complete: true}, told: true},
+		{name: "after a repair without loss"},
+		{name: "repaired, rows were lost", recovery: &store.Recovery{}, damaged: true, told: true},
+		{name: "started again", damaged: true, told: true, forget: true},
+		{name: "the cloud has told all"},
+	} {
+		conditions := &health.Registry{}
+		damaged, err := RememberRecovery(t.Context(), db, step.recovery, conditions)
+		if err != nil || damaged != step.damaged || says(conditions) != step.told || Recovered(t.Context(), db) != step.damaged {
+			t.Errorf("%s: damaged = %v, %v, conditions %v, noted %v; want %v, no error, told %v",
+				step.name, damaged, err, conditions.Snapshot(), Recovered(t.Context(), db), step.damaged, step.told)
+		}
+		if step.forget {
+			ForgetRecovery(t.Context(), db, conditions)
+			if list := conditions.Snapshot(); len(list) != 0 {
+				t.Errorf("%s: conditions once the cloud has told all = %v, want none", step.name, list)
+			}
+		}
+	}
+}
+
+// TestInUse: who asks about a store that is open is told so.
+func TestInUse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "edgecore.db")
+	if store.InUse(file) {
+		t.Errorf("InUse(%s) before the store is made = true, want false", strings.TrimPrefix(file, "/"))
+	}
+	db, _, err := store.Open(t.Context(), file, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !store.InUse(file) {
+		t.Error("InUse of an open store = false, want true")
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if store.InUse(file) {
+		t.Error("InUse of a store that was closed = true, want false")
+	}
+}

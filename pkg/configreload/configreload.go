@@ -1,0 +1,203 @@
+// Package configreload takes over changes of the agent's configuration file while the agent runs: on SIGHUP, and when the file changes.
+package configreload
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/health"
+)
+
+// quietFor is how long the configuration file has to be unchanged before it is read: whoever writes it may not be done.
+const quietFor = 500 * time.Millisecond
+
+// Options make a Reloader.
+type Options struct {
+	// File is the configuration file.
+	File string
+	// Started is what the agent was started with.
+	Started    *v1alpha2.EdgeCore
+	Conditions *health.Registry
+	// Take takes over what can change while pods run; the rest of the configuration counts for nothing. An error is shown as a
+	// condition, and the file is tried again when it changes.
+	Take func(*v1alpha2.EdgeCore) error
+}
+
+// reloader takes over changes. What can change while pods run does; the rest is named, and waits for a restart. A file that is of no
+// use changes nothing. One goroutine calls its methods.
+type reloader struct {
+	Options
+	// taken is the newest file that was of use.
+	taken *v1alpha2.EdgeCore
+	// warned are the warnings of the newest file, once it was read.
+	warned []string
+	read   bool
+}
+
+// Hangups has SIGHUP told rather than end the agent, until stop is called.
+func Hangups() (told <-chan os.Signal, stop func()) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGHUP)
+	return ch, func() { signal.Stop(ch) }
+}
+
+// Start reloads until ctx ends or end is called; told says when SIGHUP came, see Hangups.
+func Start(ctx context.Context, told <-chan os.Signal, opts Options) (end func()) {
+	r := &reloader{Options: opts, taken: opts.Started}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { r.run(ctx, told) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// run reloads until ctx ends.
+func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
+	watch, err := fsnotify.NewWatcher()
+	if err != nil {
+		klog.ErrorS(err, "Configuration file not watched; SIGHUP has it read", "file", r.File)
+		watch = &fsnotify.Watcher{} // whose channels never have anything
+	} else {
+		defer watch.Close()
+	}
+	quiet := time.NewTimer(quietFor) // what changed since the start is taken over, too
+	defer quiet.Stop()
+	last := stampOf(r.File)
+	for {
+		r.watchFolders(watch)
+		select {
+		case <-ctx.Done():
+			return
+		case <-watch.Events:
+		case err := <-watch.Errors:
+			klog.V(2).InfoS("Events of the configuration file lost; it is looked at anew", "file", r.File, "err", err)
+		case <-told:
+			klog.InfoS("SIGHUP: reading the configuration", "file", r.File)
+			r.reload()
+			continue
+		case <-quiet.C:
+			r.reload()
+			continue
+		}
+		if now := stampOf(r.File); now != last {
+			last = now
+			quiet.Reset(quietFor)
+		}
+	}
+}
+
+// watchFolders watches where the file is named and, where that is a link, where it lies: files are replaced, not written
+// into. To add what is watched already changes nothing.
+func (r *reloader) watchFolders(watch *fsnotify.Watcher) {
+	folders := []string{filepath.Dir(r.File)}
+	if real, err := filepath.EvalSymlinks(r.File); err == nil && filepath.Dir(real) != folders[0] {
+		folders = append(folders, filepath.Dir(real))
+	}
+	for _, dir := range folders {
+		if watch.Events == nil {
+			return
+		}
+		if err := watch.Add(dir); err != nil {
+			klog.V(2).InfoS("Folder of the configuration not watched; SIGHUP has it read", "dir", dir, "err", err)
+		}
+	}
+}
+
+// stamp tells whether a file may have changed.
+type stamp struct {
+	size  int64
+	time  time.Time
+	inode uint64
+}
+
+func stampOf(file string) stamp {
+	info, err := os.Stat(file)
+	if err != nil {
+		return stamp{}
+	}
+	s := stamp{size: info.Size(), time: info.ModTime()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.inode = uint64(st.Ino)
+	}
+	return s
+}
+
+// reload reads the file and takes over what can be.
+func (r *reloader) reload() {
+	err := r.takeFile()
+	r.Conditions.SetError(health.ConfigurationBad, r.File, err)
+}
+
+func (r *reloader) takeFile() error {
+	next, warnings, err := v1alpha2.Load(r.File)
+	if err != nil {
+		return err
+	}
+	changes, err := v1alpha2.Changes(r.taken, next)
+	if err != nil {
+		return err
+	}
+	waiting, err := v1alpha2.Changes(r.Started, next)
+	if err != nil {
+		return err
+	}
+	if len(changes) > 0 {
+		if err := r.Take(next); err != nil {
+			return err
+		}
+	}
+	r.taken = next
+	r.tell(changes, warnings)
+	r.wait(waiting)
+	return nil
+}
+
+// tell says what has changed, and what comes of it.
+func (r *reloader) tell(changes []v1alpha2.Change, warnings []string) {
+	if len(changes) == 0 {
+		klog.V(1).InfoS("Configuration is what it was", "file", r.File)
+	}
+	for _, c := range changes {
+		when := "now"
+		if !c.Live {
+			when = "when edgecore is restarted"
+		}
+		klog.InfoS("Configuration changed", "key", c.Path, "from", c.From, "to", c.To, "takesEffect", when)
+	}
+	news := r.read && !slices.Equal(warnings, r.warned) // at the start they were logged
+	r.warned, r.read = warnings, true
+	if !news {
+		return
+	}
+	for _, w := range warnings {
+		klog.InfoS("Configuration", "file", r.File, "warning", w)
+	}
+}
+
+// wait notes what waits for a restart: all of it, since the agent's start.
+func (r *reloader) wait(changes []v1alpha2.Change) {
+	var waiting []string
+	for _, c := range changes {
+		if !c.Live {
+			waiting = append(waiting, c.String())
+		}
+	}
+	if len(waiting) == 0 {
+		r.Conditions.Clear(health.RestartNeeded, "")
+		return
+	}
+	r.Conditions.Set(health.RestartNeeded, "", strings.Join(waiting, "; "))
+}
