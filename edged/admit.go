@@ -4,12 +4,18 @@ import (
 	"context"
 
 	v1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/allocation"
+	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podadmit"
+	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/runtimeclass"
+	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // newAdmissions makes the part that admits pods.
@@ -29,13 +35,30 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 		Closed:      e.gate.Closed,
 		Allocated:   e.allocations.Allocated,
 		Pressure:    e.evictions.Admit,
-		Checks:      e.admissionChecks(),
+		Checks:      []func(*v1.Pod) *observed.Reason{e.sysctls.Check, e.host.CheckAppArmor, e.evictions.Admit, e.checkGroups},
 		Rejected:    e.podStatus.Reject,
 	}
 	if e.opts.Node != nil {
 		o.Node = func(ctx context.Context) (*v1.Node, error) { return e.meta.Node(ctx, e.opts.NodeName) }
 	}
 	return podadmit.New(ctx, o)
+}
+
+// checkGroups rejects a pod that wants groups which the runtime cannot give it.
+func (e *Edged) checkGroups(pod *v1.Pod) *observed.Reason {
+	f, known := e.runtime.Known()
+	return security.CheckGroups(pod, f.SupplementalGroupsPolicy, known)
+}
+
+// runtimeClasses finds the handlers of RuntimeClasses.
+func (e *Edged) runtimeClasses() runtimeclass.Resolver {
+	return runtimeclass.Resolver{
+		Class: func(ctx context.Context, name string) (*nodev1.RuntimeClass, error) {
+			key := resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeRuntimeClass, Name: name}
+			return metaclient.Get[nodev1.RuntimeClass](ctx, e.meta, key)
+		},
+		Features: func(ctx context.Context) (runtime.Features, error) { return e.runtime.Features(ctx) },
+	}
 }
 
 // newAllocations makes the part that resizes pods.

@@ -6,7 +6,7 @@ func (e *Edged) askLocks() {
 		e.admitMu.Lock()
 		defer e.admitMu.Unlock()
 	}()
-	e.Pods()
+	e.shown.Pods()
 	e.pool.UIDs()
 	e.recorder.List()
 }

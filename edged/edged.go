@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/allocation"
+	"github.com/edgecore-io/edgecore/edged/api"
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/cri"
@@ -126,7 +127,7 @@ type Options struct {
 
 	// Listen is the address of the read-only port; empty is none. API is the authenticated one.
 	Listen string
-	API    APIOptions
+	API    api.Settings
 
 	SeccompDefault bool
 	// AllowedUnsafeSysctls are the sysctls that pods may set beside the safe ones; see package security.
@@ -191,7 +192,8 @@ type Edged struct {
 	streams       *streaming.Server
 	pool          *podworker.Pool
 	node          *node.Node // nil without a cloud
-	api           *api       // nil without an authenticated port
+	api           *api.API   // nil without an authenticated port
+	shown         *api.Node
 	events        *eventreport.Reporter
 	system        v1.NodeSystemInfo
 	addresses     *node.Addresses
@@ -286,11 +288,10 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		Hash:             o.Adopted.Hash,
 		SeccompDefault:   o.SeccompDefault,
 		MaxBackoff:       o.MaxBackoff,
-		Handler:          e.runtimeHandler,
+		Handler:          e.runtimeClasses().Handler,
 		SELinux:          e.host.SELinux,
 		MaskedPaths:      e.host.Thermal,
 	})
-	e.streams = e.newStreams(ctx)
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
 		OnChange: func(uid types.UID) { e.intake.PodChanged(uid) },
 		OnHealth: e.runtimeHealth,
@@ -303,6 +304,8 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		StaticStored: e.mirrors.Wake,
 	})
 	e.statuses = status.NewManager(e.reporter)
+	e.shown = e.newShown()
+	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.client, IdleTimeout: o.StreamIdle})
 	e.stopper = podstop.New(ctx, podstop.Options{
 		Desired:  e.desired,
 		Workers:  e.pool,

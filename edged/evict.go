@@ -1,17 +1,12 @@
 package edged
 
 import (
-	"context"
-	"fmt"
-	"strings"
-
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/eviction"
 	"github.com/edgecore-io/edgecore/edged/nodepressure"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/storagelimit"
-	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
 // This file is how the node is kept from running out of memory, disk and processes: see package eviction.
@@ -34,7 +29,13 @@ func (e *Edged) newEvictions() *eviction.Manager {
 	}
 	return eviction.New(eviction.Options{
 		Config: e.opts.Eviction.Config,
-		Node:   meter.Node, Pods: meter.Pods, Evict: e.evict, FreeDisk: e.freeDisk, Changed: e.pressureChanged,
+		Node:   meter.Node,
+		Pods:   meter.Pods,
+		Evict: func(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{} {
+			return nodepressure.Evict(e.stopper, pod, message, annotations, grace)
+		},
+		FreeDisk: (&nodepressure.Reclaimer{Stats: e.stats, Garbage: e.garbage}).Free,
+		Changed:  e.pressureChanged,
 		Acting: func(name v1.ResourceName) {
 			e.recorder.NodeEventf(v1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim %s", name)
 		},
@@ -58,54 +59,9 @@ func (e *Edged) newMemoryNews() *eviction.Notifier {
 	return eviction.NewNotifier(o)
 }
 
-// evict has a pod end for want of resources.
-func (e *Edged) evict(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{} {
-	e.stopper.Stop(pod, status.Stopped{Reason: eviction.Reason, Message: message, Grace: &grace, Condition: &v1.PodCondition{
-		Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message,
-	}}, annotations)
-	return e.stopper.Ended(pod.UID)
-}
-
-// freeDisk removes what nobody needs from the file system of a signal, until there is enough.
-func (e *Edged) freeDisk(ctx context.Context, s eviction.Signal, enough func(context.Context) bool) error {
-	use, err := e.stats.Node(ctx)
-	if err != nil {
-		return err
-	}
-	if err := e.garbage.FreeContainers(ctx); err != nil {
-		return fmt.Errorf("dead containers: %w", err)
-	}
-	if nodepressure.Layout(use).Images && !strings.HasPrefix(string(s), "imagefs.") || enough(ctx) {
-		return nil
-	}
-	if err := e.garbage.FreeImages(ctx, enough); err != nil {
-		return fmt.Errorf("images: %w", err)
-	}
-	return nil
-}
-
 // pressureChanged is told of the conditions of the node.
 func (e *Edged) pressureChanged(conditions []v1.NodeConditionType, met []eviction.Threshold, seen eviction.Observations) {
-	held := map[v1.NodeConditionType]bool{}
-	for _, kind := range conditions {
-		held[kind] = true
-	}
-	for kind, code := range map[v1.NodeConditionType]health.Code{
-		v1.NodeMemoryPressure: health.MemoryPressure, v1.NodeDiskPressure: health.DiskPressure, v1.NodePIDPressure: health.PIDPressure,
-	} {
-		if !held[kind] {
-			e.health.Clear(code, "")
-			continue
-		}
-		detail := ""
-		for _, t := range met {
-			if t.Signal.Condition() == kind {
-				detail = t.Describe(seen)
-				break
-			}
-		}
-		e.health.Set(code, "", detail)
-	}
+	nodepressure.Show(e.health, conditions, met, seen)
 	if e.node != nil {
 		e.node.Look()
 	}

@@ -40,5 +40,13 @@ func (e *Edged) podsStarted(ctx context.Context) {
 func (e *Edged) linked() {
 	e.wakeNode()
 	e.csi.Linked()
-	e.api.wake()
+	e.api.Linked()
+}
+
+// clockSet is told when somebody sets the clock.
+func (e *Edged) clockSet() {
+	if e.opts.ClockSet != nil {
+		e.opts.ClockSet()
+	}
+	e.wakeNode()
 }

@@ -47,7 +47,7 @@ func (e *Edged) newNodeStatus(ctx context.Context) *nodestatus.Manager {
 		Images:       e.client.Images,
 		MaxImages:    e.opts.StatusImages,
 		VolumesInUse: e.csi.VolumesInUse,
-		Endpoints:    e.daemonEndpoints,
+		Endpoints:    e.api.Endpoints,
 		Pressures:    func() []v1.NodeCondition { return eviction.NodeConditions(e.evictions.Conditions()) },
 		Health:       e.health,
 		Recorder:     e.recorder,

@@ -11,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/edged/api"
+	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/dns"
 	"github.com/edgecore-io/edgecore/edged/podresources"
 	"github.com/edgecore-io/edgecore/edged/server"
@@ -31,12 +33,12 @@ type part struct {
 // parts lists the parts in the order in which they start. What is served, reloaded and measured follows from this list.
 func (e *Edged) parts() []part {
 	return []part{
-		{name: "read-only server", run: e.serve},
-		{name: "authenticated server", run: e.serveAPI, routes: e.apiRoutes()},
-		{name: "status page", routes: e.pageRoutes()},
+		{name: "read-only server", run: (&api.ReadOnly{Listen: e.opts.Listen, Health: e.health, Served: e.served}).Run},
+		{name: "authenticated server", run: e.api.Run, routes: api.Routes(&e.opts.API, e.containers())},
+		{name: "status page", routes: api.PageRoutes(e.shown)},
 		{name: "status reports", run: e.reporter.Run},
 		{name: "event reports", run: e.events.Run, reload: func(s *Settings) { e.events.Set(s.Events) }},
-		{name: "streams", run: e.endStreams, routes: e.streamRoutes()},
+		{name: "streams", run: e.endStreams, routes: api.StreamRoutes(e.streams)},
 		{name: "node", run: e.runNode},
 		{name: "cgroups", run: e.setUpCgroups},
 		{name: "DNS", reload: func(s *Settings) { e.dns.Store(dns.New(s.DNS)) }},
@@ -53,10 +55,10 @@ func (e *Edged) parts() []part {
 		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPace(s.Pulls) }},
 		{name: "containers", reload: func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) }},
 		{name: "runtime state", run: e.pleg.Run},
-		{name: "clock", run: e.keepClock},
+		{name: "clock", run: (&clock.Keeper{Health: e.health, Bound: e.opts.ClockBound, Began: e.began, Set: e.clockSet}).Run},
 		{name: "conditions of the runtime", run: e.runtimeStatus.Run},
 		{name: "probes", run: e.prober.Run},
-		{name: "usage", routes: e.statsRoutes()},
+		{name: "usage", routes: api.StatsRoutes(e.stats, e.prober)},
 		{name: "storage limits", run: e.limits.Run},
 		{
 			name:       "evictions",

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/csi"
 	"github.com/edgecore-io/edgecore/edged/volume"
@@ -13,7 +12,10 @@ import (
 // storage makes the part that has the CSI drivers.
 func (e *Edged) storage() *csi.Manager {
 	o := csi.Options{
-		Root: e.opts.RootDir, NodeName: e.opts.NodeName, Objects: e.objects, Tokens: e.objects,
+		Root:     e.opts.RootDir,
+		NodeName: e.opts.NodeName,
+		Objects:  e.objects,
+		Tokens:   e.objects,
 		Own: func(ctx context.Context, pod *v1.Pod, dir string) error {
 			if own := volume.OwnershipOf(pod); own != nil {
 				return volume.SetOwnership(ctx, dir, *own)
@@ -23,31 +25,14 @@ func (e *Edged) storage() *csi.Manager {
 		Event: func(pod *v1.Pod, eventType, reason, message string) {
 			e.recorder.Eventf(pod, eventType, reason, "%s", message)
 		},
-		Claims: e.objects, Grown: e.objects.ClaimGrown, Others: e.claimUsages,
-		Registered: func() { e.pool.PokeAll() }, InUse: e.wakeNode,
+		Claims:     e.objects,
+		Grown:      e.objects.ClaimGrown,
+		Others:     func(ctx context.Context) []csi.Usage { return csi.UsagesOf(e.volumes.ClaimUsages(ctx)) },
+		Registered: func() { e.pool.PokeAll() },
+		InUse:      e.wakeNode,
 	}
 	if e.opts.Node != nil {
 		o.Cluster = e.meta
 	}
 	return csi.New(o)
-}
-
-// claimUsages returns how full the volumes of claims are that have no CSI driver.
-func (e *Edged) claimUsages(ctx context.Context) []csi.Usage {
-	var out []csi.Usage
-	for _, u := range e.volumes.ClaimUsages(ctx) {
-		out = append(out, csi.Usage{
-			PodUID:     u.PodUID,
-			Pod:        types.NamespacedName{Namespace: u.Claim.Namespace},
-			Name:       u.Name,
-			Claim:      u.Claim.Name,
-			Capacity:   u.Capacity,
-			Available:  u.Available,
-			Used:       u.Used,
-			Inodes:     u.Inodes,
-			InodesFree: u.InodesFree,
-			InodesUsed: u.InodesUsed,
-		})
-	}
-	return out
 }

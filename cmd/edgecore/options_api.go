@@ -8,16 +8,17 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/api"
 	"github.com/edgecore-io/edgecore/edged/auth"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
 // apiOptions works out what the configuration says about the authenticated port.
-func apiOptions(own *v1alpha2.Edged) edged.APIOptions {
+func apiOptions(own *v1alpha2.Edged) api.Settings {
 	kubelet := &own.TailoredKubeletConfig
 	who, may := &kubelet.Authentication, &kubelet.Authorization
-	o := edged.APIOptions{
+	o := api.Settings{
 		TLS:      server.TLSOptions{MinVersion: kubelet.TLSMinVersion, CipherSuites: kubelet.TLSCipherSuites},
 		CertFile: kubelet.TLSCertFile, KeyFile: kubelet.TLSPrivateKeyFile, Bootstrap: kubelet.ServerTLSBootstrap,
 		ClientCA: who.X509.ClientCAFile,

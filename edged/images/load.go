@@ -12,6 +12,8 @@ import (
 	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
 )
 
 // LoadWait is how long a runtime may take to list what was loaded.
@@ -99,4 +101,19 @@ func (l Loader) Await(ctx context.Context, name string) error {
 		case <-again.C:
 		}
 	}
+}
+
+// LoadAt gives an archive of images to the runtime at an endpoint, and waits until it has the image of a name.
+func LoadAt(
+	ctx context.Context, endpoint string, client runtimeapi.RuntimeServiceClient, images runtimeapi.ImageServiceClient, file, name string,
+) error {
+	socket, err := cri.SocketPath(endpoint)
+	if err != nil {
+		return err
+	}
+	l := Loader{Runtime: client, Images: images, Socket: socket}
+	if err := l.Load(ctx, file); err != nil {
+		return err
+	}
+	return l.Await(ctx, name)
 }

@@ -1,0 +1,54 @@
+package clock
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/retry"
+)
+
+// watchAgain is when watching the clock is tried again after it failed.
+const watchAgain = 10 * time.Minute
+
+// Keeper says whether the clock can be right, and acts when it is set: the cloud is told anew, and is dialled at
+// once where a clock that was wrong stood in the way. Pods do not depend on it.
+type Keeper struct {
+	Health *health.Registry
+	// Bound is a time that is over.
+	Bound Bound
+	// Began is when the agent began, for the log.
+	Began time.Time
+	// Set is called when somebody has set the clock.
+	Set func()
+}
+
+// Run keeps watch until ctx ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	for {
+		k.check()
+		err := Watch(ctx, func() {
+			klog.InfoS("The clock was set",
+				"now", time.Now().UTC().Format(time.RFC3339), "running", time.Since(k.Began).Round(time.Second))
+			k.check()
+			k.Set()
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		klog.ErrorS(err, "That the clock is set goes unnoticed", "again", watchAgain)
+		if !retry.Sleep(ctx, watchAgain) {
+			return nil
+		}
+	}
+}
+
+func (k *Keeper) check() {
+	if why := Wrong(time.Now(), Synchronized(), k.Bound); why != "" {
+		k.Health.Set(health.ClockNotSet, "", why)
+	} else {
+		k.Health.Clear(health.ClockNotSet, "")
+	}
+}

@@ -1,0 +1,55 @@
+package repair
+
+import (
+	"context"
+	"slices"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/imagegc"
+)
+
+// CRI is the Runtime of a CRI client.
+type CRI struct {
+	Client runtimeapi.RuntimeServiceClient
+	State  *imagegc.CRI
+}
+
+// RemoveContainer implements Runtime.
+func (r *CRI) RemoveContainer(ctx context.Context, id string) error {
+	_, err := r.Client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
+	if cri.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// RemoveImage implements Runtime.
+func (r *CRI) RemoveImage(ctx context.Context, id string) error { return r.State.Remove(ctx, id) }
+
+// LayersAt implements Runtime.
+func (r *CRI) LayersAt(ctx context.Context) (string, error) { return r.State.Mountpoint(ctx) }
+
+// Images implements Runtime.
+func (r *CRI) Images(ctx context.Context) ([]Image, error) {
+	list, err := r.State.Images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	named, err := r.State.Sandbox(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return imagesOf(list, named), nil
+}
+
+// imagesOf says which images are of sandboxes: newer runtimes pin what sandboxes are made of, older ones tell its name.
+func imagesOf(list []imagegc.Image, named []string) []Image {
+	out := make([]Image, len(list))
+	for i, image := range list {
+		sandbox := image.Pinned || slices.ContainsFunc(image.Names, func(name string) bool { return slices.Contains(named, name) })
+		out[i] = Image{ID: image.ID, Names: image.Names, Sandbox: sandbox}
+	}
+	return out
+}
