@@ -18,8 +18,8 @@ type Answer struct {
 	Body   []byte
 }
 
-// addAnswer adds an answer below a key: its status, its headers and its body. Numbers and times that move by themselves become values
-// that are compared by their size.
+// addAnswer adds an answer below a key: its status, its headers and its body. Numbers and times that move by themselves
+// become values that are compared by their size.
 func (t Trace) addAnswer(key, path string, a Answer, names Names) error {
 	t.Add(key+"/status", a.Status)
 	kind, _, _ := mime.ParseMediaType(a.Header.Get("Content-Type"))
@@ -73,7 +73,8 @@ func (t Trace) addFields(key string, body []byte, names Names, values bool) erro
 
 const there = "there"
 
-// join adds a value of a path that several elements may have: it keeps the largest number, or all texts, in a fixed order.
+// join adds a value of a path that several elements may have: it keeps the largest number, or all texts, in a fixed
+// order.
 func (t Trace) join(path, value string) {
 	old := t[path]
 	if len(old) == 1 {
@@ -89,7 +90,8 @@ func (t Trace) join(path, value string) {
 	}
 }
 
-// moving turns a value that moves by itself into one that is compared by its size: a number, a time, or a rate, which may be anything.
+// moving turns a value that moves by itself into one that is compared by its size: a number, a time, or a rate, which
+// may be anything.
 func moving(name, value string) string {
 	if strings.HasSuffix(name, ".usageNanoCores") {
 		return "a rate"
@@ -137,8 +139,9 @@ var (
 	comment = regexp.MustCompile(`^# (HELP|TYPE) (\w+) `)
 )
 
-// addSeries adds the series of a page of metrics, with their labels, values and types. The text of HELP is for people. Of the node's and other pods' series
-// only what is the node's as a whole is added. own: only those that the kubelet and edgecore both have a reason to have.
+// addSeries adds the series of a page of metrics, with their labels, values and types. The text of HELP is for people.
+// Of the node's and other pods' series only what is the node's as a whole is added. own: only those that the kubelet
+// and edgecore both have a reason to have.
 func (t Trace) addSeries(key, page string, names Names, own bool) {
 	for line := range strings.Lines(page) {
 		line = strings.TrimSpace(line)
@@ -163,8 +166,8 @@ func (t Trace) addSeries(key, page string, names Names, own bool) {
 	}
 }
 
-// seriesOf reads a line of a page of metrics: the name with its labels, and the value. It returns "" for a series of a cgroup that is
-// neither the node's nor a pod's.
+// seriesOf reads a line of a page of metrics: the name with its labels, and the value. It returns "" for a series of a
+// cgroup that is neither the node's nor a pod's.
 func seriesOf(line string, names Names) (name, value string) {
 	end := strings.LastIndex(line, "}")
 	name, rest := line[:end+1], line[end+1:]

@@ -104,7 +104,8 @@ func (s *Subject) ask(ctx context.Context, r request) (Answer, error) {
 	return Answer{Status: resp.Status, Header: resp.Header, Body: body}, err
 }
 
-// answer is ask, again while the agent puts no more questions to the cluster's authorizer: docs/differences.md has a row for it.
+// answer is ask, again while the agent puts no more questions to the cluster's authorizer: docs/differences.md has a
+// row for it.
 func (s *Subject) answer(ctx context.Context, r request) (a Answer, err error) {
 	err = daemon.PollEvery(ctx, 200*time.Millisecond, func() error {
 		if a, err = s.ask(ctx, r); err != nil {
@@ -238,8 +239,8 @@ func readCSINode() Step {
 	}}
 }
 
-// cordon makes the node unschedulable and schedulable again, and adds the events that tell of it. Those that do not come until events
-// have settled never do.
+// cordon makes the node unschedulable and schedulable again, and adds the events that tell of it. Those that do not
+// come until events have settled never do.
 func cordon() Step {
 	return Step{Name: "cordon", Do: func(ctx context.Context, s *Subject) error {
 		for _, unschedulable := range []bool{true, false} {
@@ -270,7 +271,8 @@ func (s *Subject) nodeEvent(ctx context.Context, reason string) error {
 	return err
 }
 
-// apiCases are about the node itself and about the port of the kubelet's API. What becomes of their pods is for others to compare.
+// apiCases are about the node itself and about the port of the kubelet's API. What becomes of their pods is for others
+// to compare.
 func apiCases() []Case {
 	return []Case{{
 		Name:   "api",

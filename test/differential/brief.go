@@ -9,12 +9,13 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
-// briefLimit is how long a value of a pod's status may last in the API at the most, so that the other node may leave it out: both
-// nodes wait a moment before they report, on a busy machine the reports themselves take a while, and the kubelet looks for what is left
-// of a pod every second before it lets the API server remove it.
+// briefLimit is how long a value of a pod's status may last in the API at the most, so that the other node may leave it
+// out: both nodes wait a moment before they report, on a busy machine the reports themselves take a while, and the
+// kubelet looks for what is left of a pod every second before it lets the API server remove it.
 const briefLimit = 2 * time.Second
 
-// Brief says for each value of a path of a [Trace] whether another one followed it at once. The last value of a path is never brief.
+// Brief says for each value of a path of a [Trace] whether another one followed it at once. The last value of a path is
+// never brief.
 type Brief map[string][]bool
 
 // durations turns the times at which the values of paths began into what was brief.
@@ -67,9 +68,9 @@ func newSequence(values []string, brief []bool) sequence {
 	return out
 }
 
-// sameBut reports whether two sequences are the same without some of their brief values. What stands on both sides of a value that is
-// left out is one value. Between two values that both have, only one of the sequences may have others: a brief value may be missing,
-// but not be another one.
+// sameBut reports whether two sequences are the same without some of their brief values. What stands on both sides of a
+// value that is left out is one value. Between two values that both have, only one of the sequences may have others: a
+// brief value may be missing, but not be another one.
 func sameBut(l, r sequence) bool {
 	type side int
 	const (

@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestSameBut: only values that were brief may be left out, on either side; neither order nor the last value may differ.
+// TestSameBut: only values that were brief may be left out, on either side; neither order nor the last value may
+// differ.
 func TestSameBut(t *testing.T) {
 	// A value with an exclamation mark is brief.
 	parse := func(text ...string) sequence {

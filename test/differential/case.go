@@ -25,11 +25,11 @@ import (
 type Case struct {
 	// Name is the pod's name, and that of the test.
 	Name string
-	// Objects are manifests that are applied before, in the node's namespace. In them and in Spec, @NODE@ stands for the node's
-	// name, @NAME@ for the case's, and @DIR@ for a folder of the node.
+	// Objects are manifests that are applied before, in the node's namespace. In them and in Spec, @NODE@ stands for
+	// the node's name, @NAME@ for the case's, and @DIR@ for a folder of the node.
 	Objects string
-	// Spec is the pod's spec, as YAML. The node's name, a grace period of 1 s and, in containers that have none, an image and a command
-	// that runs until it gets SIGTERM are filled in.
+	// Spec is the pod's spec, as YAML. The node's name, a grace period of 1 s and, in containers that have none, an
+	// image and a command that runs until it gets SIGTERM are filled in.
 	Spec string
 	// Pod is a spec that was made by a program, instead of Spec. @NODE@, @NAME@ and @DIR@ stand for the same in it.
 	Pod *v1.PodSpec
@@ -183,7 +183,8 @@ func (s *Subject) do(ctx context.Context, name string, step Step) error {
 
 type stepKey struct{}
 
-// maxGrace bounds the grace period with which end deletes a pod, in seconds: the name is free when the next run creates it.
+// maxGrace bounds the grace period with which end deletes a pod, in seconds: the name is free when the next run creates
+// it.
 const maxGrace = 10
 
 // end looks at the pod a last time, deletes it, and adds all that is kept of it.
@@ -224,8 +225,8 @@ func (s *Subject) end(ctx context.Context) error {
 	return addCalls(s.Trace, s.Calls.Calls(string(s.Pod.UID)), names)
 }
 
-// addLeft waits until the node has nothing of the pod, and adds what stays. Log folders are not waited for: the kubelet keeps them for
-// up to a minute more.
+// addLeft waits until the node has nothing of the pod, and adds what stays. Log folders are not waited for: the kubelet
+// keeps them for up to a minute more.
 func (s *Subject) addLeft(ctx context.Context, runtime *remains) error {
 	var left []string
 	err := s.until(ctx, func() (err error) {

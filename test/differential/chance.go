@@ -59,8 +59,8 @@ func matchesAny(patterns []string, path string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return matches(pattern, path) })
 }
 
-// addFacts adds what the states of a pod say that does not depend on how often its containers were started: which of them ever
-// started, how each ended first, whether it was started again, why it could not start, and how the pod ended.
+// addFacts adds what the states of a pod say that does not depend on how often its containers were started: which of
+// them ever started, how each ended first, whether it was started again, why it could not start, and how the pod ended.
 func addFacts(t Trace, states []*v1.Pod, names Names) {
 	waits := map[string][]string{}
 	for _, pod := range states {
@@ -122,8 +122,8 @@ const (
 	staysEnded = 3 * time.Second  // one that is not to be started again was not by then
 )
 
-// Lived waits until each container of a pod has shown what becomes of it: it was started again, stays ended, runs for a while, or
-// cannot start. It goes on after livedLimit, since some pods do none of this.
+// Lived waits until each container of a pod has shown what becomes of it: it was started again, stays ended, runs for a
+// while, or cannot start. It goes on after livedLimit, since some pods do none of this.
 func Lived() Step {
 	return Step{Name: "lived", Do: func(ctx context.Context, s *Subject) error {
 		within, cancel := context.WithTimeout(ctx, daemon.Scaled(livedLimit))

@@ -78,7 +78,8 @@ func TestFacts(t *testing.T) {
 	}
 }
 
-// TestWithoutChance: a fact, a configuration of the runtime or something left that differs is found; when a container ran is not.
+// TestWithoutChance: a fact, a configuration of the runtime or something left that differs is found; when a container
+// ran is not.
 func TestWithoutChance(t *testing.T) {
 	left := Trace{
 		"facts/c/first-end":                                {"3 Error"},

@@ -32,8 +32,8 @@ func show(values []string) string {
 	return strings.Join(quoted, " -> ")
 }
 
-// Compare returns the paths that differ, in their order. Each argument has one trace for each run; a path differs if no run of the
-// left node had the values of any run of the right one.
+// Compare returns the paths that differ, in their order. Each argument has one trace for each run; a path differs if no
+// run of the left node had the values of any run of the right one.
 func Compare(left, right []Trace) []Difference {
 	paths := map[string]bool{}
 	for _, t := range slices.Concat(left, right) {
@@ -63,8 +63,8 @@ func everEqual(left, right []Trace, path string) bool {
 
 // Allowed is a difference that is there on purpose.
 type Allowed struct {
-	// Case, Path, Left and Right are regular expressions that must match all of the case's name, the path, and the values as
-	// joined with " -> ". An empty one matches everything.
+	// Case, Path, Left and Right are regular expressions that must match all of the case's name, the path, and the
+	// values as joined with " -> ". An empty one matches everything.
 	Case, Path, Left, Right string
 	// Skipped: both sides begin and end with the same value, and one of them has left out some of those between.
 	Skipped bool

@@ -41,8 +41,8 @@ func rowCase(pod conformance.Pod) Case {
 	return c
 }
 
-// rowSteps are the steps of a row. Most rows settle; those whose containers fail, restart or never start wait for a state
-// that both nodes reach in the same way.
+// rowSteps are the steps of a row. Most rows settle; those whose containers fail, restart or never start wait for a
+// state that both nodes reach in the same way.
 func rowSteps(row string) []Step {
 	switch row {
 	case "init-restart-rules", "sidecar-start-order", "post-start":

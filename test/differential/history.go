@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// history keeps every state of the pods of a namespace that the API server has had, and their events, until its context ends.
-// Steps wait for what is in it: that many waits would keep the API server from its work if each asked it.
+// history keeps every state of the pods of a namespace that the API server has had, and their events, until its context
+// ends. Steps wait for what is in it: that many waits would keep the API server from its work if each asked it.
 type history struct {
 	mu   sync.Mutex
 	pods map[types.UID][]state

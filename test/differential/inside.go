@@ -21,8 +21,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// addInside adds what the processes of a pod's running containers see to a trace, below inside/STEP/CONTAINER. A container whose
-// process ends meanwhile adds nothing.
+// addInside adds what the processes of a pod's running containers see to a trace, below inside/STEP/CONTAINER. A
+// container whose process ends meanwhile adds nothing.
 func (s *Side) addInside(ctx context.Context, t Trace, step string, pod *v1.Pod, names Names) error {
 	list, err := s.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
 		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
@@ -176,8 +176,8 @@ func (in inspection) mounts(proc string) error {
 	return nil
 }
 
-// tmpfsOptions returns the options of a tmpfs without the mode and the owner that it was mounted with: those of its top folder are
-// compared, which may have been changed since.
+// tmpfsOptions returns the options of a tmpfs without the mode and the owner that it was mounted with: those of its top
+// folder are compared, which may have been changed since.
 func tmpfsOptions(options string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(options, ","), func(option string) bool {
 		name, _, _ := strings.Cut(option, "=")
@@ -274,7 +274,8 @@ func (in inspection) files(root string) error {
 	return nil
 }
 
-// volumeMounts are the mount points of a process whose files are in the agent's root folder, or in a tmpfs that is mounted below it.
+// volumeMounts are the mount points of a process whose files are in the agent's root folder, or in a tmpfs that is
+// mounted below it.
 func (in inspection) volumeMounts(proc string) ([]string, error) {
 	f, err := os.Open(filepath.Join(proc, "mountinfo"))
 	if err != nil {

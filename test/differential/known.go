@@ -1,10 +1,12 @@
 package differential
 
-// Known are the differences between the kubelet and edgecore that are there on purpose. docs/differences.md gives the reason of each.
+// Known are the differences between the kubelet and edgecore that are there on purpose. docs/differences.md gives the
+// reason of each.
 func Known() []Allowed {
 	return append(knownAPI(), []Allowed{
 		{
-			// The first two are what a cgroup that is gone says, the last one on cgroup v1 the kernel's word for no limit.
+			// The first two are what a cgroup that is gone says, the last one on cgroup v1 the kernel's word for no
+			// limit.
 			Path:    `pod\.status\.resources(\.(limits|requests)\.[a-z0-9./-]+)?`,
 			Without: `\(absent\)|\{\}|9007199254740988Ki`,
 			Row:     "`status.resources` of a running pod",

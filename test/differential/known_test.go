@@ -11,9 +11,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
-// elsewhere returns the rows of docs/differences.md that no case of this package allows, each with the tests that show what
-// edgecore does: a folder of the repository and the name of a test, and after a slash a text that stands in a file of that
-// folder, such as the name of a case.
+// elsewhere returns the rows of docs/differences.md that no case of this package allows, each with the tests that show
+// what edgecore does: a folder of the repository and the name of a test, and after a slash a text that stands in a file
+// of that folder, such as the name of a case.
 func elsewhere() map[string][]string {
 	return map[string][]string{
 		"message of a container that waits with `PostStartHookError`": {
@@ -116,8 +116,8 @@ func elsewhere() map[string][]string {
 	}
 }
 
-// TestKnown: each difference that is allowed has its row in the documentation, and each row has a difference that is allowed
-// or a test elsewhere.
+// TestKnown: each difference that is allowed has its row in the documentation, and each row has a difference that is
+// allowed or a test elsewhere.
 func TestKnown(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "differences.md"))
 	env.Must(t, err)

@@ -18,8 +18,8 @@ type Names struct {
 	Services netip.Prefix
 }
 
-// lastFixedService is the last byte of the highest address of a service that is the same in each cluster: the API server's is 1, DNS'
-// is 10.
+// lastFixedService is the last byte of the highest address of a service that is the same in each cluster: the API
+// server's is 1, DNS' is 10.
 const lastFixedService = 15
 
 var (

@@ -22,7 +22,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
 )
 
-// addCalls adds the calls on the runtime to a trace: the order of methods, and the request of each sandbox and container.
+// addCalls adds the calls on the runtime to a trace: the order of methods, and the request of each sandbox and
+// container.
 func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 	counts := map[string]int{}
 	for i, call := range calls {
@@ -55,8 +56,8 @@ func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 	return nil
 }
 
-// canceled reports whether the agent gave up a stop before the runtime answered: it has learned of a shorter grace period,
-// or the runtime took longer than the grace period. If it stops the container again, the result of that counts.
+// canceled reports whether the agent gave up a stop before the runtime answered: it has learned of a shorter grace
+// period, or the runtime took longer than the grace period. If it stops the container again, the result of that counts.
 func canceled(call crirecord.Call) bool {
 	return call.Method == "StopContainer" && status.Code(call.Err) == codes.Canceled
 }
@@ -158,8 +159,8 @@ type remains struct {
 	namespaces map[string]bool
 }
 
-// left names what may not stay of a pod that is gone. Containers and sandboxes that have ended may: each agent removes them at times
-// of its own.
+// left names what may not stay of a pod that is gone. Containers and sandboxes that have ended may: each agent removes
+// them at times of its own.
 func (r remains) left(mountinfo string) []string {
 	var left []string
 	if slices.ContainsFunc(r.containers, func(c *runtimeapi.Container) bool {
@@ -220,7 +221,8 @@ func (r *remains) look(ctx context.Context, runtime *cri.Client, uid string) err
 	return nil
 }
 
-// networkNamespace returns the file of a sandbox's network namespace from what containerd says of the sandbox; empty for the host's.
+// networkNamespace returns the file of a sandbox's network namespace from what containerd says of the sandbox; empty
+// for the host's.
 func networkNamespace(verbose string) (string, error) {
 	var info struct {
 		RuntimeSpec struct {

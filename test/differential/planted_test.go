@@ -124,7 +124,8 @@ func emit(component string) Step {
 	}}
 }
 
-// plantedAPI is a case in which answers of the right node's ports, and its Node, are changed, and the paths where each must show.
+// plantedAPI is a case in which answers of the right node's ports, and its Node, are changed, and the paths where each
+// must show.
 func plantedAPI() (c Case, paths []string) {
 	replace := func(old, changed string) func(*Answer) {
 		return func(a *Answer) { a.Body = regexp.MustCompile(old).ReplaceAll(a.Body, []byte(changed)) }

@@ -21,9 +21,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestRandomPods runs pods that are made by chance, of three kinds in turn: steady pods run until they are deleted, and pods
-// that end do so in a way that their spec decides; all that is seen of both is compared. The rest restart, fail and end at
-// times of their own, so what does not depend on that is compared; see [Case].Chance.
+// TestRandomPods runs pods that are made by chance, of three kinds in turn: steady pods run until they are deleted, and
+// pods that end do so in a way that their spec decides; all that is seen of both is compared. The rest restart, fail
+// and end at times of their own, so what does not depend on that is compared; see [Case].Chance.
 func TestRandomPods(t *testing.T) {
 	p := startPair(t, supported())
 	dir, err := os.MkdirTemp("", "plugins-") // t.TempDir is too long for the path of a socket
@@ -136,11 +136,12 @@ func randomCase(i int) Case {
 	return c
 }
 
-// deadline is the shortest activeDeadlineSeconds of a random pod: below, the load decides which containers start in time, and which
-// of them a probe has started again by then.
+// deadline is the shortest activeDeadlineSeconds of a random pod: below, the load decides which containers start in
+// time, and which of them a probe has started again by then.
 const deadline = 25
 
-// withoutServers has pods of both nodes see the same in the host's network: there only one container could listen on a port.
+// withoutServers has pods of both nodes see the same in the host's network: there only one container could listen on a
+// port.
 func withoutServers(spec *v1.PodSpec) {
 	if !spec.HostNetwork {
 		return
@@ -229,8 +230,8 @@ func steady(spec *v1.PodSpec, random *rand.Rand) {
 	endInits(spec, "sleep 2")
 }
 
-// ending changes a spec so that its containers, but for sidecars, end once, each in a way of its own, after all of them were
-// started.
+// ending changes a spec so that its containers, but for sidecars, end once, each in a way of its own, after all of them
+// were started.
 func ending(spec *v1.PodSpec, random *rand.Rand) {
 	scripts := []string{"sleep 4", "sleep 4; exit 3", "sleep 4; echo bye >/dev/termination-log; exit 1", "sleep 4; kill -9 $$"}
 	spec.ActiveDeadlineSeconds = nil

@@ -21,6 +21,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/kubeedge"
 	"github.com/edgecore-io/edgecore/test/testenv/kubelet"
 )
 
@@ -35,7 +36,7 @@ type program interface {
 type Side struct {
 	// Name is the node's name, and that of the namespace of its pods.
 	Name string
-	// Kind is "kubelet" or "edgecore".
+	// Kind is "kubelet", "edgecore" or "kubeedge".
 	Kind       string
 	Agent      program
 	API        kubernetes.Interface
@@ -75,8 +76,8 @@ const resolvConf = "# comment\ndomain ignored.example\nnameserver 192.0.2.1\nnam
 // credentials are the node's own for a registry that is not there.
 const credentials = `{"auths": {"127.0.0.1:1": {"auth": "dXNlcjpwYXNzd29yZA=="}}}`
 
-// StartSide starts a node with the agent that what names: "kubelet", "edgecore" or "edgecore:PATH". The node ends with the test.
-// gates are feature gates of a kubelet.
+// StartSide starts a node with the agent that what names: "kubelet", "edgecore", "edgecore:PATH" or "kubeedge:VERSION". The node ends
+// with the test. gates are feature gates of a kubelet.
 func StartSide(t *testing.T, c *env.Cluster, what, name string, built string, gates map[string]bool) *Side {
 	t.Helper()
 	kind, binary, _ := strings.Cut(what, ":")
@@ -111,8 +112,10 @@ func StartSide(t *testing.T, c *env.Cluster, what, name string, built string, ga
 			binary = built
 		}
 		s.startEdgecore(t, binary, dir, "unix://"+socket)
+	case "kubeedge":
+		s.startKubeEdge(t, binary, dir, "unix://"+socket)
 	default:
-		t.Fatalf("agent %q: want kubelet, edgecore or edgecore:PATH", what)
+		t.Fatalf("agent %q: want kubelet, edgecore, edgecore:PATH or kubeedge:VERSION", what)
 	}
 	c.NodeUntil(name, "to be Ready", env.Ready)
 	s.history, err = watch(t.Context(), c.API, name)
@@ -163,6 +166,36 @@ func (s *Side) startEdgecore(t *testing.T, binary, dir, endpoint string) {
 	s.ReadOnlyPort = a.Port
 	s.run(t, dir, a.RemoveLogLinks)
 }
+
+// startKubeEdge starts KubeEdge's edgecore of a version, which joins the same cloudcore as edgecore.
+func (s *Side) startKubeEdge(t *testing.T, version, dir, endpoint string) {
+	t.Helper()
+	binary, _, err := kubeedge.Build(t.Context(), version, os.Stderr)
+	env.Must(t, err)
+	cloud := s.Cluster.Cloud
+	token, err := cloud.Token(t.Context())
+	env.Must(t, err)
+	e, err := kubeedge.NewEdge(t.Context(), kubeedge.EdgeOptions{
+		Binary:     binary,
+		Dir:        filepath.Join(dir, "device"),
+		NodeName:   s.Name,
+		Endpoint:   endpoint,
+		CgroupRoot: s.Containerd.CgroupRoot(),
+		Link:       cloud.Link,
+		Bootstrap:  cloud.Bootstrap,
+		Token:      token,
+	})
+	env.Must(t, err)
+	s.Agent, s.Root, s.Logs, s.LogFile = edge{e}, e.Path("var/lib/kubelet"), e.Path("var/log/pods"), e.Log()
+	s.Port, s.ReadOnlyPort = e.Port, e.Port
+	s.run(t, dir, func() error { return nil })
+}
+
+// edge is KubeEdge's edgecore as a program. [StartSide] waits until its node is ready.
+type edge struct{ *kubeedge.Edge }
+
+// Start implements program.
+func (e edge) Start(context.Context) error { return e.Edge.Start() }
 
 // started records each process of the agent with the cluster: a run that is killed leaves it to the next one to end it.
 func (s *Side) started(dir string) func(daemon.Identity) error {

@@ -146,8 +146,8 @@ func Shows(container, file, text string) Step {
 	}}
 }
 
-// BackedOff waits until a container that crashes waits for its next attempt, after a number of restarts at least. The kubelet says so
-// only at its next look at the pod: a new label makes it look.
+// BackedOff waits until a container that crashes waits for its next attempt, after a number of restarts at least. The
+// kubelet says so only at its next look at the pod: a new label makes it look.
 func BackedOff(container string, times int32) Step {
 	ended := Until("", func(p *v1.Pod) error {
 		c, err := containerStatus(p, container)
@@ -179,8 +179,8 @@ func containerStatus(p *v1.Pod, name string) (v1.ContainerStatus, error) {
 // settleLimit is how long Settled waits for a pod that neither becomes ready nor fails.
 const settleLimit = 20 * time.Second
 
-// Settled waits until the containers are ready, the pod has ended, or a container waits for something that needs a change while the
-// others are ready. It goes on after settleLimit, since some pods do none of this.
+// Settled waits until the containers are ready, the pod has ended, or a container waits for something that needs a
+// change while the others are ready. It goes on after settleLimit, since some pods do none of this.
 func Settled() Step {
 	return Step{Name: "settled", Do: func(ctx context.Context, s *Subject) error {
 		within, cancel := context.WithTimeout(ctx, daemon.Scaled(settleLimit))
@@ -408,7 +408,8 @@ func killInfo(verbose map[string]string) error {
 	return syscall.Kill(info.PID, syscall.SIGKILL)
 }
 
-// Patch changes the pod by a strategic merge patch in YAML; subresource may be "resize", "status" or "ephemeralcontainers".
+// Patch changes the pod by a strategic merge patch in YAML; subresource may be "resize", "status" or
+// "ephemeralcontainers".
 func Patch(change string, subresource ...string) Step {
 	return Step{Name: "patch", Do: func(ctx context.Context, s *Subject) error {
 		data, err := yaml.YAMLToJSON([]byte(change))
@@ -425,8 +426,8 @@ func Apply(manifests string) Step {
 	return Step{Name: "apply", Do: func(ctx context.Context, s *Subject) error { return s.apply(ctx, manifests) }}
 }
 
-// Preempt lets a critical pod come that needs all of the node's ephemeral storage, waits until the pod has failed, and removes the
-// critical one.
+// Preempt lets a critical pod come that needs all of the node's ephemeral storage, waits until the pod has failed, and
+// removes the critical one.
 func Preempt() Step {
 	return Step{Name: "preempt", Do: func(ctx context.Context, s *Subject) error {
 		node, err := s.API.CoreV1().Nodes().Get(ctx, s.Name, metav1.GetOptions{})

@@ -17,7 +17,7 @@ import (
 
 var (
 	built     = programs.Flags()
-	leftFlag  = flag.String("left", "kubelet", "the agent that is right: kubelet, edgecore or edgecore:PATH")
+	leftFlag  = flag.String("left", "kubelet", "the agent that is right: kubelet, edgecore, edgecore:PATH or kubeedge:VERSION")
 	rightFlag = flag.String("right", "edgecore", "the agent that is compared with it, likewise")
 	attempts  = flag.Int("attempts", 3, "how often a case with differences is run")
 	seedFlag  = flag.Uint64("seed", 1, "the seed of TestRandomPods")
@@ -45,8 +45,8 @@ func supported() map[string]bool {
 	}
 }
 
-// startPair starts both nodes, a kubelet with feature gates. Their names have the same length, since a name's length can
-// matter.
+// startPair starts both nodes, a kubelet with feature gates. Their names have the same length, since a name's length
+// can matter.
 func startPair(t *testing.T, gates map[string]bool) *pair {
 	t.Helper()
 	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{

@@ -29,8 +29,8 @@ func (t Trace) Gone(prefix string, there map[string]string) {
 	}
 }
 
-// Flatten turns a value, as JSON, into paths and values below a path. Elements of lists are called by their name, type or other key
-// where all elements have one, else by their index.
+// Flatten turns a value, as JSON, into paths and values below a path. Elements of lists are called by their name, type
+// or other key where all elements have one, else by their index.
 func Flatten(path string, v any) (map[string]string, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
