@@ -64,7 +64,7 @@ var (
 	ErrNoModule = errors.New("no such module")
 	ErrNoGroup  = errors.New("no module in the group")
 	ErrFull     = errors.New("inbox is full")
-	ErrNoWaiter = errors.New("nobody waits for this answer")
+	ErrNoWaiter = errors.New("no caller waits for this answer")
 	// ErrRemoved: the module left the bus, by Remove or because it ended, with what was in its inbox.
 	ErrRemoved = errors.New("module has left the bus")
 	// ErrStopped: the bus has ended, or is about to.

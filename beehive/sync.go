@@ -144,7 +144,7 @@ func (b *Bus) SendToGroupSync(ctx context.Context, group string, m *model.Messag
 	return answers, errors.Join(errs...)
 }
 
-// SendResp hands an answer to whoever waits for it. It never waits.
+// SendResp hands an answer to anyone who waits for it. It never waits.
 func (b *Bus) SendResp(_ context.Context, m *model.Message) error {
 	b.waiters.mu.Lock()
 	defer b.waiters.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 
 // This file notices modules that are stuck: that hold their inbox up, or do not answer when they are asked whether they
 // live. Such a module is ended and run again; one that does not even end is beyond the bus, and Alive says so, for
-// whoever watches the process.
+// anyone who watches the process.
 
-// Prober is a module that can tell whether it lives. A module without it is judged by its inbox alone.
+// Prober is a module that can report whether it lives. A module without it is judged by its inbox alone.
 type Prober interface {
 	// Alive returns when the module's parts have answered, with an error where one is stuck for good. That it does not
 	// return before ctx ends says the same. It is called from a goroutine of its own, one at a time.

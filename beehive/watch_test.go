@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// living is a module that tells whether it lives.
+// living is a module that reports whether it lives.
 type living struct {
 	module
 	alive func(ctx context.Context) error
@@ -18,8 +18,8 @@ type living struct {
 
 func (l *living) Alive(ctx context.Context) error { return l.alive(ctx) }
 
-// TestStuckModuleIsRestarted: one that takes no message, one that does not answer, and one that says so itself; one that
-// works or has nothing to do is left alone.
+// TestStuckModuleIsRestarted: one that takes no message, one that does not answer, and one that says so itself; one
+// that works or has nothing to do is left alone.
 func TestStuckModuleIsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(WithWatch(30 * time.Second))
@@ -100,7 +100,7 @@ func TestStuckModuleIsRestarted(t *testing.T) {
 	})
 }
 
-// TestBeyondTheBus: a module that does not end although it is told to is for whoever watches the process.
+// TestBeyondTheBus: a module that does not end although it is told to is for anyone who watches the process.
 func TestBeyondTheBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(WithWatch(time.Minute))

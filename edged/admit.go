@@ -71,7 +71,7 @@ func (e *Edged) newAllocations() *allocation.Manager {
 		Active:    e.resizable,
 		Judge:     func(pod *v1.Pod) *observed.Reason { return e.admissions.JudgeResize(pod) },
 		Admission: &e.admitMu,
-		Enqueue:   e.pool.Poke,
+		Enqueue:   e.pool.Enqueue,
 		Freed:     e.capacityFreed.Notify,
 	})
 }
@@ -96,6 +96,6 @@ func (e *Edged) devicesChanged() {
 	e.wakeNode()
 	e.capacityFreed.Notify()
 	for _, uid := range e.devices.Pods() {
-		e.pool.Poke(uid)
+		e.pool.Enqueue(uid)
 	}
 }

@@ -44,11 +44,11 @@ type startedPods struct {
 	uids []types.UID
 }
 
-func (s *startedPods) Sync(_ context.Context, pod *v1.Pod) podworker.Outcome {
+func (s *startedPods) Sync(_ context.Context, pod *v1.Pod) podworker.SyncResult {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uids = append(s.uids, pod.UID)
-	return podworker.Outcome{}
+	return podworker.SyncResult{}
 }
 
 func (s *startedPods) Terminate(context.Context, podworker.End) error { return nil }
@@ -156,8 +156,8 @@ func TestRejectedPodStays(t *testing.T) {
 	}
 }
 
-// TestRejectedBeforeRestart: after a restart of the agent a static pod that was rejected is judged again, and one of the API
-// server stays Failed. A static pod that has ended stays as it ended.
+// TestRejectedBeforeRestart: after a restart of the agent a static pod that was rejected is judged again, and one of
+// the API server stays Failed. A static pod that has ended stays as it ended.
 func TestRejectedBeforeRestart(t *testing.T) {
 	rejected := v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu", Message: "Pod was rejected: no"}
 	ended := v1.PodStatus{Phase: v1.PodFailed, ContainerStatuses: []v1.ContainerStatus{{Name: "main"}}}

@@ -146,7 +146,7 @@ type Options struct {
 	DNS      dns.Config
 }
 
-// Edged is one run of the module: its parts are made by build and never replaced. Whoever asks while the module is
+// Edged is one run of the module: its parts are made by build and never replaced. Anyone who asks while the module is
 // restarted (a check whether it lives, an HTTP request that outlasts the server) has one run or the other, never a mix.
 type Edged struct {
 	opts Options
@@ -249,7 +249,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		Driver:            e.csi,
 		MemoryBytes:       o.Allocatable.Memory().Value(),
 	})
-	e.host = security.Look("/")
+	e.host = security.ReadHost("/")
 	if e.sysctls, err = security.NewSysctls(e.host.Kernel, o.AllowedUnsafeSysctls); err != nil {
 		return err
 	}
@@ -394,7 +394,7 @@ func (e *Edged) runtimeHealth(err error) {
 	e.wakeNode()
 }
 
-// wakeNode has the node's state told anew.
+// wakeNode has the node's state told again.
 func (e *Edged) wakeNode() {
 	if e.node != nil {
 		e.node.Wake()

@@ -45,7 +45,7 @@ func (e *Edged) newEvictions() *eviction.Manager {
 
 // newMemoryNews makes the part that has the kernel say when memory gets short.
 func (e *Edged) newMemoryNews() *eviction.Notifier {
-	o := eviction.NotifierOptions{Pressure: []string{eviction.SystemPressure}, Poke: func() { e.evictions.Poke() }}
+	o := eviction.NotifierOptions{Pressure: []string{eviction.SystemPressure}, Notify: func() { e.evictions.Notify() }}
 	if v2 := e.cgroups.PodsPressure(); v2 != "" {
 		o.Pressure = append(o.Pressure, v2)
 	}

@@ -35,7 +35,7 @@ type state struct {
 	terminations termination.Waiters
 	// gate is closed while the device shuts down: nothing starts any more.
 	gate shutdown.Gate
-	// damaged: rows may have been lost, and the cloud has not sent them anew.
+	// damaged: rows may have been lost, and the cloud has not sent them again.
 	damaged atomic.Bool
 	// runtimeVersion is the name and version of the runtime.
 	runtimeVersion runtimestatus.Version

@@ -25,7 +25,7 @@ func (e *Edged) newRuntimeStatus() *runtimestatus.Tracker {
 		},
 		Recovered: func() {
 			if e.ready.Started() {
-				e.pool.PokeAll()
+				e.pool.EnqueueAll()
 			}
 		},
 	})

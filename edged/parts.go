@@ -52,7 +52,7 @@ func (e *Edged) parts() []part {
 		}).Run},
 		{name: "stored pods", run: e.intake.Load},
 		{name: "static pods", run: e.static().Run},
-		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPace(s.Pulls) }},
+		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPullLimits(s.Pulls) }},
 		{name: "containers", reload: func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) }},
 		{name: "runtime state", run: e.pleg.Run},
 		{name: "clock", run: (&clock.Keeper{Health: e.health, Bound: e.opts.ClockBound, Began: e.began, Set: e.clockSet}).Run},

@@ -16,7 +16,7 @@ type Settings struct {
 	DNS        dns.Config
 	MaxBackoff time.Duration
 	Events     eventreport.Options
-	Pulls      images.Pace
+	Pulls      images.PullLimits
 	// LogSize and LogFiles are the limits of containers' logs.
 	LogSize  int64
 	LogFiles int
@@ -32,7 +32,7 @@ func (o *Options) Settings() Settings {
 		DNS:        o.DNS,
 		MaxBackoff: o.MaxBackoff,
 		Events:     o.Events,
-		Pulls:      o.Images.Pace(),
+		Pulls:      o.Images.PullLimits(),
 		LogSize:    o.Logs.MaxSize,
 		LogFiles:   o.Logs.MaxFiles,
 		GC:         o.GC,

@@ -33,6 +33,6 @@ func (e *Edged) shutdownBegan(began bool) {
 	e.wakeNode()
 	if !began && e.ready.Started() {
 		e.intake.Start()
-		e.pool.PokeAll()
+		e.pool.EnqueueAll()
 	}
 }

@@ -28,7 +28,7 @@ func (e *Edged) storage() *csi.Manager {
 		Claims:     e.objects,
 		Grown:      e.objects.ClaimGrown,
 		Others:     func(ctx context.Context) []csi.Usage { return csi.UsagesOf(e.volumes.ClaimUsages(ctx)) },
-		Registered: func() { e.pool.PokeAll() },
+		Registered: func() { e.pool.EnqueueAll() },
 		InUse:      e.wakeNode,
 	}
 	if e.opts.Node != nil {

@@ -78,7 +78,7 @@ func (e *Edged) probeChanged(uid types.UID, ending bool) {
 		e.podStatus.Probed(uid)
 		return
 	}
-	e.pool.Poke(uid)
+	e.pool.Enqueue(uid)
 }
 
 // podDir is the folder of a pod, at the same place as the kubelet's.

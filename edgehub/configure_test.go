@@ -7,7 +7,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 )
 
-// TestConfigure: another cloud is connected to at once, with the certificate that the device has; what is of no use
+// TestConfigure: another cloud is connected to at once, with the certificate that the device has; what is invalid
 // changes nothing.
 func TestConfigure(t *testing.T) {
 	ca := wiretest.NewCA(t)

@@ -34,8 +34,8 @@ const beatNow = 400 * time.Millisecond
 // long asks for the long forms of tests.
 var long = flag.Bool("long", false, "run the tests of faults for longer")
 
-// impatient makes a device give up a silent link within two heartbeats, as devices do. On a machine that is held up such
-// links do not all last.
+// impatient makes a device give up a silent link within two heartbeats, as devices do. On a machine that is held up
+// such links do not all last.
 func impatient(s *settings) { s.targets[0].limits.ReadTimeout = silence(s.heartbeat) }
 
 // edge is a device: a bus with edgehub, and a metamanager that notes what it gets and acknowledges it.
@@ -67,8 +67,8 @@ type with struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// simulate runs a cloud, which waits for keepalives for so long, and a device that is linked to it through a proxy, for a
-// test on a simulated clock.
+// simulate runs a cloud, which waits for keepalives for so long, and a device that is linked to it through a proxy, for
+// a test on a simulated clock.
 func simulate(t *testing.T, patience time.Duration, settings func(*settings)) (*upstream, *wiretest.Proxy, *edge) {
 	t.Helper()
 	l := wiretest.NewMemory(t)
@@ -77,8 +77,8 @@ func simulate(t *testing.T, patience time.Duration, settings func(*settings)) (*
 	return u, proxy, startEdge(t, u.ca, u.addr, with{settings: settings, dial: proxy.Dial})
 }
 
-// simulateOurs is simulate with a cloud of ours that answers each request. The device sends no keepalives, which would wait
-// for a message that is under way, and the simulated clock with them. links is how many links there were.
+// simulateOurs is simulate with a cloud of ours that answers each request. The device sends no keepalives, which would
+// wait for a message that is under way, and the simulated clock with them. links is how many links there were.
 func simulateOurs(t *testing.T, settings func(*settings)) (links *atomic.Int64, proxy *wiretest.Proxy, e *edge) {
 	t.Helper()
 	l, ca := wiretest.NewMemory(t), wiretest.NewCA(t)

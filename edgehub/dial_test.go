@@ -56,7 +56,7 @@ func TestReasonsOfRealDials(t *testing.T) {
 			ca.Write(t, filepath.Dir(f.CA), ca.Node(t, "edge-1", time.Now().Add(-time.Minute)))
 		}, "the node's certificate expired at"},
 		"no certificate":    {u.addr, func(f wiretest.Files) { _ = os.Remove(f.Cert) }, "this node has not joined a cloud"},
-		"broken key":        {u.addr, func(f wiretest.Files) { _ = os.WriteFile(f.Key, []byte("x"), 0o600) }, "are of no use"},
+		"broken key":        {u.addr, func(f wiretest.Files) { _ = os.WriteFile(f.Key, []byte("x"), 0o600) }, "are invalid"},
 		"broken CA":         {u.addr, func(f wiretest.Files) { _ = os.WriteFile(f.CA, []byte("x"), 0o600) }, "rootCA.crt: holds no PEM block of a certificate"},
 		"a foreign node CA": {u.addr, func(f wiretest.Files) { foreign(t, f) }, "rejects the node's certificate"},
 	} {

@@ -14,7 +14,7 @@ import (
 
 // destination is where a message from the cloud goes to.
 type destination struct {
-	// answer: to whoever waits for it.
+	// answer: to anyone who waits for it.
 	answer bool
 	// module gets what is no answer.
 	module string
@@ -68,11 +68,11 @@ func destinationOf(m *model.Message) destination {
 			return destination{module: moduleServiceBus}
 		}
 	}
-	return destination{problem: "nobody here takes its group"}
+	return destination{problem: "no module takes its group"}
 }
 
-// late makes a message for metamanager of an answer that nobody waits for any more: the link was lost in between, or the
-// answer comes twice. Metamanager acknowledges it, and stores it if it is a newer version of an object that it has.
+// late makes a message for metamanager of an answer that nobody waits for any more: the link was lost in between, or
+// the answer comes twice. Metamanager acknowledges it, and stores it if it is a newer version of an object that it has.
 // KubeEdge's cloud sends such answers until they are acknowledged, and nothing else meanwhile (docs/wire.md,
 // Acknowledgements). late returns nil for answers that only their request could use.
 func late(m *model.Message) *model.Message {

@@ -7,13 +7,13 @@
 //     the operation "error" when there is no link; so is a request whose answer the link did not live to
 //     see. Nothing is kept for later here: metamanager's outbox does that.
 //   - A full network holds up senders through the module's inbox; nothing is dropped for it.
-//   - What comes from the cloud goes where docs/wire.md, Dispatch, says: answers to whoever waits for them,
+//   - What comes from the cloud goes where docs/wire.md, Dispatch, says: answers to anyone who waits for them,
 //     the rest to modules by group, in the order in which it came.
 //   - The group "meta" hears of each change of the link (wire.LinkState) before it gets anything over the new
 //     link, and after the last thing over the old one.
 //   - A link whose other end is gone is noticed within two heartbeats. After a loss or a failed dial the next one is
 //     tried after 1 to 60 s, longer each time and spread, and at once when the network changes or
-//     Reconnect is called. Certificate files are read anew at each dial.
+//     Reconnect is called. Certificate files are read again at each dial.
 //   - Why there is no link is a condition in the registry, in words that say what to do.
 //
 // One goroutine connects and reads (link.go, session.go), one takes what modules send (outgoing.go), one beats
@@ -58,7 +58,8 @@ type Options struct {
 	Proxy func(*http.Request) (*url.URL, error)
 	// Watch calls changed when the device's network has changed, until ctx ends; nil: netlink.
 	Watch func(ctx context.Context, changed func()) error
-	// NewCA is called when the cloud turns out to have another CA than the node knows; nil: nobody is told. It must not block.
+	// NewCA is called when the cloud turns out to have another CA than the node knows; nil: nobody is told. It must not
+	// block.
 	NewCA func()
 	// Instance is the run of this agent that the cloud is told; the zero value: a random one.
 	Instance wire.Instance
@@ -154,13 +155,14 @@ func (m *Module) Run(ctx context.Context) error {
 	return nil
 }
 
-// Retry dials at once where there is no link, and sees that one that is there still lives: after the clock was set, say.
+// Retry dials at once where there is no link, and sees that one that is there still lives: after the clock was set,
+// say.
 func (m *Module) Retry() { m.changed.Notify() }
 
 // Reconnect replaces the connection by a new one at once: after the certificate was renewed, say.
 func (m *Module) Reconnect() { m.again.Notify() }
 
-// Configure takes over another way to the cloud, and connects anew by it. The node's name and the files of
+// Configure takes over another way to the cloud, and connects again by it. The node's name and the files of
 // certificates stay what they were.
 func (m *Module) Configure(c v1alpha2.EdgeHub) error {
 	next, err := settingsOf(m.node, c)

@@ -61,7 +61,7 @@ func (s networkSocket) follow(ctx context.Context, changed func()) error {
 	}
 }
 
-// matters tells whether a change may concern the way to the cloud. Pods come and go with links of their own
+// matters reports whether a change may concern the way to the cloud. Pods come and go with links of their own
 // (veth), which do not; neither do the many messages about a link that is as it was. up holds, by index,
 // links that can carry packets.
 func matters(up map[int]bool, m syscall.NetlinkMessage) bool {

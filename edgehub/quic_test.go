@@ -101,8 +101,8 @@ func TestQUICFirst(t *testing.T) {
 		t.Errorf("answer = %q, want %q", got, "default/secret/a")
 	}
 
-	// A network that lets no UDP through any more. With -long the device notices it by itself; else it connects anew, and
-	// does not wait as long for an answer.
+	// A network that lets no UDP through any more. With -long the device notices it by itself; else it connects again,
+	// and does not wait as long for an answer.
 	proxy.Silence(true)
 	c := config(e.files, u.addr)
 	c.Quic, c.WebSocket.Enable = v1alpha2.Transport{Enable: true, Server: proxy.Addr(), HandshakeTimeout: 30, WriteDeadline: 15}, false

@@ -84,7 +84,7 @@ func explainFiles(_ target, _ files, _ time.Time, err error) (kind, text string)
 	case errors.Is(err, os.ErrNotExist):
 		return "no_certificate", fmt.Sprintf("there is no file %s: this node has not joined a cloud; %s", file.path, join)
 	}
-	return "no_certificate", fmt.Sprintf("the node's certificate files are of no use: %v; %s", file, join)
+	return "no_certificate", fmt.Sprintf("the node's certificate files are invalid: %v; %s", file, join)
 }
 
 // explainCloudCertificate is for what this end does not like about the cloud's certificate.
@@ -178,7 +178,7 @@ func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text strin
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return "timeout", fmt.Sprintf("%s does not answer within %v; see its address, and firewalls on the way", where, t.handshake)
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
-		return "reset", fmt.Sprintf("%s ends the connection before it stands; see that it is cloudcore's %s port, and firewalls on the way", where, t.protocol)
+		return "reset", fmt.Sprintf("%s closes the connection during the handshake; check that it is cloudcore's %s port, and check firewalls on the way", where, t.protocol)
 	case proxy != nil:
 		return "proxy", fmt.Sprintf("the proxy %s does not connect to %s (%v); see HTTPS_PROXY and NO_PROXY of the service", proxy.Proxy, t.server, root(proxy.Err))
 	}

@@ -25,8 +25,8 @@ func (f files) load() (*tls.Config, *x509.Certificate, error) {
 	return id.ClientTLS(time.Now), id.Cert(), nil
 }
 
-// noticeCA calls newCA when the cloud's certificate is not of a CA in the node's file itself, but of one for which such a CA
-// has vouched: the cloud has another CA since.
+// noticeCA calls newCA when the cloud's certificate is not of a CA in the node's file itself, but of one for which such
+// a CA has vouched: the cloud has another CA since.
 func noticeCA(config *tls.Config, newCA func()) {
 	if newCA == nil {
 		return
@@ -40,7 +40,7 @@ func noticeCA(config *tls.Config, newCA func()) {
 	}
 }
 
-// fileError is a certificate file that is of no use. Where the path is empty the error names it.
+// fileError is a certificate file that is invalid. Where the path is empty the error names it.
 type fileError struct {
 	path string
 	err  error

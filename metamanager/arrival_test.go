@@ -16,8 +16,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestMessageTwice: a message of the cloud that comes again, after others have changed what it said, is acknowledged and
-// changes nothing. One that failed is carried out when it comes again.
+// TestMessageTwice: a message of the cloud that comes again, after others have changed what it said, is acknowledged
+// and changes nothing. One that failed is carried out when it comes again.
 func TestMessageTwice(t *testing.T) {
 	e := newEdge(t, nil)
 	msg := func(operation, res, content string) *model.Message {

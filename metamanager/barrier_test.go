@@ -45,8 +45,8 @@ func TestInventoryIsABarrier(t *testing.T) {
 	})
 }
 
-// TestInventoryDoesNotWaitForLater: messages over the new link do not hold up the inventory, and a link that is lost while
-// it waits leaves nothing behind.
+// TestInventoryDoesNotWaitForLater: messages over the new link do not hold up the inventory, and a link that is lost
+// while it waits leaves nothing behind.
 func TestInventoryDoesNotWaitForLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &gated{gate: make(chan struct{})}
@@ -77,7 +77,7 @@ func TestInventoryDoesNotWaitForLater(t *testing.T) {
 // TestLanes: settled waits for what was put before it, and for nothing that is put later.
 func TestLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLanes()
+		l := newKeyedExecutor()
 		closed := func(c <-chan struct{}) bool {
 			synctest.Wait()
 			select {

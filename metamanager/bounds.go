@@ -7,9 +7,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// The size of messages is bounded on the wire. An element of a list takes as little as two bytes there, and a container takes
-// 700 in memory, so that the number of elements is bounded as well, before anything is decoded. The API server takes objects
-// of 1.5 MiB: these bounds leave 30 bytes of that for each element of a pod.
+// The size of messages is bounded on the wire. An element of a list takes as little as two bytes there, and a container
+// takes 700 in memory, so that the number of elements is bounded as well, before anything is decoded. The API server
+// takes objects of 1.5 MiB: these bounds leave 30 bytes of that for each element of a pod.
 const (
 	podElementsMax = 50_000
 	elementsMax    = 200_000

@@ -14,14 +14,14 @@ import (
 const (
 	retryFirst = time.Second
 	retryMax   = time.Minute
-	// sendersMax bounds the lanes on their way at a time. Events have places of their own: eventSendersMax, or
+	// sendersMax bounds the queues on their way at a time. Events have places of their own: eventSendersMax, or
 	// unansweredMax with a cloud that answers none, where each takes its place for eventGrace.
 	sendersMax      = 16
 	eventSendersMax = 4
 	unansweredMax   = 64
 )
 
-// class orders lanes: a link that lives for a second carries the ends of pods and their statuses.
+// class orders queues: a link that lives for a second carries the ends of pods and their statuses.
 type class int
 
 const (
@@ -31,10 +31,10 @@ const (
 	classEvent
 )
 
-// lane is the reports that keep their order. It exists while a report of it waits or is on its way.
-type lane struct {
+// queue is the reports that keep their order. It exists while a report of it waits or is on its way.
+type queue struct {
 	name string
-	// since orders lanes of one class: the lowest has waited longest, since it began or since it failed.
+	// since orders queues of one class: the lowest has waited longest, since it began or since it failed.
 	since int64
 	// waiting are the reports that wait.
 	waiting []waitingReport
@@ -43,7 +43,7 @@ type lane struct {
 	// busy: it is on its way. round is the count of the link over which its last report was taken.
 	busy  bool
 	round int
-	// backoff is nil unless the last report failed. The lane is not tried again before due.
+	// backoff is nil unless the last report failed. The queue is not tried again before due.
 	backoff *retry.Backoff
 	due     time.Time
 }
@@ -54,8 +54,8 @@ type waitingReport struct {
 	class class
 }
 
-// class is that of the most urgent report in a lane.
-func (l *lane) class() class {
+// class is that of the most urgent report in a queue.
+func (l *queue) class() class {
 	best := classEvent
 	for _, r := range l.waiting {
 		best = min(best, r.class)
@@ -64,7 +64,7 @@ func (l *lane) class() class {
 }
 
 // has reports whether a report waits.
-func (l *lane) has(key string) bool {
+func (l *queue) has(key string) bool {
 	return slices.ContainsFunc(l.waiting, func(r waitingReport) bool { return r.key == key })
 }
 
@@ -83,8 +83,8 @@ func classOf(text string) class {
 	return classOther
 }
 
-// pop takes the next report out of a lane: the oldest, but a pod's end after its status.
-func (l *lane) pop() (key string, ok bool) {
+// pop takes the next report out of a queue: the oldest, but a pod's end after its status.
+func (l *queue) pop() (key string, ok bool) {
 	if len(l.waiting) == 0 {
 		return "", false
 	}
@@ -94,11 +94,11 @@ func (l *lane) pop() (key string, ok bool) {
 	return key, true
 }
 
-// choose returns the lane that goes next, or nil, and when the first of those that wait after a failure is due, if one is.
-// Reports go before events: as long as one waits for a place, no event begins.
-func choose(lanes map[string]*lane, now time.Time, room, eventRoom int) (next *lane, due time.Time) {
+// choose returns the queue that goes next, or nil, and when the first of those that wait after a failure is due, if one
+// is. Reports go before events: as long as one waits for a place, no event begins.
+func choose(queues map[string]*queue, now time.Time, room, eventRoom int) (next *queue, due time.Time) {
 	best := classEvent + 1
-	for _, l := range lanes {
+	for _, l := range queues {
 		if l.busy || len(l.waiting) == 0 {
 			continue
 		}
@@ -130,14 +130,14 @@ type drain struct {
 	round        int // links so far
 	// eventRoom is how many events may be on their way.
 	eventRoom int
-	lanes     map[string]*lane
-	last      int64 // since of the newest lane
-	// reports and events are the lanes on their way.
+	queues    map[string]*queue
+	last      int64 // since of the newest queue
+	// reports and events are the queues on their way.
 	reports, events int
 }
 
 func newDrain() *drain {
-	return &drain{woken: notify.NewSignal(), grace: eventGrace, lanes: map[string]*lane{}}
+	return &drain{woken: notify.NewSignal(), grace: eventGrace, queues: map[string]*queue{}}
 }
 
 // wake has runDrain look for what is to be sent.
@@ -145,7 +145,7 @@ func (d *drain) wake() {
 	d.woken.Notify()
 }
 
-// up begins anew over a new link.
+// up starts again over a new link.
 func (d *drain) up(eventRoom int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,12 +163,12 @@ func (d *drain) down() {
 	d.open = false
 }
 
-// clear keeps no more than the lanes on their way; d.mu is held.
+// clear keeps no more than the queues on their way; d.mu is held.
 func (d *drain) clear() {
-	for name, l := range d.lanes {
+	for name, l := range d.queues {
 		l.waiting, l.backoff, l.due = nil, nil, time.Time{}
 		if !l.busy {
-			delete(d.lanes, name)
+			delete(d.queues, name)
 		}
 	}
 }
@@ -180,11 +180,11 @@ func (d *drain) add(name, key string) {
 	if !d.open {
 		return
 	}
-	l := d.lanes[name]
+	l := d.queues[name]
 	if l == nil {
 		d.last++
-		l = &lane{name: name, since: d.last, event: classOf(key) == classEvent}
-		d.lanes[name] = l
+		l = &queue{name: name, since: d.last, event: classOf(key) == classEvent}
+		d.queues[name] = l
 	}
 	if !l.has(key) {
 		l.waiting = append(l.waiting, waitingReport{key, classOf(key)})
@@ -196,10 +196,10 @@ func (d *drain) add(name, key string) {
 func (d *drain) drop(keys []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for name, l := range d.lanes {
+	for name, l := range d.queues {
 		l.waiting = slices.DeleteFunc(l.waiting, func(r waitingReport) bool { return slices.Contains(keys, r.key) })
 		if len(l.waiting) == 0 && !l.busy {
-			delete(d.lanes, name)
+			delete(d.queues, name)
 		}
 	}
 }
@@ -220,14 +220,14 @@ func (d *drain) readAgain() {
 	d.unread = true
 }
 
-// next returns a lane that is to be sent, which done ends; or how long there is none: 0 is until wake is called.
-func (d *drain) next(now time.Time) (l *lane, wait time.Duration) {
+// next returns a queue that is to be sent, which done ends; or how long there is none: 0 is until wake is called.
+func (d *drain) next(now time.Time) (l *queue, wait time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.open {
 		return nil, 0
 	}
-	l, due := choose(d.lanes, now, sendersMax-d.reports, d.eventRoom-d.events)
+	l, due := choose(d.queues, now, sendersMax-d.reports, d.eventRoom-d.events)
 	if l == nil {
 		if !due.IsZero() {
 			wait = due.Sub(now)
@@ -239,25 +239,25 @@ func (d *drain) next(now time.Time) (l *lane, wait time.Duration) {
 	return l, 0
 }
 
-// places counts the lanes of a kind that are on their way; d.mu is held.
-func (d *drain) places(l *lane) *int {
+// places counts the queues of a kind that are on their way; d.mu is held.
+func (d *drain) places(l *queue) *int {
 	if l.event {
 		return &d.events
 	}
 	return &d.reports
 }
 
-// take takes the next report out of a lane that is on its way, to be sent over the link of now.
-func (d *drain) take(l *lane) (key string, ok bool) {
+// take takes the next report out of a queue that is on its way, to be sent over the link of now.
+func (d *drain) take(l *queue) (key string, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.round = d.round
 	return l.pop()
 }
 
-// done ends what next began. A report that failed waits again, and its lane is not tried for a time that grows: done
+// done ends what next began. A report that failed waits again, and its queue is not tried for a time that grows: done
 // returns it. Over a new link it is tried at once.
-func (d *drain) done(l *lane, failed string, now time.Time) (wait time.Duration) {
+func (d *drain) done(l *queue, failed string, now time.Time) (wait time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.busy = false
@@ -277,7 +277,7 @@ func (d *drain) done(l *lane, failed string, now time.Time) (wait time.Duration)
 		l.backoff = nil
 	}
 	if len(l.waiting) == 0 {
-		delete(d.lanes, l.name)
+		delete(d.queues, l.name)
 	}
 	d.wake()
 	return wait

@@ -62,8 +62,8 @@ func newHeld(t *testing.T, change func(*Module)) (*edge, *held) {
 	return e, c
 }
 
-// TestReportsBeforeEvents: over a new link the ends of pods go first, with their statuses, then statuses, then events, which
-// never take the place of another report.
+// TestReportsBeforeEvents: over a new link the ends of pods go first, with their statuses, then statuses, then events,
+// which never take the place of another report.
 func TestReportsBeforeEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, c := newHeld(t, func(*Module) {})
@@ -172,8 +172,8 @@ func (s *failing) OutboxGet(ctx context.Context, key string) (store.Report, erro
 	return s.Store.OutboxGet(ctx, key)
 }
 
-// TestDrainSurvives: reports leave although the store failed, or something panicked, and what fails for ever is tried less
-// and less.
+// TestDrainSurvives: reports leave although the store failed, or something panicked, and what fails for ever is tried
+// less and less.
 func TestDrainSurvives(t *testing.T) {
 	once := func(err error) func(int) error {
 		return func(n int) error {
@@ -247,56 +247,57 @@ func TestDroppedEventsAreForgotten(t *testing.T) {
 		}
 		synctest.Wait()
 		m.drain.mu.Lock()
-		lanes := len(m.drain.lanes)
+		queues := len(m.drain.queues)
 		m.drain.mu.Unlock()
-		if most := eventsMax + eventSendersMax; lanes > most {
-			t.Errorf("%d lanes, want up to %d", lanes, most)
+		if most := eventsMax + eventSendersMax; queues > most {
+			t.Errorf("%d queues, want up to %d", queues, most)
 		}
 		c.release()
 	})
 }
 
-// TestChoose: which lane goes next.
+// TestChoose: which queue goes next.
 func TestChoose(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	one := func(name string, since int64, c class) *lane {
-		return &lane{name: name, since: since, event: c == classEvent, waiting: []waitingReport{{name, c}}}
+	one := func(name string, since int64, c class) *queue {
+		return &queue{name: name, since: since, event: c == classEvent, waiting: []waitingReport{{name, c}}}
 	}
 	end, status, other, event := one("end", 4, classEnd), one("status", 3, classStatus), one("other", 2, classOther), one("event", 1, classEvent)
 	late, busy, empty := one("late", 0, classEnd), one("busy", 0, classEnd), one("empty", 0, classEnd)
 	late.due, busy.busy, empty.waiting = now.Add(time.Minute), true, nil
 	for _, c := range []struct {
-		lanes           []*lane
+		queues          []*queue
 		room, eventRoom int
 		want            string
 		due             bool
 	}{
-		{[]*lane{event, other, status, end}, 1, 1, "end", false},
-		{[]*lane{event, other, status}, 1, 1, "status", false},
-		{[]*lane{event, other}, 1, 1, "other", false},
-		{[]*lane{event}, 0, 1, "event", false},
-		{[]*lane{event}, 9, 0, "", false},
-		{[]*lane{event, status}, 0, 1, "", false},
-		{[]*lane{late, busy, empty}, 9, 9, "", true},
-		{[]*lane{late, event}, 9, 9, "event", true},
+		{[]*queue{event, other, status, end}, 1, 1, "end", false},
+		{[]*queue{event, other, status}, 1, 1, "status", false},
+		{[]*queue{event, other}, 1, 1, "other", false},
+		{[]*queue{event}, 0, 1, "event", false},
+		{[]*queue{event}, 9, 0, "", false},
+		{[]*queue{event, status}, 0, 1, "", false},
+		{[]*queue{late, busy, empty}, 9, 9, "", true},
+		{[]*queue{late, event}, 9, 9, "event", true},
 		{nil, 9, 9, "", false},
 	} {
-		lanes := map[string]*lane{}
-		for _, l := range c.lanes {
-			lanes[l.name] = l
+		queues := map[string]*queue{}
+		for _, l := range c.queues {
+			queues[l.name] = l
 		}
-		got, due := choose(lanes, now, c.room, c.eventRoom)
+		got, due := choose(queues, now, c.room, c.eventRoom)
 		name := ""
 		if got != nil {
 			name = got.name
 		}
 		if name != c.want || due.IsZero() == c.due {
-			t.Errorf("choose(%v, %d, %d) = %q, due %v; want %q, one that is due: %v", c.lanes, c.room, c.eventRoom, name, due, c.want, c.due)
+			t.Errorf("choose(%v, %d, %d) = %q, due %v; want %q, one that is due: %v", c.queues, c.room, c.eventRoom, name, due, c.want, c.due)
 		}
 	}
 }
 
-// A lane that began over a link and goes on over the next one: a report that it takes there and that fails is tried again.
+// A queue that began over a link and goes on over the next one: a report that it takes there and that fails is tried
+// again.
 func TestLaneOverNextLink(t *testing.T) {
 	const status, end = "patch:u a/podpatch/p", "delete:u a/pod/p"
 	now := time.Now()
@@ -320,14 +321,14 @@ func TestLaneOverNextLink(t *testing.T) {
 	}
 	l, _ = d.next(now.Add(wait))
 	if l == nil {
-		t.Fatal("no lane is next after the wait, want that of the report which failed")
+		t.Fatal("no queue is next after the wait, want that of the report which failed")
 	}
 	if got, _ := d.take(l); got != end {
 		t.Errorf("report after the wait = %q, want %q", got, end)
 	}
 }
 
-// A lane that failed goes after those that wait: ones that fail again and again do not take every place.
+// A queue that failed goes after those that wait: ones that fail again and again do not take every place.
 func TestFailedLaneGoesLast(t *testing.T) {
 	const fails, waits = "patch:u a/podpatch/fails", "patch:v a/podpatch/waits"
 	now := time.Now()
@@ -342,6 +343,6 @@ func TestFailedLaneGoesLast(t *testing.T) {
 	}
 	wait := d.done(l, key, now)
 	if l, _ = d.next(now.Add(wait)); l == nil || l.name != "waits" {
-		t.Errorf("lane after the failure = %+v, want that of %q", l, waits)
+		t.Errorf("queue after the failure = %+v, want that of %q", l, waits)
 	}
 }

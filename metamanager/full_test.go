@@ -14,8 +14,8 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
 
-// TestEndOfAPodOnFullDisk: on a full disk the last status and the end of a pod that is being deleted are stored and sent,
-// so that it goes, and the statuses of others wait.
+// TestEndOfAPodOnFullDisk: on a full disk the last status and the end of a pod that is being deleted are stored and
+// sent, so that it goes, and the statuses of others wait.
 func TestEndOfAPodOnFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {

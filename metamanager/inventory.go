@@ -19,7 +19,8 @@ import (
 // inventoryTypes are what a cloud of ours keeps in step: it deletes what the node is not to have any more.
 var inventoryTypes = [...]string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService}
 
-// reportAgainAtOnce is how many statuses that the cloud asks for are queued at a time: they share the store's transactions.
+// reportAgainAtOnce is how many statuses that the cloud asks for are queued at a time: they share the store's
+// transactions.
 const reportAgainAtOnce = 16
 
 // inventory lists what the store has of the cloud.
@@ -42,8 +43,8 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 				err = json.Unmarshal(row.Value, &id)
 			}
 			if err != nil || id.Metadata.UID == "" {
-				// It does not count, so that the cloud sends it anew.
-				klog.V(2).InfoS("Stored object is of no use; asking for it again", "key", row.Key, "err", err)
+				// It does not count, so that the cloud sends it again.
+				klog.V(2).InfoS("Stored object is invalid; requesting it again", "key", row.Key, "err", err)
 				return nil
 			}
 			version, err := wire.Version(row.Value)
@@ -67,13 +68,13 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	return list, nil
 }
 
-// statusHashes returns the hash of the stored status of each pod, by its lane. A row that is of no use has none.
+// statusHashes returns the hash of the stored status of each pod, by its queue. A row that is invalid has none.
 func (m *Module) statusHashes(ctx context.Context) (map[string]string, error) {
 	hashes := map[string]string{}
 	err := m.store.Each(ctx, resource.TypePodPatch, func(row store.Meta) error {
 		var id identity
 		if err := checkElements(resource.Key{Type: row.Type}, row.Value); err != nil {
-			klog.V(2).InfoS("Stored status is of no use", "key", row.Key, "err", err)
+			klog.V(2).InfoS("Stored status is invalid", "key", row.Key, "err", err)
 			return nil
 		}
 		hash, err := wire.StatusHash(row.Value)
@@ -85,8 +86,8 @@ func (m *Module) statusHashes(ctx context.Context) (map[string]string, error) {
 	return hashes, err
 }
 
-// pendingStatuses returns the lanes of the pods whose status waits to be sent. One of a version that stored it without the
-// UID is pending for any pod of the name.
+// pendingStatuses returns the queues of the pods whose status waits to be sent. One of a version that stored it without
+// the UID is pending for any pod of the name.
 func (m *Module) pendingStatuses(ctx context.Context) (map[string]bool, error) {
 	reports, err := m.store.OutboxKeys(ctx)
 	if err != nil {
@@ -101,8 +102,8 @@ func (m *Module) pendingStatuses(ctx context.Context) (map[string]bool, error) {
 	return pending, nil
 }
 
-// tellInventory returns when the cloud has sent all that differs, and all of it is stored; or after a time without that.
-// Of the pods that it returns, the status is to be reported again.
+// tellInventory returns when the cloud has sent all that differs, and all of it is stored; or after a time without
+// that. Of the pods that it returns, the status is to be reported again.
 func (m *Module) tellInventory(ctx context.Context, patience time.Duration) (again []wire.Held, err error) {
 	list, err := m.inventory(ctx)
 	if err != nil {
@@ -146,7 +147,8 @@ func reportAgain(told []wire.Held, named []string) []wire.Held {
 	return again
 }
 
-// reportStatuses queues the stored statuses of pods again, in the pods' lanes, since newer ones may be stored meanwhile.
+// reportStatuses queues the stored statuses of pods again, in the pods' queues, since newer ones may be stored
+// meanwhile.
 func (m *Module) reportStatuses(ctx context.Context, pods []wire.Held) {
 	if len(pods) == 0 {
 		return
@@ -163,7 +165,7 @@ func (m *Module) reportStatuses(ctx context.Context, pods []wire.Held) {
 		}
 		wg.Go(func() {
 			defer func() { <-room }()
-			err := m.lanes.do(ctx, laneKey(pod.Key), func() error { return m.reportStatus(ctx, pod) })
+			err := m.queues.do(ctx, laneKey(pod.Key), func() error { return m.reportStatus(ctx, pod) })
 			if err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Pod status not reported again", "pod", pod.Key)
 			}

@@ -93,8 +93,8 @@ func TestInventoryHasStatuses(t *testing.T) {
 	})
 }
 
-// TestStatusIsReportedAgain: the cloud names pods whose status it does not have. Those that are still here report it again,
-// once; what is newer, or waits, is not replaced.
+// TestStatusIsReportedAgain: the cloud names pods whose status it does not have. Those that are still here report it
+// again, once; what is newer, or waits, is not replaced.
 func TestStatusIsReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, h := newLinked(t, Options{})

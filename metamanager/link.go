@@ -65,7 +65,7 @@ func (m *Module) noteLink(msg *model.Message) {
 		return
 	}
 	m.ordered.Store(link.Features.Inventory)
-	before := m.lanes.settled()
+	before := m.queues.settled()
 	m.link.mu.Lock()
 	defer m.link.mu.Unlock()
 	m.link.before = before
@@ -104,9 +104,9 @@ func (m *Module) tellEdged(ctx context.Context, msg *model.Message) error {
 	return err
 }
 
-// sync tells a cloud of ours what this edge has, again until the cloud has answered or the link is gone. It waits for what
-// came over the link before this one to be stored: an object that is stored after the list was made is not in it, and the
-// cloud would not know that it has to go.
+// sync tells a cloud of ours what this edge has, again until the cloud has answered or the link is gone. It waits for
+// what came over the link before this one to be stored: an object that is stored after the list was made is not in it,
+// and the cloud would not know that it has to go.
 func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -142,7 +142,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 		if !retry.Sleep(ctx, delay) {
 			return
 		}
-		before = m.lanes.settled()
+		before = m.queues.settled()
 	}
 	klog.V(1).InfoS("Store is as the cloud wants it")
 	m.opts.Synced(ctx)

@@ -157,7 +157,7 @@ func TestQueries(t *testing.T) {
 	if rows := e.rows("secret"); len(rows) != 0 {
 		t.Errorf("secrets after an error = %v, want none", rows)
 	}
-	// These are asked for anew each time: nobody pushes them. The store answers when there is no link.
+	// These are asked for again each time: nobody pushes them. The store answers when there is no link.
 	h.answer(always(object("", "v", "u2", "1")))
 	e.edged("query", "null/persistentvolume/v", "null")
 	h.answer(always(object("", "v", "u2", "2")))
@@ -334,8 +334,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestRareObjects: what nobody pushes is asked of a cloud of ours, and used from the store when it cannot be asked. One of
-// KubeEdge is not asked for what it does not know, as it would never answer.
+// TestRareObjects: what nobody pushes is asked of a cloud of ours, and used from the store when it cannot be asked. One
+// of KubeEdge is not asked for what it does not know, as it would never answer.
 func TestRareObjects(t *testing.T) {
 	const ours = `{"connected":true,"features":{"inventory":true}}`
 	unavailable := func(a *model.Message) bool { return strings.Contains(string(a.Content), `"ServiceUnavailable"`) }

@@ -66,8 +66,8 @@ type Bus interface {
 type Options struct {
 	// Health is told how each write to the store went: nil when the store took it.
 	Health func(error)
-	// Refused is told whether the cloud refused the last report on an object, such as default/pod/web, for good because it
-	// is too large: with the cloud's words, and nil when that is over.
+	// Refused is told whether the cloud refused the last report on an object, such as default/pod/web, for good because
+	// it is too large: with the cloud's words, and nil when that is over.
 	Refused func(object string, err error)
 	// Synced is called when the cloud has sent all that differed from the store.
 	Synced func(context.Context)
@@ -85,7 +85,7 @@ type Module struct {
 	store     Store
 	opts      Options
 	link      linkState
-	lanes     *lanes
+	queues    *keyedExecutor
 	drain     *drain
 	events    events
 	tooLarge  tooLarge
@@ -120,7 +120,7 @@ func New(bus Bus, s Store, opts Options) *Module {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	return &Module{bus: bus, store: s, opts: opts, lanes: newLanes(), drain: newDrain(), asking: make(chan struct{}, asksMax)}
+	return &Module{bus: bus, store: s, opts: opts, queues: newKeyedExecutor(), drain: newDrain(), asking: make(chan struct{}, asksMax)}
 }
 
 // Name implements beehive.Module.
@@ -132,10 +132,10 @@ func (m *Module) Group() string { return model.GroupMeta }
 // Run implements beehive.Module: it takes messages until ctx ends, and answers those that it took.
 func (m *Module) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer m.lanes.wait() // for what the background has put
+	defer m.queues.wait() // for what the background has put
 	defer m.wg.Wait()
 	defer cancel()
-	defer m.lanes.wait()
+	defer m.queues.wait()
 	m.background(ctx, func(ctx context.Context) { m.keepRunning(ctx, m.runDrain) })
 	for {
 		msg, err := m.bus.Receive(ctx, m.Name())
@@ -146,7 +146,7 @@ func (m *Module) Run(ctx context.Context) error {
 			return err
 		}
 		m.noteLink(msg)
-		m.lanes.put(laneKey(msg.Route.Resource), func() { m.handle(ctx, msg) })
+		m.queues.put(laneKey(msg.Route.Resource), func() { m.handle(ctx, msg) })
 	}
 }
 
@@ -227,7 +227,7 @@ func (m *Module) carryOut(ctx context.Context, msg *model.Message, do func(conte
 	m.answer(ctx, msg.Respond(content))
 }
 
-// answer sends an answer to whoever asked: on this device, or over the link. That nobody waits any more is their
+// answer sends an answer to the caller: on this device, or over the link. That nobody waits any more is their
 // business.
 func (m *Module) answer(ctx context.Context, msg *model.Message) {
 	err := m.bus.SendResp(ctx, msg)

@@ -20,8 +20,8 @@ func synced(text string) func(*model.Message) string {
 	}
 }
 
-// TestRestoredCluster: after a restore of etcd the versions of objects begin again further down. A cloud of ours sends in
-// order, so that a lower one is taken; with KubeEdge's an older message may come late, and is passed over.
+// TestRestoredCluster: after a restore of etcd the versions of objects begin again further down. A cloud of ours sends
+// in order, so that a lower one is taken; with KubeEdge's an older message may come late, and is passed over.
 func TestRestoredCluster(t *testing.T) {
 	for _, c := range []struct {
 		name, link, want string

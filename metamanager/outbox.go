@@ -72,7 +72,8 @@ func (m *Module) runDrain(ctx context.Context) {
 	}
 }
 
-// readOutbox notes what waits in the outbox when a link has come up. After a failure it is to be called again in a while.
+// readOutbox notes what waits in the outbox when a link has come up. After a failure it is to be called again in a
+// while.
 func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error) {
 	if !m.drain.toRead() {
 		return 0, nil
@@ -110,8 +111,8 @@ func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error
 	return 0, nil
 }
 
-// sendLane sends the reports of one lane in order. One that fails is tried again later, also after a panic.
-func (m *Module) sendLane(ctx context.Context, l *lane) {
+// sendLane sends the reports of one queue in order. One that fails is tried again later, also after a panic.
+func (m *Module) sendLane(ctx context.Context, l *queue) {
 	var key string
 	var err error
 	defer func() {
@@ -143,7 +144,7 @@ func (m *Module) sendReport(ctx context.Context, key string) error {
 	var msg model.Message
 	about, err := decodeReport(r, &msg)
 	if err != nil {
-		klog.ErrorS(err, "Report is of no use; dropped", "report", r.Key)
+		klog.ErrorS(err, "Report is invalid; dropped", "report", r.Key)
 		return m.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
 	}
 	send := m.deliver
@@ -217,9 +218,9 @@ type tooLarge struct {
 // tooLargeMax bounds them.
 const tooLargeMax = 100
 
-// noteRefused tells Options.Refused what became of a report on an object; failure is nil when the cloud took it. Events are
-// left out: each is an object of its own, and a later one does not make up for it. So are pods that are not stored: they
-// are gone, and no later report makes up for the last one.
+// noteRefused tells Options.Refused what became of a report on an object; failure is nil when the cloud took it. Events
+// are left out: each is an object of its own, and a later one does not make up for it. So are pods that are not stored:
+// they are gone, and no later report makes up for the last one.
 func (m *Module) noteRefused(ctx context.Context, key resource.Key, failure *metav1.Status) {
 	switch key.Type {
 	case resource.TypeEvent:
@@ -249,7 +250,8 @@ func (m *Module) noteRefused(ctx context.Context, key resource.Key, failure *met
 	}
 }
 
-// forgetRefused ends what noteRefused told of an object that is gone. It is called when the object is not stored any more.
+// forgetRefused ends what noteRefused told of an object that is gone. It is called when the object is not stored any
+// more.
 func (m *Module) forgetRefused(key resource.Key) {
 	object := key.String()
 	m.tooLarge.mu.Lock()
@@ -267,7 +269,7 @@ func (m *Module) stillWanted(ctx context.Context, key resource.Key, uid string) 
 	return err != nil && !errors.Is(err, store.ErrNotFound) || err == nil && (uid == "" || stored == uid)
 }
 
-// again tells whether the same report may be taken another time.
+// again reports whether the same report may be taken another time.
 func again(failure metav1.Status) bool {
 	switch {
 	case failure.Code == http.StatusTooManyRequests, failure.Code == http.StatusRequestTimeout, failure.Code == http.StatusUnauthorized:

@@ -175,7 +175,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
-// TestBackoff: a lane that fails waits longer each time, others do not wait for it, and over a new link none waits.
+// TestBackoff: a queue that fails waits longer each time, others do not wait for it, and over a new link none waits.
 func TestBackoff(t *testing.T) {
 	d, now := newDrain(), time.Time{}
 	d.up(eventSendersMax)
@@ -184,7 +184,7 @@ func TestBackoff(t *testing.T) {
 		t.Helper()
 		l, _ := d.next(now)
 		if l == nil || l.name != name {
-			t.Fatalf("next lane = %+v, want %s", l, name)
+			t.Fatalf("next queue = %+v, want %s", l, name)
 		}
 		key, _ := d.take(l)
 		return d.done(l, key, now)

@@ -9,7 +9,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
-// TestRecovery: that rows may have been lost is known until the cloud has told all anew, also after a restart.
+// TestRecovery: that rows may have been lost is known until the cloud has sent everything again, also after a restart.
 func TestRecovery(t *testing.T) {
 	db, _, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "edgecore.db"), store.Options{})
 	if err != nil {

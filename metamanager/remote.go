@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// readTimeout is how long the cloud gets to answer a question that the store may be able to answer as well: less than
-	// whoever asks waits.
+	// readTimeout is how long the cloud gets to answer a question that the store may be able to answer as well: less
+	// than callers wait.
 	readTimeout = 20 * time.Second
-	// storedSecretTimeout is the same for a secret that is stored: a pod waits for it, and some CSI drivers want their secrets
-	// every few seconds.
+	// storedSecretTimeout is the same for a secret that is stored: a pod waits for it, and some CSI drivers want their
+	// secrets every few seconds.
 	storedSecretTimeout = 3 * time.Second
 )
 
@@ -73,8 +73,8 @@ func routeOf(operation string, key resource.Key) route {
 	return here
 }
 
-// routeOfMessage is routeOf for one request: edged says of which secrets the cloud does not tell when they change, since
-// no pod names them.
+// routeOfMessage is routeOf for one request: edged says of which secrets the cloud does not tell when they change,
+// since no pod names them.
 func routeOfMessage(key resource.Key, msg *model.Message) route {
 	if msg.Route.Operation == model.OpQuery && key.Type == resource.TypeSecret && key.Name != "" {
 		var how struct {
@@ -87,7 +87,7 @@ func routeOfMessage(key resource.Key, msg *model.Message) route {
 	return routeOf(msg.Route.Operation, key)
 }
 
-// acked tells whether the cloud waits for an acknowledgement of its answer (docs/wire.md, Acknowledgements).
+// acked reports whether the cloud waits for an acknowledgement of its answer (docs/wire.md, Acknowledgements).
 func acked(operation string, key resource.Key) bool {
 	return operation != model.OpPatch && key.Type != resource.TypeEndpoints
 }
@@ -148,7 +148,7 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 		if key.Type == resource.TypeServiceAccountToken {
 			pod = boundPod(msg.ContentData())
 		}
-		err := m.lanes.do(ctx, answerLane(key, pod), func() (err error) {
+		err := m.queues.do(ctx, answerLane(key, pod), func() (err error) {
 			if ctx.Err() != nil { // nobody waits for it any more
 				return ctx.Err()
 			}
@@ -173,7 +173,7 @@ func kept(operation string, key resource.Key) bool {
 	return operation == model.OpQuery && key.Type != resource.TypeLease && key.Type != resource.TypeCSR && key.Type != resource.TypeEndpoints
 }
 
-// answerLane is the lane in which an answer is stored: that of the object, and for a token that of its pod.
+// answerLane is the queue in which an answer is stored: that of the object, and for a token that of its pod.
 func answerLane(key resource.Key, pod boundRef) string {
 	if pod.Name != "" {
 		key.Type, key.Name = resource.TypePod, pod.Name
@@ -181,7 +181,7 @@ func answerLane(key resource.Key, pod boundRef) string {
 	return laneKey(key.String())
 }
 
-// keepAnswer stores what the cloud answered, in its turn, and returns what whoever asked is told: what is stored, if that
+// keepAnswer stores what the cloud answered, in its turn, and returns what the caller gets: what is stored, if that
 // came later. What the cloud does not have any more is removed, but for what it pushes.
 func (m *Module) keepAnswer(ctx context.Context, key resource.Key, pod boundRef, q *question, data []byte) ([]byte, error) {
 	if !m.questions.counts(q) {
@@ -378,13 +378,13 @@ const (
 	tokenRefreshAge = 24 * time.Hour
 )
 
-// keepToken tells whether a stored token is not to be renewed now.
+// keepToken reports whether a stored token is not to be renewed now.
 func (m *Module) keepToken(token []byte) bool {
 	now := m.opts.Now()
 	return tokenFresh(token, now) || canWait(token, now) && !m.tokens.allow(now)
 }
 
-// tokenFresh tells whether a stored token need not be renewed yet. A clock from before the token was made is not
+// tokenFresh reports whether a stored token need not be renewed yet. A clock from before the token was made is not
 // set, and says nothing about it.
 func tokenFresh(token []byte, now time.Time) bool {
 	var request struct {

@@ -11,9 +11,9 @@ import (
 )
 
 // The outbox has a row for each object that is reported on. Its key is "<operation> <resource>", and for a pod
-// "<operation>:<UID> <resource>": a pod and its successor of the same name (a StatefulSet's, or one that was force deleted)
-// are two objects. Rows of pods without a UID are of versions before that. They are sent as well; an older version that finds
-// a row with a UID takes the text before the space for the operation, and sends the row in its turn.
+// "<operation>:<UID> <resource>": a pod and its successor of the same name (a StatefulSet's, or one that was force
+// deleted) are two objects. Rows of pods without a UID are of versions before that. They are sent as well; an older
+// version that finds a row with a UID takes the text before the space for the operation, and sends the row in its turn.
 
 // reportKey is the key in the outbox of a message that reports on an object.
 func reportKey(msg *model.Message) string {
@@ -59,8 +59,8 @@ func reportedUID(msg *model.Message) string {
 	return ""
 }
 
-// reportLane is what keeps its order together, from the key of a report: the reports on one object, and those on a pod and
-// its end. uid is the pod's, for keys of older versions that do not have it.
+// reportLane is what keeps its order together, from the key of a report: the reports on one object, and those on a pod
+// and its end. uid is the pod's, for keys of older versions that do not have it.
 func reportLane(text, uid string) string {
 	_, own, key, err := parseReportKey(text)
 	if err != nil {
@@ -72,7 +72,7 @@ func reportLane(text, uid string) string {
 	return podLane(key.String(), cmp.Or(own, uid))
 }
 
-// podLane is the lane of the reports on a pod, from its resource or that of its status.
+// podLane is the queue of the reports on a pod, from its resource or that of its status.
 func podLane(text, uid string) string { return laneKey(text) + " " + uid }
 
 // isOld reports whether the key of a report on a pod is of a version that did not put the UID into it.

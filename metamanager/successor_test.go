@@ -56,8 +56,8 @@ func end(uid string) string {
 	return fmt.Sprintf(`{"gracePeriodSeconds":0,"preconditions":{"uid":%q}}`, uid)
 }
 
-// TestLateReportOnPredecessor: the status of a pod survives what is reported late on an earlier pod of its name, and the
-// same status of both pods is told of both.
+// TestLateReportOnPredecessor: the status of a pod survives what is reported late on an earlier pod of its name, and
+// the same status of both pods is told of both.
 func TestLateReportOnPredecessor(t *testing.T) {
 	e, h := newLinked(t, Options{})
 	const res = "default/podpatch/db-0"
@@ -89,8 +89,8 @@ func TestForbiddenPredecessor(t *testing.T) {
 	})
 }
 
-// TestOutboxOfOlderVersion: reports on pods that an older version stored by name are sent, but for those of which this version
-// has a newer one on the same pod.
+// TestOutboxOfOlderVersion: reports on pods that an older version stored by name are sent, but for those of which this
+// version has a newer one on the same pod.
 func TestOutboxOfOlderVersion(t *testing.T) {
 	e, h := newLinked(t, Options{})
 	put := func(operation, res, content string) {

@@ -22,7 +22,7 @@ type tokenPace struct {
 	last time.Time
 }
 
-// allow tells whether one may be renewed now, and counts it.
+// allow reports whether one may be renewed now, and counts it.
 func (p *tokenPace) allow(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,9 +40,9 @@ func (p *tokenPace) hold(now time.Time) {
 	p.mu.Unlock()
 }
 
-// canWait tells whether a stored token is good for long, though it is to be renewed by what was asked for: kube-apiserver
-// makes the tokens of pods for a year where they ask for an hour (--service-account-extend-token-expiration), and
-// says so in the token alone.
+// canWait reports whether a stored token is good for long, though it is to be renewed by what was asked for:
+// kube-apiserver makes the tokens of pods for a year where they ask for an hour
+// (--service-account-extend-token-expiration), and says so in the token alone.
 func canWait(token []byte, now time.Time) bool {
 	var request struct {
 		Status struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// TestVolumeSecret: a secret that a volume names and no pod is asked of the cloud each time, as nobody pushes its changes,
-// and is answered from the store where the cloud cannot be asked. One that is gone is not.
+// TestVolumeSecret: a secret that a volume names and no pod is asked of the cloud each time, as nobody pushes its
+// changes, and is answered from the store where the cloud cannot be asked. One that is gone is not.
 func TestVolumeSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, h := newLinked(t, Options{})

@@ -31,7 +31,7 @@ type metadata struct {
 	DeletionTimestamp json.RawMessage `json:"deletionTimestamp"`
 }
 
-// storable tells whether a message may name this object to store or to delete it.
+// storable reports whether a message may name this object to store or to delete it.
 func storable(key resource.Key) error {
 	switch key.Type {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeLease,
@@ -92,8 +92,8 @@ func readIncoming(key resource.Key, msg *model.Message) (incoming, error) {
 	return incoming{id: id, row: store.Meta{Key: row, Type: key.Type, Value: data}}, err
 }
 
-// upsert stores an object, and then hands it to edged. What came over a link without order is passed over where the stored
-// object is newer.
+// upsert stores an object, and then hands it to edged. What came over a link without order is passed over where the
+// stored object is newer.
 func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Message, fromCloud bool) error {
 	in, err := readIncoming(key, msg)
 	if err != nil {
@@ -141,8 +141,8 @@ func (m *Module) withTokens(ctx context.Context, key resource.Key, in incoming, 
 	return append(ops, deleteTokens(tokens, before)...), nil
 }
 
-// upsertLate takes an answer for which nobody waits any more. It may be older than anything that was sent since, so that it
-// brings nothing back that was deleted, and replaces only an older version of the same object.
+// upsertLate takes an answer for which nobody waits any more. It may be older than anything that was sent since, so
+// that it brings nothing back that was deleted, and replaces only an older version of the same object.
 func (m *Module) upsertLate(ctx context.Context, key resource.Key, msg *model.Message) error {
 	in, err := readIncoming(key, msg)
 	if err != nil {
@@ -165,7 +165,7 @@ func sameUID(id identity, stored []byte) bool {
 	return json.Unmarshal(stored, &old) == nil && old.Metadata.UID == id.Metadata.UID
 }
 
-// older tells whether an object is an older version of the stored one. Another UID is another object, and
+// older reports whether an object is an older version of the stored one. Another UID is another object, and
 // versions that are no numbers do not compare: then what came last counts.
 func older(id identity, stored []byte) bool {
 	var old identity
@@ -297,7 +297,8 @@ func (m *Module) storedIdentity(ctx context.Context, key resource.Key) (metadata
 	return id.Metadata, nil
 }
 
-// queue writes a report into the outbox, in place of an older one on the same object, and has it sent. ops are done with it.
+// queue writes a report into the outbox, in place of an older one on the same object, and has it sent. ops are done
+// with it.
 func (m *Module) queue(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
 	put, err := outbox(key, msg)
 	if err != nil {

@@ -94,7 +94,7 @@ func (n *node) until(pod *v1.Pod, check func(*observed.Pod) error) (last *observ
 		if err != nil {
 			return err
 		}
-		res := n.SyncPod(n.t.Context(), runtime.Wish{Pod: pod, Observed: obs})
+		res := n.SyncPod(n.t.Context(), runtime.SyncInput{Pod: pod, Observed: obs})
 		if last, err = n.GetPod(n.t.Context(), pod.UID); err != nil {
 			return err
 		}

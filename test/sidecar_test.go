@@ -58,8 +58,8 @@ func obedient(t testing.TB, n *node, pod *v1.Pod) *observed.Pod {
 	return obs
 }
 
-// sidecarsEnd: a pod with sidecars and a hook ends in order, and waits for no grace period when its containers do as they
-// are told. BenchmarkSidecarsEnd measures how long that takes.
+// sidecarsEnd: a pod with sidecars and a hook ends in order, and waits for no grace period when its containers do as
+// they are told. BenchmarkSidecarsEnd measures how long that takes.
 func sidecarsEnd(t *testing.T, n *node) {
 	pod := sidecars("sidecars-uid")
 	obs := obedient(t, n, pod)
@@ -70,8 +70,8 @@ func sidecarsEnd(t *testing.T, n *node) {
 	n.end(pod)
 }
 
-// BenchmarkSidecarsEnd measures how long a pod with sidecars and a hook takes to end, beside the bare calls for it, which
-// are made for a twin.
+// BenchmarkSidecarsEnd measures how long a pod with sidecars and a hook takes to end, beside the bare calls for it,
+// which are made for a twin.
 func BenchmarkSidecarsEnd(b *testing.B) {
 	n := newNode(b)
 	var ours, bare time.Duration

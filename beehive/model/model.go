@@ -1,5 +1,5 @@
 // Package model is the message of the bus and of the wire (docs/wire.md, Messages). A message is never
-// changed once it was sent: whoever has a pointer to it may read it without a lock. Its content is the JSON
+// changed once it was sent: anyone who has a pointer to it may read it without a lock. Its content is the JSON
 // that came in, decoded once, by whom it is for.
 package model
 
@@ -95,7 +95,7 @@ func (m *Message) RespondError(source string, err error) *Message {
 	return r
 }
 
-// IsResponse tells whether the message answers another.
+// IsResponse reports whether the message answers another.
 func (m *Message) IsResponse() bool { return m.Header.ParentID != "" }
 
 // ContentData is the object in a message: an object may travel nested, or as a string that holds its JSON.

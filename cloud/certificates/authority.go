@@ -2,7 +2,7 @@
 // show, the tokens that devices join with, and the HTTPS endpoints (10002) that give out certificates.
 //
 // It promises: whichever of several replicas starts first, all share one CA, one server certificate and one
-// key for tokens, since each of these is kept in a secret, and whoever is second takes what the first wrote;
+// key for tokens, since each of these is kept in a secret, and anyone who is second takes what the first wrote;
 // a CA is never replaced because it cannot be read; and a node's certificate names that node, whatever was
 // asked for.
 //
@@ -35,11 +35,11 @@ type Options struct {
 	Addresses []string
 	// NodeLifetime is for how long a node's certificate is valid.
 	NodeLifetime time.Duration
-	// TokenRefresh is how often the general token is made anew; it is valid for twice as long.
+	// TokenRefresh is how often the general token is recreated; it is valid for twice as long.
 	TokenRefresh time.Duration
 	// AllowLegacy lets certificates that KubeEdge before 1.16 gave to every node alike speak for any node.
 	AllowLegacy bool
-	// ProtectTaken refuses a name that a node has already to whoever has only a general token: it takes a
+	// ProtectTaken refuses a name that a node has already to anyone who has only a general token: it takes a
 	// token for that node, or its certificate.
 	ProtectTaken bool
 	// RequestsPerSecond and Burst bound the requests of one address; 0 is the default, below 0 no bound.
@@ -195,7 +195,7 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 	}
 	p, err := serverSecret.decode(data)
 	if err != nil {
-		return fmt.Errorf("server certificate in secret %s: %w; delete the secret, and it is made anew", serverSecret.name, err)
+		return fmt.Errorf("server certificate in secret %s: %w; delete the secret to have it recreated", serverSecret.name, err)
 	}
 	if wrote {
 		klog.InfoS("Made a certificate for the servers of the link", "secret", serverSecret.name, "addresses", sansOf(p.cert), "because", because)
@@ -277,8 +277,8 @@ func (a *Authority) ServerTLS(auth tls.ClientAuthType) *tls.Config {
 	return config
 }
 
-// VerifyClients has a server's configuration let in the nodes of the CAs that are trusted at that moment. A configuration
-// of TLS has the CAs of the time when it was made.
+// VerifyClients has a server's configuration let in the nodes of the CAs that are trusted at that moment. A
+// configuration of TLS has the CAs of the time when it was made.
 func (a *Authority) VerifyClients(config *tls.Config) {
 	config.ClientAuth, config.ClientCAs = tls.RequireAnyClientCert, nil
 	config.VerifyConnection = func(state tls.ConnectionState) error { // of resumed sessions as well

@@ -162,7 +162,7 @@ func TestSlowerReplica(t *testing.T) {
 		secrets.secrets[name].ResourceVersion = strconv.Itoa(secrets.version)
 	}
 	_, err := New(t.Context(), secrets, Options{Addresses: []string{"192.0.2.9"}, Now: c.now})
-	wantError(t, err, "somebody else keeps changing it")
+	wantError(t, err, "another client keeps changing it")
 }
 
 func wantError(t *testing.T, err error, want string) {

@@ -54,8 +54,8 @@ func FuzzRequests(f *testing.F) {
 			}
 		}
 		w := httptest.NewRecorder()
-		// A byte of a name is quoted in an answer with four; a request for a certificate is what package certs allows for it,
-		// and takes 1 MiB to check and to sign.
+		// A byte of a name is quoted in an answer with four; a request for a certificate is what package certs allows
+		// for it, and takes 1 MiB to check and to sign.
 		limit := 1<<20 + membound.Linear(size, 64) + 256*uint64(min(len(body), certs.MaxRequest+1))
 		membound.Check(t, limit, func() { handler.ServeHTTP(w, r) })
 		if w.Code == http.StatusOK && w.Body.Len() == 0 || w.Body.Len() > certs.MaxRequest {

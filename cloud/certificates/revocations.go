@@ -16,10 +16,10 @@ import (
 
 // revocationsSecret holds a moment per node, by the node's name: certificates whose NotBefore is earlier are revoked.
 //
-// The moment is compared with NotBefore and not with the time of issue, because a cloudcore dates certificates back, and
-// dates none to before the last revocation that it knows of. A certificate that a cloudcore issues without knowing of the
-// revocation is therefore revoked as well, so a device cannot renew its way past a revocation. KubeEdge's cloudcore does
-// not date certificates back.
+// The moment is compared with NotBefore and not with the time of issue, because a cloudcore dates certificates back,
+// and dates none to before the last revocation that it knows of. A certificate that a cloudcore issues without knowing
+// of the revocation is therefore revoked as well, so a device cannot renew its way past a revocation. KubeEdge's
+// cloudcore does not date certificates back.
 const revocationsSecret = "edgecore-revocations"
 
 const (
@@ -27,8 +27,8 @@ const (
 	maxRevocations = 768 << 10
 	// longestLifetime is how long a revocation is kept at least: no certificate that it concerns lives longer.
 	longestLifetime = 10 * 365 * 24 * time.Hour
-	// maxAhead is how far ahead of this clock a revocation may be for the next certificate, or the next revocation, to count
-	// from it.
+	// maxAhead is how far ahead of this clock a revocation may be for the next certificate, or the next revocation, to
+	// count from it.
 	maxAhead = 3 * time.Second
 )
 
@@ -159,8 +159,8 @@ func (a *Authority) setRevocations(data map[string][]byte) {
 
 func (a *Authority) revocations() revocations { return *a.revoked.Load() }
 
-// Check returns an error for a certificate of a node that is revoked, or of a CA that is not trusted any more. It looks at
-// memory only.
+// Check returns an error for a certificate of a node that is revoked, or of a CA that is not trusted any more. It looks
+// at memory only.
 func (a *Authority) Check(node string, cert *x509.Certificate) error {
 	if !a.ca.Load().signed(cert) {
 		return fmt.Errorf("the certificate of node %s is of a CA that the cloud does not trust any more: get a token with "+

@@ -140,8 +140,8 @@ func TestRevoked(t *testing.T) {
 
 func first(got answer, _ *tls.Certificate) answer { return got }
 
-// TestRevokedElsewhere: a cloudcore that has not heard of a revocation yet issues nothing that outlives it, and takes the
-// token that was made after it.
+// TestRevokedElsewhere: a cloudcore that has not heard of a revocation yet issues nothing that outlives it, and takes
+// the token that was made after it.
 func TestRevokedElsewhere(t *testing.T) {
 	secrets, c := newFakeSecrets(), newClock()
 	knows, behind := newTestAuthority(t, secrets, c), newTestAuthority(t, secrets, c)

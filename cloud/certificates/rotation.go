@@ -19,8 +19,8 @@ import (
 const (
 	// previousData are CAs of before the last rotation whose certificates are still good.
 	previousData = "previouscadata"
-	// crossData are certificates for the key of each CA by the CA before it. A server shows them, so that nodes which know
-	// an older CA only trust it as well. They go on with that after the older CA's certificates are refused.
+	// crossData are certificates for the key of each CA by the CA before it. A server shows them, so that nodes which
+	// know an older CA only trust it as well. They go on with that after the older CA's certificates are refused.
 	crossData = "crosscadata"
 )
 
@@ -184,7 +184,7 @@ func (a *Authority) chain() []*x509.Certificate {
 	return ca.cross
 }
 
-// observeCA takes over the CA of its secret. It keeps the one that it has rather than one that is of no use.
+// observeCA takes over the CA of its secret. It keeps the one that it has rather than one that is invalid.
 func (a *Authority) observeCA(data map[string][]byte) {
 	if a.fromFile {
 		return
@@ -220,8 +220,8 @@ func sameCerts(a, b []*x509.Certificate) bool {
 	return true
 }
 
-// observeServer takes over the certificate that another replica made. Of replicas that have files of their own each keeps
-// its own.
+// observeServer takes over the certificate that another replica made. Of replicas that have files of their own each
+// keeps its own.
 func (a *Authority) observeServer(data map[string][]byte) {
 	if a.ownFile.Load() {
 		return

@@ -33,8 +33,8 @@ func handshake(t *testing.T, a *Authority, knows *x509.Certificate, cert *tls.Ce
 	return client.ConnectionState().PeerCertificates, err
 }
 
-// TestRotateCA: every replica takes the new CA up while it runs. Nodes that know the old one only go on connecting, and the
-// certificates that it issued are good until the rotation is finished.
+// TestRotateCA: every replica takes the new CA up while it runs. Nodes that know the old one only go on connecting, and
+// the certificates that it issued are good until the rotation is finished.
 func TestRotateCA(t *testing.T) {
 	secrets, c := newFakeSecrets(), newClock()
 	a, b := newTestAuthority(t, secrets, c), newTestAuthority(t, secrets, c)

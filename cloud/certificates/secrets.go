@@ -96,8 +96,8 @@ func (s pairSecret) decode(data map[string][]byte) (pair, error) {
 const maxRaces = 20
 
 // keep returns what a secret holds after decide had its say: it gets what there is (nil when there is no
-// secret) and returns what is to be there instead, or nil to leave it. Whoever is first wins; all others see
-// what it wrote, and are asked again. It tells whether it wrote anything.
+// secret) and returns what is to be there instead, or nil to leave it. Anyone who is first wins; all others see
+// what it wrote, and are asked again. It reports whether it wrote anything.
 func keep(ctx context.Context, secrets Secrets, name string, decide func(old map[string][]byte) (map[string][]byte, error)) (_ map[string][]byte, wrote bool, _ error) {
 	for range maxRaces {
 		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
@@ -133,7 +133,7 @@ func keep(ctx context.Context, secrets Secrets, name string, decide func(old map
 		}
 		return data, true, nil
 	}
-	return nil, false, secretError(name, errors.New("somebody else keeps changing it"))
+	return nil, false, secretError(name, errors.New("another client keeps changing it"))
 }
 
 func secretError(name string, err error) error {

@@ -137,7 +137,7 @@ func (s *endpoints) edgeCert(w http.ResponseWriter, r *http.Request) {
 	writeDER(w, der)
 }
 
-// refusal is an error of whoever asks.
+// refusal is an error of the caller.
 type refusal struct {
 	status int
 	text   string
@@ -257,11 +257,11 @@ func (s *endpoints) authenticateCertificate(cert *x509.Certificate, node string)
 	return nil
 }
 
-// checkTaken refuses a name to a general token: one that a node has, and one that was revoked, whose device may still hold
-// such a token.
+// checkTaken refuses a name to a general token: one that a node has, and one that was revoked, whose device may still
+// hold such a token.
 func (s *endpoints) checkTaken(ctx context.Context, node string) error {
 	if _, revoked := s.revocations()[node]; revoked {
-		return refuse(http.StatusConflict, "node %s was revoked: it takes a token for that node alone (`cloudcore gettoken --node %s`), or another name", node, node)
+		return refuse(http.StatusConflict, "node %s was revoked: use a token for that node (`cloudcore gettoken --node %s`), or another name", node, node)
 	}
 	if !s.opts.ProtectTaken {
 		return nil
@@ -271,7 +271,7 @@ func (s *endpoints) checkTaken(ctx context.Context, node string) error {
 		return fmt.Errorf("node %s: %w", node, err)
 	}
 	if taken {
-		return refuse(http.StatusConflict, "the name %s is taken: it takes a token for that node alone (`cloudcore gettoken --node %s`), or another name", node, node)
+		return refuse(http.StatusConflict, "the name %s is taken: use a token for that node (`cloudcore gettoken --node %s`), or another name", node, node)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func TestFirstCertificate(t *testing.T) {
 		"no request":           {node: "edge1", auth: bearer(""), status: 400, body: "the certificate request is empty"},
 		"bad request":          {node: "edge1", auth: bearer(""), csr: []byte("x"), status: 400, body: "not a certificate request"},
 		"huge request":         {node: "edge1", auth: bearer(""), csr: make([]byte, certs.MaxRequest+1), status: 413, body: "more than 64 KiB"},
-		"a name taken":         {node: "taken", auth: bearer(""), csr: taken, status: 409, body: "the name taken is taken: it takes a token for that node"},
+		"a name taken":         {node: "taken", auth: bearer(""), csr: taken, status: 409, body: "the name taken is taken: use a token for that node"},
 		"a name taken, ours":   {node: "taken", auth: bearer("taken"), csr: taken, status: 200},
 		"nobody knows":         {node: "broken", auth: bearer(""), csr: edge1, status: 500, body: "node broken: "},
 	} {

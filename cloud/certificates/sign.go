@@ -114,8 +114,8 @@ func (a *Authority) beginning(node string, g grant) time.Time {
 	return g.revoked
 }
 
-// awaitBeginning waits for a moment that is ahead by a second or two: a node that is revoked twice in a second is revoked in
-// the next one.
+// awaitBeginning waits for a moment that is ahead by a second or two: a node that is revoked twice in a second is
+// revoked in the next one.
 func (a *Authority) awaitBeginning(ctx context.Context, node string, g grant) {
 	ahead := a.beginning(node, g).Sub(a.opts.Now())
 	if ahead <= 0 || ahead > maxAhead {
@@ -124,8 +124,8 @@ func (a *Authority) awaitBeginning(ctx context.Context, node string, g grant) {
 	retry.Sleep(ctx, ahead)
 }
 
-// sign fills in the serial number and the times. A NotBefore of the template is the earliest. Nothing outlives the CA that
-// signs it.
+// sign fills in the serial number and the times. A NotBefore of the template is the earliest. Nothing outlives the CA
+// that signs it.
 func sign(template, ca *x509.Certificate, public crypto.PublicKey, key crypto.Signer, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
 	var err error
 	if template.SerialNumber, err = certs.NewSerial(); err != nil {

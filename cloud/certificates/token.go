@@ -28,7 +28,7 @@ type claims struct {
 }
 
 // loadTokenKey takes the key that tokens are signed with from its secret, or makes one. It is not the CA's:
-// whoever learns the one does not have the other.
+// anyone who learns the one does not have the other.
 func loadTokenKey(ctx context.Context, secrets Secrets) ([]byte, error) {
 	data, _, err := keep(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
 		if old != nil {
@@ -66,7 +66,7 @@ func (a *Authority) NewToken(node string, ttl time.Duration) (*certs.Token, erro
 	return newToken(a.CA(), *a.tokenKey.Load(), node, a.revocations()[node], a.opts.Now().Add(ttl))
 }
 
-// VerifyToken checks a JSON Web Token for a node, and tells whether it is for that node alone.
+// VerifyToken checks a JSON Web Token for a node, and reports whether it is for that node alone.
 func (a *Authority) VerifyToken(bearer, node string) (bound bool, err error) {
 	c, err := a.verifyToken(bearer, node)
 	return err == nil && c.Node != "", err
@@ -90,7 +90,7 @@ func (a *Authority) verifyToken(bearer, node string) (c claims, err error) {
 	return c, nil
 }
 
-// refreshToken puts a general token into its secret when the one there is of no use or has had its time.
+// refreshToken puts a general token into its secret when the one there is invalid or has had its time.
 // Replicas share the key, so it does not matter whose it is.
 func (a *Authority) refreshToken(ctx context.Context) error {
 	_, wrote, err := keep(ctx, a.secrets, tokenSecret, func(old map[string][]byte) (map[string][]byte, error) {
@@ -135,7 +135,7 @@ func ReadToken(ctx context.Context, secrets Secrets, now time.Time) (*certs.Toke
 		return nil, fmt.Errorf("secret %s: %w", tokenSecret, err)
 	}
 	if e := token.Claims.Expires; !e.IsZero() && now.After(e) {
-		return nil, fmt.Errorf("the token in secret %s ended at %s: cloudcore, which makes it anew, is not running; start it, or look at its log", tokenSecret, e.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("the token in secret %s ended at %s: cloudcore, which renews it, is not running; start it, or check its log", tokenSecret, e.UTC().Format(time.RFC3339))
 	}
 	return token, nil
 }

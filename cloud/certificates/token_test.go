@@ -97,7 +97,7 @@ func TestGetToken(t *testing.T) {
 	}
 	c.add(48 * time.Hour)
 	_, err = ReadToken(t.Context(), secrets, c.now())
-	wantError(t, err, "cloudcore, which makes it anew, is not running")
+	wantError(t, err, "cloudcore, which renews it, is not running")
 
 	delete(secrets.secrets, "tokenkeysecret")
 	_, err = NewNodeToken(t.Context(), secrets, "edge1", c.now())

@@ -9,7 +9,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// TestArrival: whoever carries out a request knows when it came from its node, whatever kind it is.
+// TestArrival: anyone who carries out a request knows when it came from its node, whatever kind it is.
 func TestArrival(t *testing.T) {
 	if at, ok := Arrival(t.Context()); ok {
 		t.Errorf("arrival of no request = %v, want none", at)

@@ -70,7 +70,8 @@ type agentRun struct {
 
 // finding is what clones says of a connection. The zero value says nothing against it.
 type finding struct {
-	// cloned is set when two devices are found: at most once for each time that one of them takes the place of the other.
+	// cloned is set when two devices are found: at most once for each time that one of them takes the place of the
+	// other.
 	cloned bool
 	// refuse is set for a connection that is to be turned down.
 	refuse bool

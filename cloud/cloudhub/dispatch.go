@@ -86,8 +86,8 @@ func requested(m *model.Message) (arrival, string) {
 	return request, ""
 }
 
-// laneOf names the object that a request is about: what changes one object stays in order.
-func laneOf(name string) string {
+// executorKey names the object that a request is about: what changes one object stays in order.
+func executorKey(name string) string {
 	k, err := resource.Parse(name)
 	if err != nil {
 		return name

@@ -62,7 +62,7 @@ func TestLaneOf(t *testing.T) {
 		"default/configmap/web": "default/configmap/web", "kube-node-lease/lease/n1": "kube-node-lease/lease/n1", "default/podstatus": "default/pod",
 		"k8s/ca.crt": "k8s/ca.crt", "": "", "a/b/c/d": "a/b/c/d",
 	} {
-		if got := laneOf(name); got != want {
+		if got := executorKey(name); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}
@@ -169,7 +169,7 @@ func FuzzClassify(f *testing.F) {
 			t.Errorf("classified as %v with the reason %q, want a reason if and only if it is dropped", what, why)
 		}
 		if what == request {
-			if _, err := resource.Parse(laneOf(name)); err != nil {
+			if _, err := resource.Parse(executorKey(name)); err != nil {
 				t.Errorf("a request about %q: %v", name, err)
 			}
 		}

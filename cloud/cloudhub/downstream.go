@@ -29,7 +29,8 @@ type Object struct {
 }
 
 // Downstream says what each node is to have. It answers from memory, but may ask the API server about an object that it
-// does not have, and is called from many goroutines. Whoever implements it calls Hub.Changed for each object of a node that is new, changed or gone.
+// does not have, and is called from many goroutines. Anyone who implements it calls Hub.Changed for each object of a
+// node that is new, changed or gone.
 type Downstream interface {
 	// Desired is all that a node is to have: its pods, the configmaps and secrets that they name, its node object.
 	Desired(node string) []Ref

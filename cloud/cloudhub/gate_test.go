@@ -49,8 +49,8 @@ func (g *testGate) Admit(_ context.Context, node string, cert *x509.Certificate,
 	return err
 }
 
-// TestGate: over either transport, a connection that the gate refuses is told why, and a session that it refuses later ends
-// with the reason.
+// TestGate: over either transport, a connection that the gate refuses is told why, and a session that it refuses later
+// ends with the reason.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	for _, transport := range []string{"websocket", "quic"} {
@@ -116,7 +116,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestGateInBetween: what changes between the handshake and the session ends the session, although Recheck did not see it.
+// TestGateInBetween: what changes between the handshake and the session ends the session, although Recheck did not see
+// it.
 func TestGateInBetween(t *testing.T) {
 	t.Parallel()
 	gate := &testGate{}

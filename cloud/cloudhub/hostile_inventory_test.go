@@ -131,9 +131,9 @@ func FuzzReceived(f *testing.F) {
 		}
 		features := wire.Features{Inventory: ours}
 		var what arrival
-		var why, lane string
+		var why, queue string
 		limit := uint64(1<<20 + 64*len(text))
-		if got := membound.Allocated(func() { what, why = classify(&m, features); lane = laneOf(m.Route.Resource) }); got > limit {
+		if got := membound.Allocated(func() { what, why = classify(&m, features); queue = executorKey(m.Route.Resource) }); got > limit {
 			t.Errorf("%d bytes take %d bytes, want at most %d", len(text), got, limit)
 		}
 		switch what {
@@ -151,9 +151,9 @@ func FuzzReceived(f *testing.F) {
 			}
 		case request:
 			_, err := resource.Parse(m.Route.Resource)
-			if err != nil || len(m.Route.Resource) > maxResource || m.Header.ID == "" || lane == "" {
-				t.Errorf("a request with the id %q about %q (lane %q), want an id and an object",
-					m.Header.ID, m.Route.Resource, lane)
+			if err != nil || len(m.Route.Resource) > maxResource || m.Header.ID == "" || queue == "" {
+				t.Errorf("a request with the id %q about %q (queue %q), want an id and an object",
+					m.Header.ID, m.Route.Resource, queue)
 			}
 		}
 	})

@@ -121,7 +121,7 @@ func TestNonsenseWithinRules(t *testing.T) {
 	})
 }
 
-// TestBrokenHandler: a request that breaks whoever handles it costs its session.
+// TestBrokenHandler: a request that crashes its handler costs its session.
 func TestBrokenHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,29 +151,29 @@ func TestFlood(t *testing.T) {
 			if node == "calm" {
 				return m.Respond(model.OK)
 			}
-			lane := laneOf(m.Route.Resource)
+			queue := executorKey(m.Route.Resource)
 			var n int
 			_ = json.Unmarshal(m.Content, &n)
 			mu.Lock()
-			if busy[lane] {
-				t.Errorf("%s: request %d while another is handled, want one at a time", lane, n)
+			if busy[queue] {
+				t.Errorf("%s: request %d while another is handled, want one at a time", queue, n)
 			}
-			if n <= last[lane] {
-				t.Errorf("%s: request %d after %d, want them in order", lane, n, last[lane])
+			if n <= last[queue] {
+				t.Errorf("%s: request %d after %d, want them in order", queue, n, last[queue])
 			}
-			busy[lane], last[lane] = true, n
+			busy[queue], last[queue] = true, n
 			beside++
 			most = max(most, beside)
 			mu.Unlock()
 			<-slow
 			mu.Lock()
 			beside--
-			busy[lane] = false
+			busy[queue] = false
 			mu.Unlock()
 			return m.Respond(model.OK)
 		}
 		flood, calm := newEdge(t, "flood").dialOurs(c), newEdge(t, "calm").dialOurs(c)
-		const requests = 2 * lanePending
+		const requests = 2 * executorPending
 		sent := make(chan struct{})
 		go func() {
 			defer close(sent)
@@ -186,14 +186,14 @@ func TestFlood(t *testing.T) {
 			}
 		}()
 		wait.True(t, "the limit", func() bool { s := c.hub.session("flood"); return s != nil && s.stalled.Load() })
-		if n := c.hub.session("flood").lanes.unanswered(); n > lanePending {
-			t.Errorf("%d requests are unanswered, want at most %d", n, lanePending)
+		if n := c.hub.session("flood").executor.unanswered(); n > executorPending {
+			t.Errorf("%d requests are unanswered, want at most %d", n, executorPending)
 		}
 		if calm.ask(model.OpQuery, "default/pod/x", "null") == nil {
 			t.Error("answer to the query of another node = nil, want one")
 		}
 		atMost := func() int { mu.Lock(); defer mu.Unlock(); return most }
-		wait.True(t, "requests beside each other", func() bool { return atMost() >= laneParallel })
+		wait.True(t, "requests beside each other", func() bool { return atMost() >= executorParallel })
 		close(slow)
 		<-sent
 		wait.True(t, "all answers", func() bool {
@@ -201,11 +201,11 @@ func TestFlood(t *testing.T) {
 			defer flood.mu.Unlock()
 			return len(flood.answers) >= requests
 		})
-		if n := atMost(); n != laneParallel {
-			t.Errorf("%d requests beside each other, want %d", n, laneParallel)
+		if n := atMost(); n != executorParallel {
+			t.Errorf("%d requests beside each other, want %d", n, executorParallel)
 		}
 		// An answer leaves before its request is crossed out.
-		wait.True(t, "no request to be left", func() bool { return c.hub.session("flood").lanes.unanswered() == 0 })
+		wait.True(t, "no request to be left", func() bool { return c.hub.session("flood").executor.unanswered() == 0 })
 	})
 }
 

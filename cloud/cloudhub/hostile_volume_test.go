@@ -10,8 +10,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-// FuzzVolumeRequests: whatever arrives at the socket of the CSI driver, and in whatever number, reading and answering it takes
-// memory in proportion to its size, and an answer is not much larger than its request.
+// FuzzVolumeRequests: whatever arrives at the socket of the CSI driver, and in whatever number, reading and answering
+// it takes memory in proportion to its size, and an answer is not much larger than its request.
 func FuzzVolumeRequests(f *testing.F) {
 	const request = `{"header":{"msg_id":"1"},"route":{"operation":"createvolume","resource":"node/n1/default/volume/v"},"content":"x"}`
 	f.Add(request)

@@ -38,9 +38,9 @@ import (
 type Records interface {
 	// Held is what a node is known to hold. It waits until that can be said.
 	Held(ctx context.Context, node string) (map[resource.Key]queue.State, error)
-	// Sending is called before the first message about an object, which is sent only if Sending returns nil. A cloudcore
-	// that ends right after sending must leave a record of what the node may hold. Acked is called when a state of the
-	// object is stored on the node, Deleted when the object is gone from there.
+	// Sending is called before the first message about an object, which is sent only if Sending returns nil. A
+	// cloudcore that ends right after sending must leave a record of what the node may hold. Acked is called when a
+	// state of the object is stored on the node, Deleted when the object is gone from there.
 	Sending(ctx context.Context, node string, ref Ref) error
 	Acked(node string, ref Ref, version string)
 	Deleted(node string, ref Ref)
@@ -94,12 +94,12 @@ type Options struct {
 	// MaxMessage is the largest message in bytes, both ways; zero takes the link's own.
 	MaxMessage int64
 	// LegacyCertificates lets every node in with the one certificate that edges up to v1.15 have. It tells nothing of
-	// the node: whoever has it may claim any name.
+	// the node: anyone who has it may claim any name.
 	LegacyCertificates bool
 	// Gate decides further which certificates may speak for a node; nil lets all in.
 	Gate Gate
-	// Duplicate is told of two devices that use the certificate of one node, each time that one of them comes in the place
-	// of the other; nil: only the log is.
+	// Duplicate is told of two devices that use the certificate of one node, each time that one of them comes in the
+	// place of the other; nil: only the log is.
 	Duplicate func(ctx context.Context, node, message string)
 	// Features are those offered to edges of ours.
 	Features wire.Features
@@ -116,8 +116,8 @@ type Hub struct {
 	clones  clones
 	// doubtful bounds what nodes cause at the API server by objects that they name.
 	doubtful limiters
-	// epoch is what moments are counted from that sessions keep as numbers: by the monotonic clock, so that setting the wall
-	// clock ends no session and renews no lease early. It is long before the first.
+	// epoch is what moments are counted from that sessions keep as numbers: by the monotonic clock, so that setting the
+	// wall clock ends no session and renews no lease early. It is long before the first.
 	epoch time.Time
 
 	mu       sync.Mutex
@@ -129,7 +129,7 @@ type Hub struct {
 // New makes a hub without connections.
 func New(opts Options) (*Hub, error) {
 	if opts.Downstream == nil || opts.Upstream == nil {
-		return nil, fmt.Errorf("cloudhub needs somebody to ask and somebody to tell")
+		return nil, fmt.Errorf("cloudhub needs a Downstream and an Upstream")
 	}
 	if opts.Records == nil {
 		opts.Records = NoRecords{}
@@ -192,8 +192,8 @@ func (h *Hub) forgetGone(ctx context.Context) {
 	}
 }
 
-// forgetGoneNow does that once; it tells whether there are records. A node that is connected may just not be registered
-// yet: Disconnect tells of its end.
+// forgetGoneNow does that once; it reports whether there are records. A node that is connected may just not be
+// registered yet: Disconnect tells of its end.
 func (h *Hub) forgetGoneNow(ctx context.Context) bool {
 	nodes := h.opts.Records.Nodes()
 	for _, node := range nodes {
@@ -345,9 +345,9 @@ func (h *Hub) Serve(ctx context.Context, node string, until time.Time, conn wire
 	}
 }
 
-// open makes the session of a link, and waits for an older one of its node to end. It is nil when there is no room; the link
-// is closed then. Else run is to be called, best in a goroutine that has done nothing before: its stack stays as long as
-// the link.
+// open makes the session of a link, and waits for an older one of its node to end. It is nil when there is no room; the
+// link is closed then. Else run is to be called, best in a goroutine that has done nothing before: its stack stays as
+// long as the link.
 func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.Conn) *session {
 	s := newSession(h, node, conn)
 	if !until.IsZero() {

@@ -90,8 +90,8 @@ func (h *Hub) admit(header http.Header, peer []*x509.Certificate) (string, *refu
 
 // Gate decides whether a certificate, which names the node and is of the CA, may speak for the node.
 type Gate interface {
-	// Admit is asked before a connection from an address becomes a session. It may take as long as the context lets it. Its
-	// error is told to the node; one that is ErrTryLater does not mean that the certificate is refused.
+	// Admit is asked before a connection from an address becomes a session. It may take as long as the context lets it.
+	// Its error is told to the node; one that is ErrTryLater does not mean that the certificate is refused.
 	Admit(ctx context.Context, node string, cert *x509.Certificate, from netip.Prefix) error
 	// Check is asked of a session, at its beginning and by Hub.Recheck. It answers from memory, and its error ends the
 	// session.
@@ -125,8 +125,8 @@ func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate, fro
 	return why
 }
 
-// identified is a connection with the certificate that it began with. The TLS connection below it keeps that as well, so
-// it costs no more than the pointer.
+// identified is a connection with the certificate that it began with. The TLS connection below it keeps that as well,
+// so it costs no more than the pointer.
 type identified struct {
 	wire.Conn
 	cert     *x509.Certificate
@@ -165,7 +165,8 @@ func (h *Hub) Source(node string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// recheck is called after the session is registered as well: what changed since Admit was told to the sessions there were.
+// recheck is called after the session is registered as well: what changed since Admit was told to the sessions there
+// were.
 func (s *session) recheck() {
 	conn, ok := s.conn.(identified)
 	if !ok || s.hub.opts.Gate == nil {

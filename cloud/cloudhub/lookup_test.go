@@ -14,8 +14,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestSlowLookups: while the API server does not say whether some objects are gone, a node gets its answers and all other
-// objects.
+// TestSlowLookups: while the API server does not say whether some objects are gone, a node gets its answers and all
+// other objects.
 func TestSlowLookups(t *testing.T) {
 	t.Parallel()
 	for name, ours := range map[string]bool{"ours": true, "upstream's": false} {

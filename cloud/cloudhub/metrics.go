@@ -42,15 +42,15 @@ func newMetrics(h *Hub) *metrics {
 		live:              map[*session]struct{}{},
 		connectedNodes:    prometheus.NewDesc(prefix+"connected_nodes", "Nodes with a session", nil, nil),
 		connectedUpstream: prometheus.NewDesc("KubeEdge_CloudHub_connected_nodes", "Nodes with a session, under KubeEdge's name", nil, nil),
-		waiting:           prometheus.NewDesc(prefix+"queued_objects", "Objects that wait to be looked at or sent, of all nodes", nil, nil),
+		waiting:           prometheus.NewDesc(prefix+"queued_objects", "Objects that wait to be compared or sent, of all nodes", nil, nil),
 		unacked:           prometheus.NewDesc(prefix+"unacked_messages", "Messages without an ack, of all nodes", nil, nil),
 		requests:          prometheus.NewDesc(prefix+"pending_requests", "Requests of nodes that wait or are carried out", nil, nil),
 		bytes:             prometheus.NewDesc(prefix+"bytes_total", "Bytes over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
 		messages:          prometheus.NewDesc(prefix+"messages_total", "Messages over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
 		begun:             vec("sessions_total", "Sessions that began, by protocol", "protocol"),
 		refused:           vec("refused_total", "Connections that were refused, by cause", "cause"),
-		dropped:           counter("dropped_messages_total", "Messages of nodes that are for nobody here"),
-		expired:           counter("expired_requests_total", "Requests of nodes that were not begun before the node gave them up"),
+		dropped:           counter("dropped_messages_total", "Messages of nodes without a receiver"),
+		expired:           counter("expired_requests_total", "Requests that were not started before the node gave them up"),
 		resends:           counter("resends_total", "Messages sent again because no ack came"),
 		refusals:          counter("node_errors_total", "Messages that nodes could not store"),
 		cloned:            counter("cloned_devices_total", "Times that two devices were found to use the certificate of one node"),
@@ -80,7 +80,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var nodes, waiting, unacked, requests int
 	for _, s := range m.hub.all() {
 		nodes++
-		requests += s.lanes.unanswered()
+		requests += s.executor.unanswered()
 		s.mu.Lock()
 		w, u := s.queue.Len()
 		s.mu.Unlock()

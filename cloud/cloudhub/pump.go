@@ -213,7 +213,7 @@ func (s *session) write(a answer) {
 	}
 }
 
-// fatal tells whether an error of writing ended the link; others concern only the message.
+// fatal reports whether an error of writing ended the link; others concern only the message.
 func fatal(err error) bool {
 	var large *wire.TooLarge
 	var invalid *json.MarshalerError

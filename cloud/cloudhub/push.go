@@ -86,7 +86,7 @@ func (k *kinds) of(typ string) (apiVersion, kind string) {
 	return "", ""
 }
 
-// pushed tells whether objects of a type are sent without being asked for: only those are deleted when a node is not
+// pushed reports whether objects of a type are sent without being asked for: only those are deleted when a node is not
 // to have them.
 func (k *kinds) pushed(typ string) bool {
 	switch typ {

@@ -11,8 +11,8 @@ import (
 // the Node, so that every cloudcore knows of it. The zero value says nothing.
 type Record struct {
 	Instance wire.Instance
-	// Since is when the run took the place. It also orders the records of a node: each has a later time than the one that
-	// it replaces, even if the clock of its cloudcore is behind.
+	// Since is when the run took the place. It also orders the records of a node: each has a later time than the one
+	// that it replaces, even if the clock of its cloudcore is behind.
 	Since time.Time
 }
 

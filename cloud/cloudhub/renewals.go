@@ -8,17 +8,18 @@ import (
 )
 
 // How often leases are renewed. A lease lasts 40 s, and Kubernetes calls a node unreachable 40 to 50 s after the last
-// renewal, by version: at the longest period, one renewal may fail and its repetitions with it for a quarter of a minute.
+// renewal, by version: at the longest period, one renewal may fail and its repetitions with it for a quarter of a
+// minute.
 const (
 	shortestLeasePeriod = 10 * time.Second
 	longestLeasePeriod  = 20 * time.Second
-	// leaseRate is how many renewals a second are no burden to an API server. More nodes are renewed less often, but for
-	// the longest period.
+	// leaseRate is how many renewals a second are no burden to an API server. More nodes are renewed less often, but
+	// for the longest period.
 	leaseRate = 100
 	// leaseRetry is the pause after a renewal that failed.
 	leaseRetry = 3 * time.Second
-	// leaseRoom is by how much more may be renewed than the period asks for: thousands of nodes that connect at once, of
-	// which each is due, are spread over most of a period, and then stay spread.
+	// leaseRoom is by how much more may be renewed than the period asks for: thousands of nodes that connect at once,
+	// of which each is due, are spread over most of a period, and then stay spread.
 	leaseRoom = 1.5
 )
 
@@ -40,8 +41,8 @@ type leaseState struct {
 	failed, busy bool
 }
 
-// due tells whether the lease is to be renewed: at its period if signs of life came since the last time, sooner when that
-// failed.
+// due reports whether the lease is to be renewed: at its period if signs of life came since the last time, sooner when
+// that failed.
 func (l leaseState) due(now time.Time, period time.Duration) bool {
 	switch {
 	case l.busy:

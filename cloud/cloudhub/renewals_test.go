@@ -71,8 +71,8 @@ func TestMostUrgent(t *testing.T) {
 	}
 }
 
-// TestLeasesAreSpread: of many nodes that connect at the same moment, each is renewed within a period, and never more than
-// the API server is to be asked for; later renewals stay as far apart.
+// TestLeasesAreSpread: of many nodes that connect at the same moment, each is renewed within a period, and never more
+// than the API server is to be asked for; later renewals stay as far apart.
 func TestLeasesAreSpread(t *testing.T) {
 	t.Parallel()
 	const nodes = 3000
@@ -123,7 +123,8 @@ func TestLeasesAreSpread(t *testing.T) {
 	}
 }
 
-// TestSlowAPI: while renewals are not answered, no more than a step's are under way; then those go on that waited longest.
+// TestSlowAPI: while renewals are not answered, no more than a step's are under way; then those go on that waited
+// longest.
 func TestSlowAPI(t *testing.T) {
 	const nodes = 1000
 	hub, err := New(Options{Downstream: newCluster(), Upstream: &api{}})

@@ -33,7 +33,7 @@ const (
 
 // session is one node's link. The goroutine of run reads; what has to be written is written by pump, which runs only
 // while there is something. States: it reads from the start; it sends objects once it is known what the peer holds
-// (ready); it ends once, with a reason, whoever finds one first; done is closed when nothing of it runs any more
+// (ready); it ends once, with a reason, no matter who finds one first; done is closed when nothing of it runs any more
 // and Upstream was told.
 type session struct {
 	hub      *Hub
@@ -42,7 +42,7 @@ type session struct {
 	features wire.Features
 	ctx      context.Context
 	cancel   context.CancelFunc
-	lanes    *lanes
+	executor *keyedExecutor
 	done     chan struct{}
 	closed   chan struct{} // the link is closed
 	work     sync.WaitGroup
@@ -94,7 +94,7 @@ func newSession(h *Hub, node string, conn wire.Conn) *session {
 		opts = ourPeer
 	}
 	s.queue, s.doubtful = queue.New(opts), h.doubtful.of(node, h.opts.NodeLimit)
-	s.lanes = newLanes(s.handle)
+	s.executor = newKeyedExecutor(s.handle)
 	return s
 }
 
@@ -123,7 +123,7 @@ func (s *session) finish() {
 	defer close(s.done)
 	<-s.closed
 	s.release()
-	s.lanes.wait()
+	s.executor.wait()
 	s.work.Wait()
 	defer s.hub.unregister(s)
 	if s.dismissed.Load() && !s.features.Inventory {
@@ -176,7 +176,7 @@ func (s *session) end(code int, reason string) {
 	}
 	s.answers = nil
 	s.cancel()
-	s.lanes.close()
+	s.executor.close()
 	go func() {
 		defer close(s.closed)
 		_ = s.conn.Close(code, reason) // the first close counts, and nobody can be told of another error
@@ -245,7 +245,7 @@ func (s *session) receive(m *model.Message) (cost int) {
 		if what == inventory {
 			return s.takeInventory(m)
 		}
-		s.lanes.put(m, s.stall)
+		s.executor.put(m, s.stall)
 		s.resume()
 		return 1
 	case dropped:
@@ -319,7 +319,7 @@ func (s *session) renew(now time.Time) {
 	})
 }
 
-// sweepStart gives up waiting for the inventory. It tells whether the session lives.
+// sweepStart gives up waiting for the inventory. It reports whether the session lives.
 func (s *session) sweepStart(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,7 +357,7 @@ func (s *session) handle(r pendingRequest) {
 	switch {
 	case !ok:
 		s.hub.metrics.expired.Inc()
-		klog.V(2).InfoS("Request not begun, as the node waits for its answer no longer", "node", s.node,
+		klog.V(2).InfoS("Request not started: the node no longer waits for its answer", "node", s.node,
 			"resource", m.Route.Resource, "operation", m.Route.Operation, "after", time.Since(r.arrived).Round(time.Millisecond))
 		reply = m.RespondError(sourceCloudHub, errTooLate)
 	case m.Route.Resource == resourceKubeCA:

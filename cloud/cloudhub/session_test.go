@@ -150,8 +150,8 @@ func TestConnectedFirst(t *testing.T) {
 	})
 }
 
-// TestSilence: without keepalive messages the session of an upstream node ends, whatever else comes. A node of ours lives
-// by any sign of life: a message or a ping.
+// TestSilence: without keepalive messages the session of an upstream node ends, whatever else comes. A node of ours
+// lives by any sign of life: a message or a ping.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,8 @@ func (l *link) Close(_ int, reason string) error {
 	return nil
 }
 
-// TestSweep: leases are renewed at once, then every 10 s at most and only while signs of life come; silence ends the session.
+// TestSweep: leases are renewed at once, then every 10 s at most and only while signs of life come; silence ends the
+// session.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	api := &api{}

@@ -16,8 +16,8 @@ type Upstream interface {
 	// Disconnected is called after a node's session ended, with the reason.
 	Disconnected(node, reason string)
 	// Inventoried is called for each inventory of an edge of ours, before it is answered, with its entries of pods. It
-	// returns the keys, as in wire.Held, of the pods whose status the node is to report again. It answers from memory and
-	// does not block: until it returns, nothing else of the node is read.
+	// returns the keys, as in wire.Held, of the pods whose status the node is to report again. It answers from memory
+	// and does not block: until it returns, nothing else of the node is read.
 	Inventoried(ctx context.Context, node string, pods []wire.Held) (report []string)
 	// Heartbeat renews the node's lease. It is called every 10 to 20 s for a node, by how many there are, when that was
 	// agreed with the edge, and only while signs of life come from it; after an error, sooner.

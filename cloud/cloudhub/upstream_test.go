@@ -102,7 +102,8 @@ func (r *memory) noted() []string {
 	return append([]string(nil), r.calls...)
 }
 
-// TestUpstreamEdge follows one through its life: everything in its order, one message at a time, recorded as it is acked.
+// TestUpstreamEdge follows one through its life: everything in its order, one message at a time, recorded as it is
+// acked.
 func TestUpstreamEdge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -189,7 +190,7 @@ func TestRecordsOfGoneNodes(t *testing.T) {
 }
 
 // TestVersionsOfUpstream: the names that each version uses for its node come back as they were asked with; requests
-// about a node are one lane whatever they are called.
+// about a node are one queue whatever they are called.
 func TestVersionsOfUpstream(t *testing.T) {
 	for _, version := range []struct{ name, namespace string }{{"v1.12", "default"}, {"v1.22", "default"}, {"v1.23", "null"}} {
 		t.Run(version.name, func(t *testing.T) {

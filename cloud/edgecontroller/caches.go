@@ -60,8 +60,8 @@ func newCaches(client kubernetes.Interface) (*caches, error) {
 	return c, nil
 }
 
-// secretsOfPods leaves out the kinds of secrets that pods do not name, and of which clusters are full: the releases of Helm
-// (up to 1 MB each), and tokens to join a cluster. A pod that names one all the same gets it, but not its changes.
+// secretsOfPods leaves out the kinds of secrets that pods do not name, and of which clusters are full: the releases of
+// Helm (up to 1 MB each), and tokens to join a cluster. A pod that names one all the same gets it, but not its changes.
 func secretsOfPods() fields.Selector {
 	return fields.AndSelectors(
 		fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
@@ -162,7 +162,7 @@ func (c *caches) nodesServed(namespace string) []string {
 	return nodes
 }
 
-// names tells whether a pod on the node names a configmap or secret.
+// names reports whether a pod on the node names a configmap or secret.
 func (c *caches) names(node string, key resource.Key) bool {
 	for _, pod := range c.podsOf(node) {
 		if pod.Namespace != key.Namespace {

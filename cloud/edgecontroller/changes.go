@@ -25,8 +25,8 @@ type Hub interface {
 	Disconnect(node, reason string)
 	// Recorded says what a Node has as its InstanceAnnotation. It never blocks.
 	Recorded(node string, r cloudhub.Record)
-	// ToRecord returns what a Node is to have instead, and how long to wait before asking again; ok is false if there is
-	// nothing to write. It never blocks.
+	// ToRecord returns what a Node is to have instead, and how long to wait before asking again; ok is false if there
+	// is nothing to write. It never blocks.
 	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
 }
 
@@ -36,8 +36,9 @@ type change struct {
 	key  resource.Key
 }
 
-// podChanges says what a pod's event means to nodes; old is nil when the pod is new, and now when it is gone. A change of
-// status alone means nothing, but for the conditions that its readiness gates name: those the node does not set itself.
+// podChanges says what a pod's event means to nodes; old is nil when the pod is new, and now when it is gone. A change
+// of status alone means nothing, but for the conditions that its readiness gates name: those the node does not set
+// itself.
 func podChanges(old, now *v1.Pod) []change {
 	var out []change
 	tell := func(pod *v1.Pod, keys ...resource.Key) {
@@ -81,7 +82,7 @@ func samePod(a, b *v1.Pod) bool {
 	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) && sameGates(a, b)
 }
 
-// sameGates tells whether the readiness gates of a pod stand as before.
+// sameGates reports whether the readiness gates of a pod stand as before.
 func sameGates(a, b *v1.Pod) bool {
 	stand := func(pod *v1.Pod, kind v1.PodConditionType) v1.ConditionStatus {
 		if i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == kind }); i >= 0 {

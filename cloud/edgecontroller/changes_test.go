@@ -79,7 +79,7 @@ func debugged(p *v1.Pod) {
 }
 
 func TestEventsOfNamedObjects(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	a, b := testPod("e1", "ns", "a"), testPod("e2", "ns", "b")
 	w.add(a, b, testPod("e2", "ns", "b2"), testPod("e3", "elsewhere", "c"))
 	conf := func(rv, value string) *v1.ConfigMap {
@@ -127,7 +127,7 @@ func TestEventsOfNamedObjects(t *testing.T) {
 }
 
 func TestEventsOfNodes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	node := func(change func(*v1.Node)) *v1.Node {
 		n := edgeNode("e1")
 		if change != nil {
@@ -158,7 +158,7 @@ func TestEventsOfNodes(t *testing.T) {
 }
 
 func TestEventsOfServices(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	pod := testPod("e1", "ns", "a")
 	w.add(pod, testPod("up", "ns", "b"), testService("ns", "db", "10.0.0.2"), testService("default", "kubernetes", "10.0.0.1"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")

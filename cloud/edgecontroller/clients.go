@@ -39,7 +39,8 @@ func (c Clients) Close() {
 type Impersonation int
 
 const (
-	// UserAndGroup names the node's user and the group of nodes: any Kubernetes. It needs the verb impersonate on users.
+	// UserAndGroup names the node's user and the group of nodes: any Kubernetes. It needs the verb impersonate on
+	// users.
 	UserAndGroup Impersonation = iota
 	// UserOnly names the node's user, and the API server adds the group: Kubernetes 1.36 and newer, with the narrow
 	// verb impersonate:arbitrary-node. There, nodes are all that cloudcore can act as.

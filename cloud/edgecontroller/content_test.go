@@ -73,7 +73,7 @@ func TestContentAllocatesLittle(t *testing.T) {
 		"unknown operation": {repeated("", "dance,", "", size), "null/node/e1", `null`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.options.LocalIP = ""
 			w.Connected(t.Context(), "e1", "edgecore/websocket")
 			var reason metav1.StatusReason
@@ -137,7 +137,7 @@ func largePodStatus(containers int) v1.PodStatus {
 
 // TestLargeObjectsPass: what real nodes send is far below the limits.
 func TestLargeObjectsPass(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	pod := testPod("e1", "ns", "a")
 	w.add(pod) // on a slow machine the request waits for so long that cloudcore looks at the pod first
 	w.api.answer(func(call) (int, any) { return 200, &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}} })

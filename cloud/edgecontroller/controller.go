@@ -36,15 +36,15 @@ type Options struct {
 	Clients Clients
 	// LocalIP is the address of this cloudcore, for the annotation of its nodes. With none, nodes get no annotation.
 	LocalIP string
-	// RequestTimeout bounds what is done for one request of a node, all waiting included; 0 is the default. A request that
-	// has not begun after two thirds of it is not begun any more.
+	// RequestTimeout bounds what is done for one request of a node, all waiting included; 0 is the default. A request
+	// that has not begun after two thirds of it is not begun any more.
 	RequestTimeout time.Duration
 	// NodeQPS and NodeBurst bound a node's requests; 0 is the default. A request over the limit waits, and is answered
 	// with TooManyRequests when it would wait for longer than RequestTimeout.
 	NodeQPS   float64
 	NodeBurst int
-	// Permit returns an error for a node that may not ask for anything now. It is called right before a request is carried
-	// out, which is then not answered; nil permits all.
+	// Permit returns an error for a node that may not ask for anything now. It is called right before a request is
+	// carried out, which is then not answered; nil permits all.
 	Permit func(ctx context.Context, node string) error
 	// NodeLabels returns labels that a Node gets at its registration beside EdgeLabel; nil is none.
 	NodeLabels func(node string) map[string]string
@@ -150,7 +150,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	return nil
 }
 
-// Filled tells whether the caches are full.
+// Filled reports whether the caches are full.
 func (c *Controller) Filled() bool { return c.filled.Load() }
 
 // Wait returns when all that Start started has ended, after its context did.

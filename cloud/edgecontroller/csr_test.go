@@ -119,7 +119,7 @@ func TestCreateCSR(t *testing.T) {
 		"a long request":      {long, bad},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			cached := edgeNode("e1")
 			cached.Status.Addresses = []v1.NodeAddress{
 				{Type: v1.NodeInternalIP, Address: "192.0.2.7"},
@@ -162,7 +162,7 @@ func forged(t *testing.T, x *x509.CertificateRequest) []byte {
 
 // TestCSRIsNarrowed: what the API server sets, and what nobody asked for, is not passed on; the wanted lifetime is.
 func TestCSRIsNarrowed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var got certificatesv1.CertificateSigningRequest
 	w.api.answer(func(r call) (int, any) {
 		if err := json.Unmarshal([]byte(r.Body), &got); err != nil {

@@ -18,35 +18,35 @@ const reportTimeout = 20 * time.Second
 func TestRequestHasOneDeadline(t *testing.T) {
 	const patch = `"{\"metadata\":{\"uid\":\"uid-a\"},\"status\":{}}"`
 	for name, tc := range map[string]struct {
-		prepare func(t *testing.T, w *world)
+		prepare func(t *testing.T, w *fixture)
 		reason  metav1.StatusReason
 		begun   bool // the API server is asked
 		after   time.Duration
 	}{
 		"the API server hangs": {
-			prepare: func(*testing.T, *world) {},
+			prepare: func(*testing.T, *fixture) {},
 			reason:  metav1.StatusReasonTimeout, begun: true, after: DefaultRequestTimeout,
 		},
 		"all places are taken": {
-			prepare: func(t *testing.T, w *world) { takeAll(t, w) },
+			prepare: func(t *testing.T, w *fixture) { takeAll(t, w) },
 			reason:  metav1.StatusReasonServiceUnavailable, after: DefaultRequestTimeout * 2 / 3,
 		},
 		"the node's turn comes late": {
-			prepare: func(_ *testing.T, w *world) { spend(w, 9*time.Second) },
+			prepare: func(_ *testing.T, w *fixture) { spend(w, 9*time.Second) },
 			reason:  metav1.StatusReasonTimeout, begun: true, after: DefaultRequestTimeout,
 		},
 		"the node's turn comes late, and all places are taken": {
-			prepare: func(t *testing.T, w *world) { spend(w, 9*time.Second); takeAll(t, w) },
+			prepare: func(t *testing.T, w *fixture) { spend(w, 9*time.Second); takeAll(t, w) },
 			reason:  metav1.StatusReasonServiceUnavailable, after: DefaultRequestTimeout * 2 / 3,
 		},
 		"the node's turn comes too late": {
-			prepare: func(_ *testing.T, w *world) { spend(w, 11*time.Second) },
+			prepare: func(_ *testing.T, w *fixture) { spend(w, 11*time.Second) },
 			reason:  metav1.StatusReasonTooManyRequests, // at once, as the wait is known
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				w.options.LocalIP = ""
 				w.add(testPod("e1", "ns", "a"))
 				hang := make(chan struct{})
@@ -74,7 +74,7 @@ func TestRequestHasOneDeadline(t *testing.T) {
 }
 
 // takeAll takes all places of requests until the test ends.
-func takeAll(t *testing.T, w *world) {
+func takeAll(t *testing.T, w *fixture) {
 	t.Helper()
 	for range requestPlaces {
 		if _, err := w.requests.take(t.Context()); err != nil {
@@ -84,7 +84,7 @@ func takeAll(t *testing.T, w *world) {
 }
 
 // spend connects a node whose next request has to wait for that long.
-func spend(w *world, wait time.Duration) {
+func spend(w *fixture, wait time.Duration) {
 	w.sessions.qps, w.sessions.burst = 1, 1
 	w.sessions.connected("e1", "edgecore/websocket")
 	w.sessions.limiter("e1").ReserveN(time.Now(), 1)

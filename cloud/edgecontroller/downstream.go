@@ -124,8 +124,8 @@ func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, 
 	return toSend(key, secret)
 }
 
-// volumeSecret is a secret that no pod names, and perhaps a persistent volume of one. The node may have asked for it, and
-// keeps it for as long as the API server would still give it.
+// volumeSecret is a secret that no pod names, and perhaps a persistent volume of one. The node may have asked for it,
+// and keeps it for as long as the API server would still give it.
 func (c *Controller) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
 	ctx, cancel := context.WithTimeout(withNode(c.ctx, node), confirmTimeout)
 	defer cancel()
@@ -139,7 +139,7 @@ func (c *Controller) volumeSecret(node string, key resource.Key) (*cloudhub.Obje
 	return toSend(key, secret)
 }
 
-// hasClaims tells whether any of the pods uses a persistent volume.
+// hasClaims reports whether any of the pods uses a persistent volume.
 func hasClaims(pods []*v1.Pod) bool {
 	for _, pod := range pods {
 		for i := range pod.Spec.Volumes {

@@ -28,7 +28,7 @@ func testService(namespace, name, ip string) *v1.Service {
 	return &v1.Service{ObjectMeta: objectMeta(namespace, name, "1"), Spec: v1.ServiceSpec{ClusterIP: ip}}
 }
 
-func (w *world) desired(node string) []string {
+func (w *fixture) desired(node string) []string {
 	var out []string
 	for _, ref := range w.Desired(node) {
 		if ref.APIVersion != "v1" || ref.Kind == "" || ref.UID == "" || ref.ResourceVersion == "" {
@@ -41,7 +41,7 @@ func (w *world) desired(node string) []string {
 }
 
 func TestDesired(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	quiet := testPod("e1", "quiet", "q")
 	quiet.Spec.EnableServiceLinks = new(false)
 	w.add(edgeNode("e1"), edgeNode("e2"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"), quiet, testPod("e2", "ns", "c"),
@@ -78,7 +78,7 @@ func TestDesired(t *testing.T) {
 }
 
 func TestObject(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	pod := testPod("e1", "ns", "a")
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	conf := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "7"), Data: map[string]string{"k": "v"}}
@@ -131,7 +131,7 @@ func TestObject(t *testing.T) {
 
 // TestGoneIsConfirmed: what the cache does not have may be known to another cloudcore.
 func TestGoneIsConfirmed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.api.answer(func(c call) (int, any) { return http.StatusServiceUnavailable, "down" })
 	if o, err := w.Object("e1", key("ns/pod/a")); err == nil {
 		t.Errorf("the API server is down, and the pod is %+v; want an error", o)
@@ -167,7 +167,7 @@ func TestGoneIsConfirmed(t *testing.T) {
 
 // TestVolumeSecret: a secret of a volume, which no pod names, is the node's for as long as the API server says so.
 func TestVolumeSecret(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	k := key("ns/secret/of-volume")
 	w.add(testPod("e1", "ns", "a"))
 	if o, err := w.Object("e1", k); o != nil || err != nil || w.api.seen() != nil {
@@ -201,7 +201,7 @@ func TestVolumeSecret(t *testing.T) {
 
 // TestVersions: the version is that of what the edge acts on, and the same on both ends.
 func TestVersions(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	version := func(change func(*v1.Pod)) string {
 		pod := testPod("e1", "ns", "a")
 		change(pod)
@@ -222,7 +222,7 @@ func TestVersions(t *testing.T) {
 }
 
 // fleet fills the caches with nodes that have some pods each, in namespaces of ten nodes.
-func fleet(w *world, nodes, pods int) {
+func fleet(w *fixture, nodes, pods int) {
 	for n := range nodes {
 		name := fmt.Sprintf("edge-%05d", n)
 		w.add(edgeNode(name))
@@ -235,7 +235,7 @@ func fleet(w *world, nodes, pods int) {
 // TestMemory: what the caches and their indices need for 1,000 idle nodes with three pods each.
 func TestMemory(t *testing.T) {
 	const nodes, budget = 1000, 20 << 10
-	w := newWorld(t)
+	w := newFixture(t)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -251,7 +251,7 @@ func TestMemory(t *testing.T) {
 }
 
 func BenchmarkDesired(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	fleet(w, 5000, 3)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -260,7 +260,7 @@ func BenchmarkDesired(b *testing.B) {
 }
 
 func BenchmarkObject(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	fleet(w, 100, 30)
 	k := key("ns-005/pod/pod-50-7")
 	b.ReportAllocs()
@@ -273,7 +273,7 @@ func BenchmarkObject(b *testing.B) {
 
 // BenchmarkSharedConfigMap is a configmap that 5,000 nodes have changing.
 func BenchmarkSharedConfigMap(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	for n := range 5000 {
 		pod := testPod(fmt.Sprintf("edge-%05d", n), "ns", fmt.Sprintf("pod-%d", n))
 		pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = "all"

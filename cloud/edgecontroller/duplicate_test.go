@@ -13,7 +13,7 @@ import (
 
 // TestDuplicate: an event about the node and a condition of it are written in its name, the event once in a while.
 func TestDuplicate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.add(edgeNode("edge-1"))
 	w.api.answer(func(c call) (int, any) { return http.StatusCreated, json.RawMessage(c.Body) })
 	w.Duplicate(t.Context(), "edge-2", "no such node")
@@ -91,7 +91,7 @@ func TestNextDuplicate(t *testing.T) {
 // TestDuplicateSeen: the condition of a Node is followed: it is put back where it was removed, and one that has become
 // False is forgotten.
 func TestDuplicateSeen(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	node := func(status v1.ConditionStatus, at int64) *v1.Node {
 		n := edgeNode("edge-1")
 		if status != "" {

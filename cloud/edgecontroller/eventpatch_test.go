@@ -36,7 +36,7 @@ func TestEventPatchIsOwned(t *testing.T) {
 		"patch of no object":    {"patch", `{"event":` + head + host + about + `},"patchData":"[]"}`, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.options.LocalIP = ""
 			w.add(testPod("e1", "ns", "a"))
 			w.Connected(t.Context(), "e1", "edgecore/websocket")

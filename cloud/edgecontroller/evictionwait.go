@@ -28,7 +28,7 @@ import (
 //
 // If every cloudcore stops, nobody patches. Pods whose time had come before are safe for however long that lasts. Of
 // the others, bound less than 180 s before, none is evicted if a cloudcore is back within 320 s: it finds the nodes
-// not ready, and patches at once. Whoever wants no such window sets the two tolerations in the pod's template, which
+// not ready, and patches at once. Anyone who wants no such window sets the two tolerations in the pod's template, which
 // also keeps its generation at 1.
 const (
 	longestTolerance = 300 * time.Second // what Kubernetes adds to pods that say nothing

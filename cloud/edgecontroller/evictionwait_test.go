@@ -118,12 +118,12 @@ func TestSpread(t *testing.T) {
 // patches runs the queue of tolerations against an API server that applies what it is asked to, as often as changes
 // come, and notes when each pod was patched.
 type patches struct {
-	w     *world
+	w     *fixture
 	began time.Time
 	at    map[string]time.Duration
 }
 
-func runTolerations(w *world) *patches {
+func runTolerations(w *fixture) *patches {
 	p := &patches{w: w, began: time.Now(), at: map[string]time.Duration{}}
 	w.options.LocalIP = ""
 	w.api.answer(func(c call) (int, any) {
@@ -168,7 +168,7 @@ func boundNow(node, name string, seconds int64) *v1.Pod {
 // it could be evicted; a pod that has ended by then is never changed.
 func TestGenerationStaysAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		p := runTolerations(w)
 		w.add(readyNode("e1", v1.ConditionTrue))
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
@@ -235,7 +235,7 @@ func TestUnreachableNodesFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				p := runTolerations(w)
 				w.add(ready)
 				w.Connected(t.Context(), "e1", "edgecore/websocket")

@@ -63,7 +63,7 @@ func FuzzRequestMemory(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	w := newWorld(f)
+	w := newFixture(f)
 	w.clients = clients
 	w.add(testPod("edge-1", "default", "web"), edgeNode("edge-1"))
 	w.connectAs("edge-1", "edgecore/websocket")
@@ -135,7 +135,7 @@ func FuzzRequestMemory(f *testing.F) {
 }
 
 // connectAs notes that a node is connected, with no limit of its requests.
-func (w *world) connectAs(node, protocol string) {
+func (w *fixture) connectAs(node, protocol string) {
 	w.sessions.qps, w.sessions.burst = 1e9, 1e9
 	w.sessions.connected(node, protocol)
 }

@@ -81,7 +81,7 @@ func TestRecordedRequests(t *testing.T) {
 	for _, m := range requests {
 		name := m.Route.Operation + " " + m.Route.Resource
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			was := answers[m.Header.ID]
 			w.api.answer(script(t, m, was))
 			got := w.Handle(t.Context(), "edge-1", m)
@@ -116,7 +116,7 @@ func TestRecordedPushes(t *testing.T) {
 			return
 		}
 		n++
-		w := newWorld(t)
+		w := newFixture(t)
 		w.add(&v1.Pod{ObjectMeta: objectMeta("default", "user", "1"), Spec: v1.PodSpec{NodeName: "edge-1", Volumes: []v1.Volume{{
 			VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "web-conf"}}}}}}})
 		k := key(m.Route.Resource)

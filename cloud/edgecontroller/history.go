@@ -19,8 +19,8 @@ const historyPeriod = 30 * time.Second
 // onlyMetadata asks for a list without the contents of its objects, in any version of Kubernetes that is supported.
 const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// cachedResource is a resource of the API server with its cache. Versions of different resources do not compare: the API
-// server may keep each in an etcd of its own (--etcd-servers-overrides).
+// cachedResource is a resource of the API server with its cache. Versions of different resources do not compare: the
+// API server may keep each in an etcd of its own (--etcd-servers-overrides).
 type cachedResource struct {
 	name  string
 	cache interface{ LastSyncResourceVersion() string }

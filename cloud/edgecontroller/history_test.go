@@ -33,7 +33,7 @@ type lastSeen string
 func (v lastSeen) LastSyncResourceVersion() string { return string(v) }
 
 // cachesAt lists the resources of the caches in their order, with the versions that they have seen.
-func (w *world) cachesAt(versions map[string]string) []cachedResource {
+func (w *fixture) cachesAt(versions map[string]string) []cachedResource {
 	resources := w.caches.resources()
 	for i, r := range resources {
 		resources[i].cache = lastSeen(versions[r.name])
@@ -81,7 +81,7 @@ func TestCheckHistory(t *testing.T) {
 		"no cache has seen anything": {seen: map[string]string{}, now: seen},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.api.answer(func(r call) (int, any) {
 				for resource, version := range tc.now {
 					if r.Path == "/api/v1/"+resource {
@@ -102,7 +102,7 @@ func TestCheckHistory(t *testing.T) {
 
 // A request that fails, as while the API server is restored, proves nothing, and the other resources are still checked.
 func TestHistoryUnread(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.api.answer(func(call) (int, any) { return 500, "x" })
 	seen := map[string]string{"pods": "1", "nodes": "1", "configmaps": "1", "secrets": "1", "services": "1"}
 	if err := w.checkHistory(t.Context(), w.cachesAt(seen)); err != nil {

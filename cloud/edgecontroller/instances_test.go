@@ -56,7 +56,7 @@ func TestInstanceWritten(t *testing.T) {
 		{"deleted", old, mine, 0, answers{nil}, []string{patch}, list{old}},
 		{"not a device meanwhile", old, mine, 0, answers{conflict, &v1.Node{}}, []string{patch, get}, list{old}},
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		node := edgeNode("edge-1")
 		if row.have.Known() {
 			annotated(node, row.have)
@@ -103,7 +103,7 @@ func TestInstanceRefused(t *testing.T) {
 	for reason, code := range map[metav1.StatusReason]int32{
 		metav1.StatusReasonForbidden: http.StatusForbidden, metav1.StatusReasonInvalid: http.StatusUnprocessableEntity,
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.add(edgeNode("edge-1"))
 		w.hub.toRecord = map[string]cloudhub.Record{"edge-1": record('A', 1)}
 		refusal := metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: code}
@@ -127,7 +127,7 @@ func TestInstanceRefused(t *testing.T) {
 
 // TestInstanceRead: the hub is told of each change of the annotation, and of nothing else that changes in a Node.
 func TestInstanceRead(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	a, b := annotated(edgeNode("edge-1"), record('A', 1)), annotated(edgeNode("edge-1"), record('B', 2))
 	busy := a.DeepCopy()
 	busy.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady}}
@@ -146,7 +146,7 @@ func TestInstanceRead(t *testing.T) {
 // TestRegisteredWithInstance: a Node is created with the annotation of the run that registers it, whatever the node
 // says.
 func TestRegisteredWithInstance(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	mine := record('C', 3)
 	w.hub.toRecord = map[string]cloudhub.Record{"edge-1": mine}
 	w.api.answer(func(c call) (int, any) { return http.StatusCreated, json.RawMessage(c.Body) })

@@ -39,7 +39,7 @@ func mergeNodeConditions(have, told []v1.NodeCondition) []v1.NodeCondition {
 type jsonObject map[string]json.RawMessage
 
 // leavesKept returns an error (403) for a strategic merge patch of a Node that would change what only cloudcores write,
-// or all annotations or conditions, whoever wrote them.
+// or all annotations or conditions, no matter who wrote them.
 func leavesKept(r *request, patch jsonObject) error {
 	metadata, ok := member(patch, "metadata")
 	if !ok {

@@ -49,7 +49,7 @@ func TestLeavesKept(t *testing.T) {
 		{refused, `{"status":{},"status":{"conditions":[{"type":"DuplicateDevice"}]}}`},
 	} {
 		patch, want := row.patch, row.want
-		w := newWorld(t)
+		w := newFixture(t)
 		w.add(edgeNode("edge-1"))
 		w.api.answer(func(call) (int, any) { return http.StatusOK, edgeNode("edge-1") })
 		text, err := json.Marshal(patch)
@@ -68,7 +68,7 @@ func TestLeavesKept(t *testing.T) {
 
 // TestKeptByUpdates: neither an update of a Node nor the status of an old edge changes what only cloudcores write.
 func TestKeptByUpdates(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	have := annotated(edgeNode("edge-1"), record('A', 1))
 	have.Status.Conditions = []v1.NodeCondition{
 		{Type: DuplicateDevice, Status: v1.ConditionTrue}, {Type: v1.NodeNetworkUnavailable},

@@ -16,7 +16,8 @@ const (
 	keyTimeout = 20 * time.Second
 	// keyFailureTold is the failure of a key that is worth a line: after some 6 s.
 	keyFailureTold = 5
-	// refusedRetry is how long a key waits for which the API server refuses what is to be done, unless something changes.
+	// refusedRetry is how long a key waits for which the API server refuses what is to be done, unless something
+	// changes.
 	refusedRetry = time.Hour
 )
 
@@ -26,8 +27,8 @@ type keyQueue struct {
 	queue workqueue.TypedRateLimitingInterface[string]
 	sync  func(ctx context.Context, key string) error
 	told  string
-	// remedy, if it is set, says what to do about a refusal of the API server: one that lasts is told once, and not tried
-	// again until the object changes or refusedRetry has passed.
+	// remedy, if it is set, says what to do about a refusal of the API server: one that lasts is told once, and not
+	// tried again until the object changes or refusedRetry has passed.
 	remedy      string
 	refusalTold atomic.Bool
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // askLate handles a message that came from its node a while ago.
-func (w *world) askLate(node string, ago time.Duration, op, res, content string) *model.Message {
+func (w *fixture) askLate(node string, ago time.Duration, op, res, content string) *model.Message {
 	w.t.Helper()
 	ctx := cloudhub.WithArrival(w.t.Context(), time.Now().Add(-ago))
 	return w.Handle(ctx, node, model.New(model.ModuleEdged, model.GroupMeta, op, res, json.RawMessage(content)))
@@ -59,7 +59,7 @@ func TestLateStatus(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				w.options.LocalIP = ""
 				if tc.cached != unknown {
 					w.add(livePod(tc.cached))
@@ -106,7 +106,7 @@ func TestLateStatus(t *testing.T) {
 // TestLateTurn: also a status that waited for the turn of its node is late.
 func TestLateTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.options.LocalIP = ""
 		w.add(livePod("7"))
 		spend(w, 5*time.Second)
@@ -158,7 +158,7 @@ func TestRefusedStatus(t *testing.T) {
 		"conflict, nobody can say":     {conflict, broken, 503, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.api.answer(func(r call) (int, any) {
 				reply := tc.patch
 				if r.Method == http.MethodGet {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	registry := prometheus.NewRegistry()
 	if err := w.metrics.register(registry); err != nil {
 		t.Fatal(err)

@@ -26,8 +26,8 @@ func (c *Controller) queryCSIDriver(ctx context.Context, r *request) result {
 	return found(o, err)
 }
 
-// patchClaimStatus takes the size that a node has grown a claim's file system to. The API server lets a node say no more
-// than that, and of claims of its own pods only.
+// patchClaimStatus takes the size that a node has grown a claim's file system to. The API server lets a node say no
+// more than that, and of claims of its own pods only.
 func (c *Controller) patchClaimStatus(ctx context.Context, r *request) result {
 	if _, err := patchText(r); err != nil {
 		return written(nil, err, false)

@@ -57,7 +57,7 @@ func TestNodeReads(t *testing.T) {
 			as("GET "+bundles, "GET "+oldBundles), `"reason":"NotFound"`},
 	} {
 		t.Run(r.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.api.answer(func(c call) (int, any) {
 				if !strings.HasPrefix(c.Path, r.knows) {
 					return notFound(c.Path)

@@ -38,7 +38,7 @@ func splitLabels(labels map[string]string) (own, granted map[string]string, refu
 	return own, granted, refused
 }
 
-// mayLabel tells whether a node may set a label on itself, as the NodeRestriction admission has it.
+// mayLabel reports whether a node may set a label on itself, as the NodeRestriction admission has it.
 func mayLabel(key string) bool {
 	namespace, _, _ := strings.Cut(key, "/")
 	in := func(suffix string) bool { return namespace == suffix || strings.HasSuffix(namespace, "."+suffix) }
@@ -103,10 +103,10 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	return created, nil
 }
 
-// createNode creates a Node with the labels that make it a device's. A node may not set those itself, so it is created in
-// cloudcore's own name, after the API server said that the node might create it without them. There is no moment at which
-// the Node exists without these labels: only they say that it was registered through a cloudcore, and a device gets
-// nothing of a Node that was not.
+// createNode creates a Node with the labels that make it a device's. A node may not set those itself, so it is created
+// in cloudcore's own name, after the API server said that the node might create it without them. There is no moment at
+// which the Node exists without these labels: only they say that it was registered through a cloudcore, and a device
+// gets nothing of a Node that was not.
 func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[string]string) (*v1.Node, error) {
 	_, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
@@ -126,8 +126,9 @@ func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[
 	return c.clients.Own.CoreV1().Nodes().Create(ctx, labelled, metav1.CreateOptions{})
 }
 
-// queryNode answers with the node's own object. An edge of ours asks when it starts, and before it turns a pod away for what
-// its Node is: the cache may be behind the pod's, or behind what the edge told before. KubeEdge's edges ask all the time.
+// queryNode answers with the node's own object. An edge of ours asks when it starts, and before it turns a pod away for
+// what its Node is: the cache may be behind the pod's, or behind what the edge told before. KubeEdge's edges ask all
+// the time.
 func (c *Controller) queryNode(ctx context.Context, r *request) result {
 	if err := ownNode(r); err != nil {
 		return failed(err)

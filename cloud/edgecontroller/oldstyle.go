@@ -77,15 +77,15 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 	node.Annotations = annotations
 	status := told.Status
 	status.Conditions = mergeNodeConditions(node.Status.Conditions, status.Conditions)
-	// Set by others: the attach controller, and whoever serves the kubelet's API for the edge.
+	// Set by others: the attach controller, and anyone who serves the kubelet's API for the edge.
 	status.VolumesAttached, status.DaemonEndpoints = node.Status.VolumesAttached, node.Status.DaemonEndpoints
 	node.Status = status
 	_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	// Before the API server looks at the version of what is to be written, the NodeRestriction admission refuses it when
-	// its taints are not those that are stored by now.
+	// Before the API server looks at the version of what is to be written, the NodeRestriction admission refuses it
+	// when its taints are not those that are stored by now.
 	if now, getErr := nodes.Get(ctx, name, metav1.GetOptions{}); getErr == nil && now.ResourceVersion != node.ResourceVersion {
 		return apierrors.NewConflict(v1.Resource("nodes"), name, err)
 	}
@@ -218,7 +218,7 @@ func hasCondition(conditions []v1.PodCondition, kind v1.PodConditionType) bool {
 	return false
 }
 
-// ended tells whether no container runs any more.
+// ended reports whether no container runs any more.
 func ended(status *v1.PodStatus) bool {
 	if status.Phase == v1.PodSucceeded || status.Phase == v1.PodFailed {
 		return true

@@ -31,7 +31,7 @@ func TestOldStatusList(t *testing.T) {
 		"with no limiter": {110, 0, 110, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.options.LocalIP = ""
 			if tc.burst > 0 {
 				w.sessions.qps, w.sessions.burst = 0.001, tc.burst

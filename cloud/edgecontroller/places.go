@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// How many requests cloudcore has at the API server at the same time for nodes. More are no faster there: beyond what it
-// does beside each other they only wait, time out, and are made again, so that an API server that is slow for a moment
-// never gets out from under them. They wait here instead, before their time begins.
+// How many requests cloudcore has at the API server at the same time for nodes. More are no faster there: beyond what
+// it does beside each other they only wait, time out, and are made again, so that an API server that is slow for a
+// moment never gets out from under them. They wait here instead, before their time begins.
 const (
 	// requestPlaces are for what nodes ask for and report, leasePlaces for the leases: neither waits for the other.
 	requestPlaces = 128

@@ -50,7 +50,8 @@ type podList struct {
 
 	taken   time.Time // zero: not asked yet
 	version uint64    // of the list; 0: it has none that can be compared
-	// pods are those of the list that were not deleted since. missing are those among them that the cache has never had.
+	// pods are those of the list that were not deleted since. missing are those among them that the cache has never
+	// had.
 	pods    map[types.UID]bool
 	missing map[types.UID]missingPod
 }

@@ -17,7 +17,7 @@ import (
 const listCall = "GET /api/v1/pods as cloudcore"
 
 // has makes the API server have these pods, in a list of the version, and nothing else.
-func (w *world) has(version string, pods ...*v1.Pod) {
+func (w *fixture) has(version string, pods ...*v1.Pod) {
 	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 	list.ResourceVersion = version
 	for _, pod := range pods {
@@ -39,7 +39,7 @@ func (w *world) has(version string, pods ...*v1.Pod) {
 }
 
 // calls returns what the API server was asked since the last time.
-func (w *world) calls() []string {
+func (w *fixture) calls() []string {
 	out := w.api.seen()
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
@@ -48,7 +48,7 @@ func (w *world) calls() []string {
 }
 
 // sent checks whether e1 is sent an object, and what that costs.
-func (w *world) sent(what, text string, want bool, calls ...string) {
+func (w *fixture) sent(what, text string, want bool, calls ...string) {
 	w.t.Helper()
 	o, err := w.Object("e1", key(text))
 	if err != nil || (o != nil) != want {
@@ -66,7 +66,7 @@ func versioned(pod *v1.Pod, version string) *v1.Pod {
 
 // TestUnchangedInventoryAsksNobody: a node that connects with all that it is to have costs no request.
 func TestUnchangedInventoryAsksNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.LocalIP = ""
 	a, b := testPod("e1", "ns", "a"), testPod("e1", "ns", "b")
 	w.add(edgeNode("e1"), a, b, testService("ns", "db", "10.0.0.2"),
@@ -91,7 +91,7 @@ func TestUnchangedInventoryAsksNobody(t *testing.T) {
 // TestForcedDeletionStaysDeleted: a cache that is behind has a pod that was deleted by force; its node has heard of
 // that from another cloudcore and is not sent the pod again.
 func TestForcedDeletionStaysDeleted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.LocalIP = ""
 	gone, kept := versioned(testPod("e1", "ns", "gone"), "5"), versioned(testPod("e1", "ns", "kept"), "6")
 	w.add(edgeNode("e1"), gone, kept)
@@ -127,7 +127,7 @@ func TestForcedDeletionStaysDeleted(t *testing.T) {
 // needs is not removed from the device.
 func TestNeededIsNotGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.options.LocalIP = ""
 		moved := versioned(testPod("e1", "ns", "moved"), "7")
 		moved.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{
@@ -172,7 +172,7 @@ func TestNeededIsNotGone(t *testing.T) {
 
 // TestListFails: without an answer nothing is said to be gone, and no pod is sent that the node does not hold.
 func TestListFails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.LocalIP = ""
 	w.add(edgeNode("e1"), testPod("e1", "ns", "a"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
@@ -186,7 +186,7 @@ func TestListFails(t *testing.T) {
 
 // TestListWithoutVersion: an API server whose versions are no numbers is asked each time.
 func TestListWithoutVersion(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.LocalIP = ""
 	a, gone := testPod("e1", "ns", "a"), testPod("e1", "ns", "gone")
 	w.add(edgeNode("e1"), a, gone)

@@ -102,8 +102,8 @@ func (c *Controller) removePod(ctx context.Context, namespace, name string, opti
 	return err
 }
 
-// isAnother tells whether the pod of that name has another UID by now, or is gone: the API server then refuses a node for
-// the new pod's sake, which may be bound elsewhere.
+// isAnother reports whether the pod of that name has another UID by now, or is gone: the API server then refuses a node
+// for the new pod's sake, which may be bound elsewhere.
 func (c *Controller) isAnother(ctx context.Context, namespace, name string, uid types.UID) bool {
 	pod, err := c.clients.Own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err) || err == nil && pod.UID != uid

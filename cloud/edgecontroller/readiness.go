@@ -33,7 +33,7 @@ func newReadiness(c *Controller) *readiness {
 	return r
 }
 
-// readyAgain tells whether a pod is not Ready though everything that makes it so says that it is.
+// readyAgain reports whether a pod is not Ready though everything that makes it so says that it is.
 func readyAgain(pod *v1.Pod) bool {
 	if pod.Status.Phase != v1.PodRunning || pod.DeletionTimestamp != nil {
 		return false
@@ -54,7 +54,7 @@ func readyAgain(pod *v1.Pod) bool {
 	return is(v1.PodReady, v1.ConditionFalse) && is(v1.ContainersReady, v1.ConditionTrue)
 }
 
-// nodeIsReady tells whether Kubernetes has heard of a node.
+// nodeIsReady reports whether Kubernetes has heard of a node.
 func nodeIsReady(node *v1.Node) bool {
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady {
@@ -64,7 +64,7 @@ func nodeIsReady(node *v1.Node) bool {
 	return false
 }
 
-// returned tells whether a node is connected here, and Kubernetes has heard of it: only then pods stay Ready.
+// returned reports whether a node is connected here, and Kubernetes has heard of it: only then pods stay Ready.
 func (r *readiness) returned(node *v1.Node) bool {
 	return node != nil && nodeIsReady(node) && r.c.sessions.connectedHere(node.Name)
 }

@@ -62,9 +62,10 @@ func TestReadyAgain(t *testing.T) {
 	}
 }
 
-// TestReadinessSync: one patch in the node's name that holds for one version of the pod; none while the node is not back.
+// TestReadinessSync: one patch in the node's name that holds for one version of the pod; none while the node is not
+// back.
 func TestReadinessSync(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.LocalIP = ""
 	w.add(readyNode("e1", v1.ConditionTrue), readyNode("e2", v1.ConditionUnknown), readyNode("e3", v1.ConditionTrue),
 		markedPod("e1", "a"), markedPod("e2", "lost"), markedPod("e3", "elsewhere"), testPod("e1", "ns", "new"))
@@ -108,21 +109,21 @@ func TestReadinessTriggers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		connected bool
 		node      *v1.Node
-		event     func(w *world)
+		event     func(w *fixture)
 		want      int
 	}{
-		"the node returns":     {true, back, func(w *world) { w.nodeEvent(lost, back) }, 1},
-		"it was not away":      {true, back, func(w *world) { w.nodeEvent(back, back) }, 0},
-		"it is still away":     {true, lost, func(w *world) { w.nodeEvent(lost, lost) }, 0},
-		"the mark comes late":  {true, back, func(w *world) { w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a")) }, 1},
-		"the mark is in time":  {true, lost, func(w *world) { w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a")) }, 0},
-		"connected elsewhere":  {false, back, func(w *world) { w.nodeEvent(lost, back) }, 0},
-		"the connection comes": {false, back, func(w *world) { w.Connected(w.t.Context(), "e1", "websocket") }, 1},
-		"it comes too early":   {false, lost, func(w *world) { w.Connected(w.t.Context(), "e1", "websocket") }, 0},
+		"the node returns":     {true, back, func(w *fixture) { w.nodeEvent(lost, back) }, 1},
+		"it was not away":      {true, back, func(w *fixture) { w.nodeEvent(back, back) }, 0},
+		"it is still away":     {true, lost, func(w *fixture) { w.nodeEvent(lost, lost) }, 0},
+		"the mark comes late":  {true, back, func(w *fixture) { w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a")) }, 1},
+		"the mark is in time":  {true, lost, func(w *fixture) { w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a")) }, 0},
+		"connected elsewhere":  {false, back, func(w *fixture) { w.nodeEvent(lost, back) }, 0},
+		"the connection comes": {false, back, func(w *fixture) { w.Connected(w.t.Context(), "e1", "websocket") }, 1},
+		"it comes too early":   {false, lost, func(w *fixture) { w.Connected(w.t.Context(), "e1", "websocket") }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				w.options.LocalIP = ""
 				w.add(tc.node, markedPod("e1", "a"))
 				if tc.connected {

@@ -29,7 +29,7 @@ func patiently[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	}
 }
 
-// behind tells whether an error may come from the API server's not knowing a pod yet.
+// behind reports whether an error may come from the API server's not knowing a pod yet.
 func behind(err error) bool {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && apierrors.IsNotFound(err) {
 		details := status.ErrStatus.Details

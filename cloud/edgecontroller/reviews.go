@@ -11,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// What a node's own port asks about whoever asks it: who a token is, whether a user may, and who signs the certificates of
-// clients. Reviews are made in the node's name, as a kubelet makes them.
+// What a node's own port asks about anyone who asks it: who a token is, whether a user may, and who signs the
+// certificates of clients. Reviews are made in the node's name, as a kubelet makes them.
 
 // reviewToken asks the API server whose a token is. Neither is kept here, and the answer does not repeat the token.
 func (c *Controller) reviewToken(ctx context.Context, r *request) result {
@@ -33,8 +33,8 @@ func (c *Controller) reviewToken(ctx context.Context, r *request) result {
 	return written(&authenticationv1.TokenReview{Status: got.Status}, nil, false)
 }
 
-// reviewAccess asks the API server whether a user may do something to the node that asks. The API server would tell a node
-// about any user and any object; here it learns no more than it needs.
+// reviewAccess asks the API server whether a user may do something to the node that asks. The API server would tell a
+// node about any user and any object; here it learns no more than it needs.
 func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
 	review, err := decode[authorizationv1.SubjectAccessReview](r, "SubjectAccessReview")
 	if err == nil {
@@ -66,8 +66,9 @@ const (
 	clientCAKey       = "client-ca-file"
 )
 
-// queryClientCA answers with the CA that signs clients' certificates, which includes the API server's own: with it a node
-// knows whoever speaks for the cluster. It is public; a kubelet has it as a file. Of the configmap nothing else is told.
+// queryClientCA answers with the CA that signs clients' certificates, which includes the API server's own: with it a
+// node knows anyone who speaks for the cluster. It is public; a kubelet has it as a file. Of the configmap nothing else
+// is told.
 func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
 	if r.key != (resource.Key{Namespace: clientCANamespace, Type: resource.TypeClientCA, Name: clientCAConfigMap}) {
 		return failed(badRequest(r.key, "there is only %s/%s/%s", clientCANamespace, resource.TypeClientCA, clientCAConfigMap))

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestReviews: what a node may ask about whoever asks it, in whose name, and what it is told.
+// TestReviews: what a node may ask about anyone who asks it, in whose name, and what it is told.
 func TestReviews(t *testing.T) {
 	const (
 		tokens = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -42,7 +42,7 @@ func TestReviews(t *testing.T) {
 		{"change the CA", "update", "kube-system/clientca/extension-apiserver-authentication", `{}`, `{}`, nil, "unknown to this cloudcore", ""},
 	} {
 		t.Run(r.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.api.answer(func(call) (int, any) { return 200, json.RawMessage(r.body) })
 			answer := w.ask("e1", r.op, r.res, r.content)
 			if text := string(answer.Content); !strings.Contains(text, r.want) || r.not != "" && strings.Contains(text, r.not) {

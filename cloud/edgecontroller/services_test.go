@@ -9,9 +9,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestServiceEventTellsItsNodes: a service's event is told to the connected nodes of ours that have its namespace's pods.
+// TestServiceEventTellsItsNodes: a service's event is told to the connected nodes of ours that have its namespace's
+// pods.
 func TestServiceEventTellsItsNodes(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.LocalIP = ""
 	quiet := testPod("quiet", "ns", "q")
 	quiet.Spec.EnableServiceLinks = new(false)
@@ -39,7 +40,7 @@ func TestServiceEventTellsItsNodes(t *testing.T) {
 
 // BenchmarkServiceEvent is a service changing whose namespace has pods on ten of 5,000 connected nodes.
 func BenchmarkServiceEvent(b *testing.B) {
-	w := newWorld(b)
+	w := newFixture(b)
 	fleet(w, 5000, 3)
 	for n := range 5000 {
 		w.sessions.connected(fmt.Sprintf("edge-%05d", n), "edgecore/websocket")

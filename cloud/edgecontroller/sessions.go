@@ -55,7 +55,7 @@ func (s *sessions) disconnected(node string) {
 	}
 }
 
-// capable tells whether a node is connected here, with an edge of ours.
+// capable reports whether a node is connected here, with an edge of ours.
 func (s *sessions) capable(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *sessions) capable(node string) bool {
 	return n != nil && n.capable
 }
 
-// connectedHere tells whether a node is connected to this cloudcore.
+// connectedHere reports whether a node is connected to this cloudcore.
 func (s *sessions) connectedHere(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -156,15 +156,15 @@ func (n *notes) take() []string {
 	return out
 }
 
-// world is a controller whose caches the test fills itself.
-type world struct {
+// fixture is a controller whose caches the test fills itself.
+type fixture struct {
 	*Controller
 	t   testing.TB
 	api *api
 	hub *notes
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	a := &api{}
 	clients, err := NewClients(a.config(), UserAndGroup)
@@ -182,11 +182,11 @@ func newWorld(t testing.TB) *world {
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)
-	return &world{Controller: c, t: t, api: a, hub: n}
+	return &fixture{Controller: c, t: t, api: a, hub: n}
 }
 
 // add puts objects into the caches.
-func (w *world) add(objs ...object) {
+func (w *fixture) add(objs ...object) {
 	w.t.Helper()
 	for _, o := range objs {
 		var err error
@@ -210,7 +210,7 @@ func (w *world) add(objs ...object) {
 	}
 }
 
-func (w *world) remove(pod *v1.Pod) {
+func (w *fixture) remove(pod *v1.Pod) {
 	w.t.Helper()
 	if err := w.caches.pods.GetIndexer().Delete(pod); err != nil {
 		w.t.Fatal(err)
@@ -218,7 +218,7 @@ func (w *world) remove(pod *v1.Pod) {
 }
 
 // ask handles a message of a node.
-func (w *world) ask(node, op, res, content string) *model.Message {
+func (w *fixture) ask(node, op, res, content string) *model.Message {
 	w.t.Helper()
 	return w.Handle(w.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res, json.RawMessage(content)))
 }

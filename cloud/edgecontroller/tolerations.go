@@ -52,7 +52,7 @@ func unlimited(have []v1.Toleration) (want []v1.Toleration, changed bool) {
 	return want, changed
 }
 
-// tolerates tells whether a toleration matches a taint that has no value.
+// tolerates reports whether a toleration matches a taint that has no value.
 func tolerates(t *v1.Toleration, taint *v1.Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect {
 		return false
@@ -81,8 +81,8 @@ func toBeGiven(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) 
 	return unlimited(pod.Spec.Tolerations)
 }
 
-// tolerationPatch is the JSON merge patch that a bound pod needs; nil for none. It holds for the version of the pod that
-// it was made from only, so that no other change of the list is lost.
+// tolerationPatch is the JSON merge patch that a bound pod needs; nil for none. It holds for the version of the pod
+// that it was made from only, so that no other change of the list is lost.
 func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 	want, changes := toBeGiven(pod, node)
 	if !changes {

@@ -100,7 +100,7 @@ func TestTolerationPatch(t *testing.T) {
 
 // TestSentAsItIs: a node is sent the pod that the API server has, also one whose tolerations are about to be changed.
 func TestSentAsItIs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	bound := testPod("e1", "ns", "a")
 	bound.Generation = 1
 	bound.Spec.Tolerations = limited(300)
@@ -128,7 +128,7 @@ func limited(seconds int64) []v1.Toleration {
 
 // TestTolerationSync: one patch in cloudcore's own name, and what its failures lead to.
 func TestTolerationSync(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("server", "ns", "b"))
 	status := func(code int, reason metav1.StatusReason) func(call) (int, any) {
 		return func(call) (int, any) {
@@ -163,7 +163,7 @@ func TestTolerationSync(t *testing.T) {
 // TestTolerationQueue: the pods of a node that is connected elsewhere wait a while.
 func TestTolerationQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.options.LocalIP = ""
 		w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
 		w.Connected(t.Context(), "e1", "websocket")

@@ -34,7 +34,8 @@ type request struct {
 	received, arrived time.Time
 }
 
-// contentOf is what a message holds. The edges of KubeEdge 1.12.0 send patches as Go's bytes, which JSON makes base64 of.
+// contentOf is what a message holds. The edges of KubeEdge 1.12.0 send patches as Go's bytes, which JSON makes base64
+// of.
 func contentOf(m *model.Message) []byte {
 	data := m.ContentData()
 	if len(m.Content) == 0 || m.Content[0] != '"' {
@@ -145,7 +146,7 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	r.key = key
 	f, known := c.table[flowName{key.Type, r.op}]
 	if !known {
-		klog.V(2).InfoS("Request of a node that nobody knows", "node", r.node, "operation", r.op, "resource", text)
+		klog.V(2).InfoS("Request of an unknown node", "node", r.node, "operation", r.op, "resource", text)
 		return failed(badRequest(key, "operation %q of resource type %q is unknown to this cloudcore", r.op, key.Type))
 	}
 	fail := func(err error) result {

@@ -77,7 +77,7 @@ func TestRefused(t *testing.T) {
 	underErr := map[string]bool{"insert": true, "patch": true}
 	for _, r := range rows {
 		t.Run(r.op+" "+r.res+" "+r.content, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.add(testPod("e1", "ns", "a"), testPod("e2", "ns", "b"))
 			answer := w.ask("e1", r.op, r.res, r.content)
 			status, under := failure(t, answer)
@@ -95,8 +95,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEveryFlowSurvives: each flow, with each of many contents, against an API server that refuses all, knows nothing, is
-// broken, or says nonsense, is answered with valid JSON or not at all, as its row says.
+// TestEveryFlowSurvives: each flow, with each of many contents, against an API server that refuses all, knows nothing,
+// is broken, or says nonsense, is answered with valid JSON or not at all, as its row says.
 func TestEveryFlowSurvives(t *testing.T) {
 	replies := map[string]func(call) (int, any){
 		"not found":   nil,
@@ -109,7 +109,7 @@ func TestEveryFlowSurvives(t *testing.T) {
 		`{"event":{},"patchData":"x"}`, `{"preconditions":{"uid":"u"}}`, `{"UID":"u","Name":"e1"}`}
 	for name, reply := range replies {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.api.answer(reply)
 			w.add(testPod("e1", "ns", "e1"))
 			for f, row := range w.table {
@@ -127,14 +127,14 @@ func TestEveryFlowSurvives(t *testing.T) {
 	}
 }
 
-// TestEventWithoutHost: an event that does not say where it comes from is recorded as the node's, so that it can be changed
-// later; one that says so by its reporting instance stays as it is.
+// TestEventWithoutHost: an event that does not say where it comes from is recorded as the node's, so that it can be
+// changed later; one that says so by its reporting instance stays as it is.
 func TestEventWithoutHost(t *testing.T) {
 	const about = `{"metadata":{"name":"e","namespace":"ns"},%s"involvedObject":{"kind":"Pod","namespace":"ns","name":"a","uid":"uid-a"}}`
 	for from, want := range map[string]string{``: `"host":"e1"`, `"reportingInstance":"e1",`: `"source":{}`} {
 		event := fmt.Sprintf(about, from)
 		for op, content := range map[string]string{"insert": event, "patch": `{"event":` + event + `,"patchData":"{\"count\":2}"}`} {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.add(testPod("e1", "ns", "a"))
 			w.Connected(t.Context(), "e1", "edgecore/websocket")
 			w.api.answer(func(c call) (int, any) {
@@ -179,7 +179,7 @@ func TestEventAnswered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, protocol := range []string{"websocket", "edgecore/websocket"} {
-				w := newWorld(t)
+				w := newFixture(t)
 				w.options.LocalIP = ""
 				w.add(testPod("e1", "ns", "a"))
 				w.Connected(t.Context(), "e1", protocol)
@@ -219,7 +219,7 @@ func FuzzHandle(f *testing.F) {
 		if !json.Valid(content) {
 			return // the codec refuses it
 		}
-		w := newWorld(t)
+		w := newFixture(t)
 		answer := w.ask("edge-1", op, res, string(content))
 		if answer == nil {
 			return
@@ -236,7 +236,7 @@ func FuzzHandle(f *testing.F) {
 }
 
 func TestPanicIsAnswered(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.table[flowName{resource.TypePod, model.OpQuery}] = flow{serve: w.table[flowName{"none", "none"}].serve}
 	status, _ := failure(t, w.ask("e1", "query", "ns/pod/a", "null"))
 	if status == nil || status.Reason != metav1.StatusReasonInternalError {
@@ -246,7 +246,7 @@ func TestPanicIsAnswered(t *testing.T) {
 
 // TestRateLimit: one node that asks too much waits, and is told so; others do not notice.
 func TestRateLimit(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sessions.qps, w.sessions.burst = 0.001, 2
 	w.options.RequestTimeout = 10 * time.Second
 	w.options.LocalIP = ""
@@ -283,7 +283,7 @@ func TestAsStatus(t *testing.T) {
 			t.Errorf("%s: status %+v, want code %d and reason %s", name, s, tc.code, tc.reason)
 		}
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	w.options.RequestTimeout = 50 * time.Millisecond
 	done := make(chan struct{})
 	w.api.answer(func(call) (int, any) { <-done; return 200, "late" })
@@ -297,7 +297,7 @@ func TestAsStatus(t *testing.T) {
 // TestImpersonation: whose requests are whose.
 func TestImpersonation(t *testing.T) {
 	for how, group := range map[Impersonation]string{UserAndGroup: "system:nodes", UserOnly: ""} {
-		w := newWorld(t)
+		w := newFixture(t)
 		clients, err := NewClients(w.api.config(), how)
 		if err != nil {
 			t.Fatal(err)
@@ -357,7 +357,7 @@ func TestChooseImpersonation(t *testing.T) {
 		"down": {func(call) (int, any) { return 500, "x" }, UserOnly, "whether cloudcore may act for nodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.api.answer(tc.reply)
 			got, err := ChooseImpersonation(t.Context(), w.api.config())
 			if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
@@ -368,7 +368,7 @@ func TestChooseImpersonation(t *testing.T) {
 }
 
 func TestAnnotate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.annotate(t.Context(), "e1", time.Millisecond)
 	if calls := w.api.seen(); calls != nil {
 		t.Errorf("requests for a node that is not known as a device's = %v, want none", calls)
@@ -412,7 +412,7 @@ func TestAnnotate(t *testing.T) {
 // TestRenew: one write; a lease is only made for a node that exists.
 func TestRenew(t *testing.T) {
 	const leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-	w := newWorld(t)
+	w := newFixture(t)
 	w.api.answer(func(call) (int, any) {
 		return 200, map[string]string{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}
 	})
@@ -457,7 +457,7 @@ func TestQueryNode(t *testing.T) {
 		"KubeEdge's":   {"websocket", func(call) (int, any) { return 200, live }, nil, `"disk":"old"`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.options.LocalIP = ""
 			cached := edgeNode("e1")
 			cached.Labels["disk"] = "old"
@@ -475,8 +475,8 @@ func TestQueryNode(t *testing.T) {
 	}
 }
 
-// TestDeletePod: that a pod is gone is believed when the API server says so of the pod itself; its admission may not have
-// heard of the pod, or of where it is bound, yet.
+// TestDeletePod: that a pod is gone is believed when the API server says so of the pod itself; its admission may not
+// have heard of the pod, or of where it is bound, yet.
 func TestDeletePod(t *testing.T) {
 	refusal := func(code int32, reason metav1.StatusReason) func() (int, any) {
 		return func() (int, any) {
@@ -507,7 +507,7 @@ func TestDeletePod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				deletes := 0
 				w.api.answer(func(c call) (int, any) {
 					if c.Method == http.MethodGet {
@@ -591,8 +591,8 @@ func TestOldStatus(t *testing.T) {
 	}
 }
 
-// TestContentOf: an object may come nested, as text, and from KubeEdge 1.12 as the base64 of its text; what only looks like
-// base64 is left as it is.
+// TestContentOf: an object may come nested, as text, and from KubeEdge 1.12 as the base64 of its text; what only looks
+// like base64 is left as it is.
 func TestContentOf(t *testing.T) {
 	for content, want := range map[string]string{
 		`{"a":1}`: `{"a":1}`, `"{\"a\":1}"`: `{"a":1}`, `"eyJhIjoxfQ=="`: `{"a":1}`, `"e30="`: `{}`,

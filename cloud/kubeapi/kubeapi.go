@@ -1,4 +1,5 @@
-// Package kubeapi is cloudcore's way to kube-apiserver: where it is, its clients, and how to wait for one that is starting.
+// Package kubeapi is cloudcore's way to kube-apiserver: where it is, its clients, and how to wait for one that is
+// starting.
 package kubeapi
 
 import (

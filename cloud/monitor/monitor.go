@@ -81,7 +81,7 @@ func Local(addr string) error {
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() || strings.EqualFold(host, "localhost") {
 		return nil
 	}
-	return fmt.Errorf("%s answers without a password to whoever reaches it", addr)
+	return fmt.Errorf("%s answers anyone who can reach it, without authentication", addr)
 }
 
 // Listen opens the port at an address of the configuration; an empty one is no port, and nil.

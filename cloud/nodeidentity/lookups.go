@@ -11,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
-// lookups limits lookups at the API server: those of each source, those of each name, and all. Anyone with a leaked token
-// can connect under any number of names that have no Node.
+// lookups limits lookups at the API server: those of each source, those of each name, and all. Anyone with a leaked
+// token can connect under any number of names that have no Node.
 type lookups struct {
 	sources *ratelimit.Limiter[netip.Prefix]
 	names   *ratelimit.Limiter[string]
@@ -31,8 +31,8 @@ func newLookups(perSource int) lookups {
 	}
 }
 
-// wait waits until a name may be looked up for a source. It fails at once if that is not within the time of ctx. Only what
-// passes the limit of a source counts for its name, and only what passes both counts for all.
+// wait waits until a name may be looked up for a source. It fails at once if that is not within the time of ctx. Only
+// what passes the limit of a source counts for its name, and only what passes both counts for all.
 func (l lookups) wait(ctx context.Context, name string, from netip.Prefix) error {
 	if err := l.sources.Of(from, time.Now()).Wait(ctx); err != nil {
 		return fmt.Errorf("too many connections or requests from %s for nodes that are not registered: %w", from, err)

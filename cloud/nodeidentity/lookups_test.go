@@ -28,8 +28,8 @@ func flood(ctx context.Context, all *sync.WaitGroup, l lookups, from netip.Prefi
 	}
 }
 
-// TestLookupsAreShared: while one source tries as many names as it can, or one name as often as it can, devices at other
-// addresses are looked up without waiting, also the one that has the name.
+// TestLookupsAreShared: while one source tries as many names as it can, or one name as often as it can, devices at
+// other addresses are looked up without waiting, also the one that has the name.
 func TestLookupsAreShared(t *testing.T) {
 	attacker := netip.MustParsePrefix("192.0.2.1/32")
 	for what, name := range map[string]func(int) string{
@@ -80,8 +80,8 @@ func TestLookupsOfOneName(t *testing.T) {
 	})
 }
 
-// TestLookupsOfOneSource: a source that is over its limit is refused within the time of a lookup, and has its share again
-// later.
+// TestLookupsOfOneSource: a source that is over its limit is refused within the time of a lookup, and has its share
+// again later.
 func TestLookupsOfOneSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate = 7

@@ -1,7 +1,7 @@
 // Package nodeidentity decides which certificates may speak for which Node objects.
 //
-// The CA issues a certificate for a name to anyone who has a token to join. Whether there is a Node of that name is decided
-// later, and by others. This package promises:
+// The CA issues a certificate for a name to anyone who has a token to join. Whether there is a Node of that name is
+// decided later, and by others. This package promises:
 //
 //   - A certificate speaks for no Node that was not registered through a cloudcore, such as that of a server: its
 //     connections are refused, none of its objects is sent, and nothing is done in its name. That holds as well when the
@@ -10,7 +10,8 @@
 //     label of the Node names the holder, and every other one is refused. A device that joins later with a token for the
 //     node alone takes its place.
 //
-// The label is all that is stored. Kubernetes keeps nodes from changing labels of this kind on themselves (NodeRestriction).
+// The label is all that is stored. Kubernetes keeps nodes from changing labels of this kind on themselves
+// (NodeRestriction).
 package nodeidentity
 
 import (
@@ -43,12 +44,12 @@ import (
 const HolderLabel = certs.HolderLabel
 
 const (
-	// DefaultLookupsPerSource is how many lookups a second at the API server one source causes, of names that no device's Node
-	// has: for new connections and for requests of nodes that register, each. A join takes about ten. A single source leaves
-	// most lookups to others, although a site of hundreds of devices may be behind one address.
+	// DefaultLookupsPerSource is how many lookups a second at the API server one source causes, of names that no
+	// device's Node has: for new connections and for requests of nodes that register, each. A join takes about ten. A
+	// single source leaves most lookups to others, although a site of hundreds of devices may be behind one address.
 	DefaultLookupsPerSource = 20
-	// namePerSource times that is the bound of one name, whoever asks. It is above that of a source, so that a single source
-	// cannot use up a name that is another's. allPerSource times that is the bound of all.
+	// namePerSource times that is the bound of one name, no matter who asks. It is above that of a source, so that a
+	// single source cannot use up a name that is another's. allPerSource times that is the bound of all.
 	namePerSource, allPerSource = 1.5, 5
 	// lookupBurst is for how many seconds lookups that nobody made can be made later.
 	lookupBurst = 10
@@ -162,8 +163,9 @@ func (g *Guard) bindConnected(ctx context.Context, name string) error {
 	return g.bind(ctx, node, cert)
 }
 
-// Permit returns an error if nothing may be done in the name of a node now. It asks the API server for as long as the Node is
-// not known as a device's: while it registers, or when a Node of another kind took the name. That one's session ends.
+// Permit returns an error if nothing may be done in the name of a node now. It asks the API server for as long as the
+// Node is not known as a device's: while it registers, or when a Node of another kind took the name. That one's session
+// ends.
 func (g *Guard) Permit(ctx context.Context, name string) error {
 	if g.opts.Edge(name) != nil {
 		return nil
@@ -202,8 +204,8 @@ func (g *Guard) NodeChanged(node *v1.Node) {
 	}
 }
 
-// authorize decides whether a certificate may speak for the Node of a device, and whether the Node is to be labelled with the
-// certificate's holder.
+// authorize decides whether a certificate may speak for the Node of a device, and whether the Node is to be labelled
+// with the certificate's holder.
 func authorize(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
 	holder, of := certs.HolderOf(cert), node.Labels[HolderLabel]
 	switch {
@@ -290,8 +292,8 @@ func (g *Guard) lookUp(ctx context.Context, limits lookups, name string, from ne
 		name, edgecontroller.EdgeLabel, name, edgecontroller.EdgeLabel)
 }
 
-// bind labels a Node with the holder of a certificate that authorize lets speak for it. Somebody else may be faster; then that
-// one has it.
+// bind labels a Node with the holder of a certificate that authorize lets speak for it. Somebody else may be faster;
+// then that one has it.
 func (g *Guard) bind(ctx context.Context, node *v1.Node, cert *x509.Certificate) error {
 	name, holder := node.Name, certs.HolderOf(cert)
 	for range maxRaces {

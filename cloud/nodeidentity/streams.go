@@ -27,8 +27,8 @@ func (u *upstream) Connected(ctx context.Context, node, protocol string) {
 	}
 }
 
-// Handle carries out what Permit permits. A request that cannot be decided on is not answered: KubeEdge's edges would take an
-// error for their Node.
+// Handle carries out what Permit permits. A request that cannot be decided on is not answered: KubeEdge's edges would
+// take an error for their Node.
 func (u *upstream) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	if err := u.guard.Permit(ctx, node); err != nil {
 		klog.V(1).InfoS("Request dropped", "node", node, "resource", m.Route.Resource, "err", err)
@@ -45,8 +45,8 @@ func (u *upstream) Heartbeat(ctx context.Context, node string) error {
 	return u.Upstream.Heartbeat(ctx, node)
 }
 
-// Downstream returns a Downstream that gives out nothing that is for a Node that is not a device's. What such a node is not
-// to have is still told: nothing can be learned from it.
+// Downstream returns a Downstream that gives out nothing that is for a Node that is not a device's. What such a node is
+// not to have is still told: nothing can be learned from it.
 func (g *Guard) Downstream(next cloudhub.Downstream) cloudhub.Downstream { return &downstream{next, g} }
 
 type downstream struct {

@@ -1,5 +1,5 @@
 // Package ratelimit bounds a rate for each of many keys, such as the addresses that requests come from. Its memory is
-// bounded, whoever chooses the keys.
+// bounded, no matter who chooses the keys.
 package ratelimit
 
 import (
@@ -10,7 +10,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxKeys bounds the memory: with more, the keys that were quiet for longest are forgotten, and have the whole burst again.
+// maxKeys bounds the memory: with more, the keys that were quiet for longest are forgotten, and have the whole burst
+// again.
 const maxKeys = 10000
 
 // Limiter has a rate limit for each key. Its methods may be called from any goroutine.

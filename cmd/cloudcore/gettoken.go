@@ -113,7 +113,7 @@ func aboutToken(token *certs.Token) string {
 	return "For " + whom + ", until " + token.Claims.Expires.UTC().Format(time.RFC3339) + ". To join: edgecore join --cloudcore-ipport HOST:10000 --token-file FILE"
 }
 
-// isTerminal tells whether a person reads along; a program may take all output together for the token.
+// isTerminal reports whether a person reads along; a program may take all output together for the token.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -52,7 +52,7 @@ new general one at once. Certificates stay valid.`,
 	}
 	ca := &cobra.Command{
 		Use:   "ca [--finish]",
-		Short: "Replace the CA that devices' certificates are of",
+		Short: "Replace the CA that signs the nodes' certificates",
 		Long: `Replace the CA that signs the certificates of devices and of cloudcore, in two steps:
 
   cloudcore rotate ca            From now on a new CA signs; the key of the old one is deleted. Certificates of the old CA

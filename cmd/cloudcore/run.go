@@ -33,8 +33,8 @@ const (
 	partHub          = "cloudhub"
 )
 
-// gcPercent keeps the heap closer to what thousands of links at rest need, for a little more work when they come. Less than
-// that changes nothing: what is left is the room between objects.
+// gcPercent keeps the heap closer to what thousands of links at rest need, for a little more work when they come. Less
+// than that changes nothing: what is left is the room between objects.
 const gcPercent = 50
 
 // runCloud connects to kube-apiserver and runs cloudcore until ctx ends.
@@ -121,7 +121,7 @@ func (c *cloud) monitor(ctx context.Context, group *sync.WaitGroup) error {
 		return err
 	}
 	if err := monitor.Local(l.Addr().String()); err != nil {
-		klog.InfoS("The monitor server is open to others; see to it that only those reach it who may", "address", l.Addr())
+		klog.InfoS("The monitor server is reachable from other hosts; restrict access to it", "address", l.Addr())
 	}
 	group.Go(func() {
 		if err := monitor.Serve(ctx, l, monitor.Handler(c.state, c.registry, cfg.EnableProfiling)); err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/takeover"
+	"github.com/edgecore-io/edgecore/edged/migrate"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
@@ -37,22 +37,22 @@ func newAdoptCommand(opts *globalOptions) *cobra.Command {
 func (o *adoptOptions) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt",
-		Short: "Take this device over from KubeEdge's edgecore, or give it back",
-		Long: `Take this device over from KubeEdge's edgecore (1.12 to 1.23, with a runtime that speaks CRI v1): the same node, with the
-same pods, certificates and keys, and no container is restarted.
+		Short: "Migrate this device from KubeEdge's edgecore, or back",
+		Long: `Migrate this device from KubeEdge's edgecore (1.12 to 1.23, with a runtime that speaks CRI v1). The node keeps its name,
+pods, certificates and keys, and no container is restarted.
 
-It looks first, prints what it will do and what will not be as it was, and refuses what would restart containers. Then it
-writes edgecore's configuration and certificates, stops KubeEdge's service, makes edgecore's store of KubeEdge's, moves
-KubeEdge's unit aside, and has systemd run edgecore. KubeEdge's own files (configuration, certificates, store) are only
-read. Where a step fails it goes back by itself; one that was cut off is taken up by the same command.
+adopt first prints what it will do and what will change, and stops if containers would be restarted. Then it writes
+edgecore's configuration and certificates, stops KubeEdge's service, converts KubeEdge's store, moves KubeEdge's systemd
+unit aside, and starts edgecore as a service. KubeEdge's own files (configuration, certificates, store) are only read. If a
+step fails, the steps before it are undone. If the command is interrupted, run it again to finish.
 
---undo goes back to KubeEdge in the same way: its files are the same bytes as before, the pods run on. What the cloud changed
-meanwhile KubeEdge is told again when it connects. Containers that edgecore has started meanwhile carry the mark of
-Kubernetes 1.31 and newer: KubeEdge before 1.21 restarts those.
+--undo migrates back to KubeEdge in the same way: KubeEdge's files are unchanged, and pods keep running. KubeEdge receives
+what changed in the cloud meanwhile when it connects. Containers that edgecore has started have the container hash of
+Kubernetes 1.31 and newer; KubeEdge before 1.21 restarts them.
 
-Both programs are called edgecore, and a shell may find KubeEdge's first: say /usr/bin/edgecore for the package's. After the
-takeover KubeEdge's is renamed to edgecore.kubeedge.`,
-		Example: `  /usr/bin/edgecore adopt --dry-run   # what would be done?
+Both programs are called edgecore, and a shell may find KubeEdge's first: run /usr/bin/edgecore for the package's. The
+migration renames KubeEdge's program to edgecore.kubeedge.`,
+		Example: `  /usr/bin/edgecore adopt --dry-run   # print the plan
   /usr/bin/edgecore adopt             # do it
   edgecore adopt --undo               # go back to KubeEdge`,
 		Args: cobra.NoArgs,
@@ -68,8 +68,8 @@ takeover KubeEdge's is renamed to edgecore.kubeedge.`,
 	f.StringVar(&o.store, "store", adoptedStore, "the `file` of edgecore's store")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan, and change nothing")
 	f.BoolVar(&o.undo, "undo", false, "go back to KubeEdge")
-	f.BoolVar(&o.force, "force", false, "go on although containers would be restarted, or pods ended")
-	f.DurationVar(&o.wait, "wait", 2*time.Minute, "how `long` edgecore may take to show the pods, before it goes back")
+	f.BoolVar(&o.force, "force", false, "continue even if containers would be restarted or pods ended")
+	f.DurationVar(&o.wait, "wait", 2*time.Minute, "how `long` to wait for edgecore to list the pods before undoing the migration")
 	f.StringVar(&o.root, "root", "/", "the `folder` below which systemd's units are")
 	hide(cmd, "root")
 	return cmd
@@ -109,7 +109,7 @@ func (o *adoptOptions) run(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	switch done, err := t.Resume(ctx); {
-	case errors.Is(err, takeover.ErrDone):
+	case errors.Is(err, migrate.ErrDone):
 		fmt.Fprintln(out, err)
 		return nil
 	case err != nil || done:
@@ -123,7 +123,7 @@ func (o *adoptOptions) run(ctx context.Context, out io.Writer) error {
 	return t.Do(ctx, p)
 }
 
-func (o *adoptOptions) takeover(out io.Writer) (*takeover.Takeover, error) {
+func (o *adoptOptions) takeover(out io.Writer) (*migrate.Takeover, error) {
 	s := o.service
 	if s == nil {
 		var err error
@@ -132,9 +132,9 @@ func (o *adoptOptions) takeover(out io.Writer) (*takeover.Takeover, error) {
 		}
 		s.Root = o.root
 	}
-	return takeover.New(takeover.Options{
+	return migrate.New(migrate.Options{
 		From: o.from, Config: o.Config, Store: o.store, Force: o.force, Wait: o.wait, Out: out,
-		Service: takeover.Service{Root: s.Root, Present: s.Present(), Program: s.Program, Packaged: s.Packaged, Systemctl: s.Systemctl},
+		Service: migrate.Service{Root: s.Root, Present: s.Present(), Program: s.Program, Packaged: s.Packaged, Systemctl: s.Systemctl},
 	}), nil
 }
 

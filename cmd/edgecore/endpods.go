@@ -51,28 +51,28 @@ func newEndPodsCommand(opts *globalOptions) *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "end-pods",
-		Short: "End the pods of this device, when the agent is stopped for good",
-		Long: `End the pods of this device: those that the agent has started, in good order, with their hooks and grace periods,
-until --within is over; what runs then is killed. Containers, sandboxes and their logs are removed, volumes are
-unmounted. Pods that others have started in the same container runtime are left alone.
+		Short: "End all pods of a stopped agent",
+		Long: `End the pods that the agent has started on this device, with their hooks and grace periods. Pods that still run after
+--within are killed. Containers, sandboxes and their logs are removed, and volumes are unmounted. Pods that another program
+has started in the same container runtime are left alone.
 
-The agent must be stopped before, or it starts them again. What pods have stored and what the store knows of them stays:
-an agent that is started later runs the same pods again, with their volumes as they are. Removing the Debian package
-does the same; purging it deletes the rest, too.
+Stop the agent first, or it starts the pods again. The store and the contents of volumes stay: an agent that is started
+later runs the same pods again, with their volumes as they are. Removing the Debian package does the same; purging it also
+deletes the rest.
 
-Containers run on when their runtime is stopped or removed, and only it can end them in good order. A runtime that does
-not answer is asked again for up to 30 seconds, and for no longer than --within: it may be restarting, also while pods
-end. If nothing listens at its socket then, --kill finds the pods' processes by their cgroups and kills them: no hooks
-are run, and there is no grace period.`,
+Containers keep running when their runtime is stopped or removed, and only the runtime can end them gracefully. If the
+runtime does not answer, the command retries for up to 30 seconds, and no longer than --within, since the runtime may be
+restarting. If nothing listens on its socket after that, --kill finds the pods' processes by their cgroups and kills them:
+no hooks are run, and there is no grace period.`,
 		Example: `  systemctl stop edgecore && edgecore end-pods
-  edgecore end-pods --kill       # the container runtime was removed, and its containers run on`,
+  edgecore end-pods --kill       # the container runtime was removed, but its containers still run`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().DurationVar(&o.within, "within", time.Minute, "how `long` pods have to end by themselves")
-	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the pods if there is no container runtime")
+	cmd.Flags().DurationVar(&o.within, "within", time.Minute, "how `long` pods may take to end gracefully")
+	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the pods if the container runtime is gone")
 	cmd.Flags().StringVar(&o.leftOvers, "left-overs", "", "write to this `file` what is left of pods and agent, a path a line")
 	hide(cmd, "left-overs")
 	return cmd

@@ -44,10 +44,10 @@ func newExecCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec POD [-c CONTAINER] -- COMMAND [ARGUMENT...]",
 		Short: "Run a command in a container of this device",
-		Long: `Run a command in a running container of this device. The container runtime is asked: it works with no cloud, and
-also while the agent is down. The exit code is the command's.
+		Long: `Run a command in a running container of this device. The command goes through the container runtime, so it works without a
+cloud and while the agent is stopped. The exit code is that of the command.
 
-Without -t, a command is not told that its input has ended: give -i only to one that knows by itself, such as tar.`,
+Without -t, the command does not see the end of its input: use -i only with commands that know when it ends, such as tar.`,
 		Example: `  edgecore exec web-edge1 -- ls /etc
   edgecore exec web-edge1 -c sidecar -- cat /proc/1/status
   edgecore exec web-edge1 -it -- sh
@@ -74,8 +74,8 @@ Without -t, a command is not told that its input has ended: give -i only to one 
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.namespace, "namespace", "n", "", "the pod's namespace; not needed where the name is clear")
-	f.StringVarP(&o.container, "container", "c", "", "the container; not needed where there is one")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "the pod's namespace; needed only if several pods have the name")
+	f.StringVarP(&o.container, "container", "c", "", "the container; needed only if the pod has several")
 	f.BoolVarP(&o.stdin, "stdin", "i", false, "pass this command's input on")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal")
 	return cmd

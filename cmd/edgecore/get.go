@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
-	"github.com/edgecore-io/edgecore/edged/podline"
+	"github.com/edgecore-io/edgecore/edged/podprinter"
 )
 
 func newGetCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
-		Short: "Show the pods and events of this device",
-		Long:  "Show what the agent on this device knows, from its read-only port. No cloud is asked.",
+		Short: "List the pods and events of this device",
+		Long:  "List what the agent on this device knows. It is read from the agent's read-only port, not from the cloud.",
 	}
 	cmd.AddCommand(newGetPodsCommand(opts), newGetEventsCommand(opts))
 	return cmd
@@ -31,7 +31,7 @@ func newGetPodsCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "pods [NAME]",
 		Aliases: []string{"pod", "po"},
-		Short:   "Show the pods of this device",
+		Short:   "List the pods of this device",
 		Example: `  edgecore get pods
   edgecore get pods -o wide
   edgecore get pods web-edge1 -o yaml`,
@@ -92,7 +92,7 @@ func printPods(out io.Writer, list *v1.PodList, form string, now time.Time) erro
 	fmt.Fprintln(w, head)
 	for i := range list.Items {
 		p := &list.Items[i]
-		line := podline.Of(p, now)
+		line := podprinter.Summarize(p, now)
 		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s", p.Namespace, p.Name, line.Ready, line.Total, line.Status, line.Restarts, line.Age)
 		if form == "wide" {
 			fmt.Fprintf(w, "\t%s\t%s", orNone(p.Status.PodIP), orNone(p.Spec.NodeName))
@@ -113,7 +113,7 @@ func newGetEventsCommand(opts *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "events",
 		Aliases: []string{"event", "ev"},
-		Short:   "Show what happened to the pods of this device, and to it, lately",
+		Short:   "List recent events of this device and its pods",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := newAgent(opts)

@@ -28,13 +28,13 @@ func newImagesCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "images",
 		Aliases: []string{"image"},
-		Short:   "Show, bring and remove the images of this device",
-		Long: `Show, bring and remove the container images of this device. The container runtime is asked directly, so this works
-with no cloud, and mostly also while the agent is down.
+		Short:   "List, pull, import and remove images on this device",
+		Long: `List, pull, import and remove container images on this device. These commands talk to the container runtime, so they
+work without a cloud, and most of them also while the agent is stopped.
 
-The agent removes images by itself when the disk that holds them fills beyond imageGCHighThresholdPercent (100 switches that
-off), the least recently used first. It never removes one that a container or a pod of this device needs, the sandbox's
-image, one that is pinned in the runtime, or one on the keep list: rootDirectory/images.keep, a name or pattern a line.`,
+The agent removes unused images when their disk is fuller than imageGCHighThresholdPercent (100 disables this), least
+recently used first. It never removes an image that a container or pod of this device uses, the sandbox image, an image
+that is pinned in the runtime, or one on the keep list: rootDirectory/images.keep, one name or pattern per line.`,
 	}
 	cmd.AddCommand(newImagesListCommand(opts), newImagesPullCommand(opts), newImagesImportCommand(opts), newImagesPruneCommand(opts), newImagesKeepCommand(opts))
 	return cmd
@@ -108,7 +108,7 @@ func (t *imageTool) wanted(ctx context.Context) ([]string, error) {
 	}
 	for _, c := range info.Conditions {
 		if c.Code == health.StoreRecovered {
-			return nil, fmt.Errorf("the store of the agent was damaged (%s), and it may not know all pods before the cloud has told it anew", c.Detail)
+			return nil, fmt.Errorf("the store of the agent was damaged (%s), and it may not know all pods until the cloud has sent them again", c.Detail)
 		}
 	}
 	pods, err := t.pods(ctx)
@@ -129,7 +129,7 @@ func newImagesListCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "Show the images of this device and who needs them",
+		Short:   "List images and what uses them",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t, err := newImageTool(opts)
@@ -139,7 +139,7 @@ func newImagesListCommand(opts *globalOptions) *cobra.Command {
 			defer t.close()
 			wanted, err := t.wanted(cmd.Context())
 			if err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "Which images pods need is not known: %v\n", err)
+				fmt.Fprintf(cmd.ErrOrStderr(), "The images that pods use are unknown: %v\n", err)
 			}
 			list, err := t.list(cmd.Context(), wanted)
 			if err != nil {

@@ -15,12 +15,12 @@ func newImagesImportCommand(opts *globalOptions) *cobra.Command {
 	keep := true
 	cmd := &cobra.Command{
 		Use:   "import FILE.tar",
-		Short: "Bring images onto this device from a file",
-		Long: `Bring images onto this device from an archive, as "docker save", "podman save", "skopeo copy" and "ctr images export" write
-it, also compressed with gzip. No registry is needed. The images go onto the keep list, since they could not be pulled again,
-unless with --keep=false.
+		Short: "Import images from an archive",
+		Long: `Import images from an archive made by "docker save", "podman save", "skopeo copy" or "ctr images export". The archive
+may be compressed with gzip. No registry is needed. The images are added to the keep list, because they might not be
+available to pull again; --keep=false leaves them off the list.
 
-CRI cannot import images. This uses ctr, which is part of every containerd; for CRI-O use: skopeo copy docker-archive:FILE
+CRI cannot import images, so this runs ctr, which comes with containerd. With CRI-O, use: skopeo copy docker-archive:FILE
 containers-storage:NAME.`,
 		Example: "  docker save nginx:1.27 app:3 | ssh device 'cat > images.tar'\n  edgecore images import images.tar",
 		Args:    cobra.ExactArgs(1),
@@ -33,7 +33,7 @@ containers-storage:NAME.`,
 			return t.importFile(cmd, args[0], keep)
 		},
 	}
-	cmd.Flags().BoolVar(&keep, "keep", true, "put the images on the keep list, so that they stay whether a pod uses them or not")
+	cmd.Flags().BoolVar(&keep, "keep", true, "add the images to the keep list, so that they are never removed as unused")
 	return cmd
 }
 

@@ -16,11 +16,11 @@ func newImagesPruneCommand(opts *globalOptions) *cobra.Command {
 	var dryRun, force bool
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove the images that nobody needs",
-		Long: `Remove every image that no container and no pod of this device needs, that is not the sandbox's, not pinned in the
-runtime and not on the keep list. The agent is asked which pods there are; while it does not answer nothing is removed, unless
-with --force.`,
-		Example: `  edgecore images prune --dry-run    # what would go?
+		Short: "Remove unused images",
+		Long: `Remove every image that no container or pod of this device uses, except the sandbox image, images that are pinned in
+the runtime, and images on the keep list. The agent says which pods there are; if it does not answer, nothing is removed
+unless --force is given.`,
+		Example: `  edgecore images prune --dry-run    # list what would be removed
   edgecore images prune`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,13 +31,13 @@ with --force.`,
 			defer t.close()
 			wanted, err := t.wanted(cmd.Context())
 			if err != nil && !force {
-				return fmt.Errorf("%w\nnothing was removed: an image of a pod that is to run here may be the only one for miles; --force removes all but those of containers", err)
+				return fmt.Errorf("%w\nnothing was removed: an image that a pod needs might not be available to pull again; --force removes all images that no container uses", err)
 			}
 			return t.prune(cmd, wanted, dryRun)
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would go")
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "also when the agent does not say which pods there are")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "list what would be removed, and remove nothing")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove images even if the agent does not answer")
 	return cmd
 }
 
@@ -85,10 +85,10 @@ func newImagesKeepCommand(opts *globalOptions) *cobra.Command {
 	var drop bool
 	cmd := &cobra.Command{
 		Use:   "keep [NAME...]",
-		Short: "Show or change the list of images that stay",
-		Long: `Show the keep list, or add names to it. A name may have * and ? in it for parts between slashes. What is on the list stays
-on the device whether a pod uses it or not.`,
-		Example: `  edgecore images keep                                  # what is on it?
+		Short: "Show or change the keep list",
+		Long: `Show the keep list, or add names to it. In a name, * and ? match within a part between slashes. Images on the list are
+never removed as unused.`,
+		Example: `  edgecore images keep                                  # show the list
   edgecore images keep 'docker.io/library/nginx:*'
   edgecore images keep --drop 'docker.io/library/nginx:*'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -102,7 +102,7 @@ on the device whether a pod uses it or not.`,
 				return imagegc.DropKeep(file, args...)
 			case len(args) > 0:
 				if bad := slices.IndexFunc(args, func(name string) bool { return name == "" || strings.ContainsAny(name, " \t\n#") }); bad >= 0 {
-					return fmt.Errorf("%q is no image's name", args[bad])
+					return fmt.Errorf("%q is not an image name", args[bad])
 				}
 				return imagegc.AddKeep(file, args...)
 			}
@@ -116,6 +116,6 @@ on the device whether a pod uses it or not.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&drop, "drop", false, "take the names from the list")
+	cmd.Flags().BoolVar(&drop, "drop", false, "remove the names from the list")
 	return cmd
 }

@@ -21,9 +21,9 @@ func newImagesPullCommand(opts *globalOptions) *cobra.Command {
 	var authFile string
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE",
-		Short: "Bring an image onto this device before a pod needs it",
-		Long: `Bring an image onto this device from its registry. There is no deadline in time: it is given up when nothing comes for ` +
-			images.DefaultProgressTimeout.String() + `.`,
+		Short: "Pull an image before a pod needs it",
+		Long: `Pull an image from its registry. There is no overall timeout; the pull stops after ` +
+			images.DefaultProgressTimeout.String() + ` without progress.`,
 		Example: `  edgecore images pull docker.io/library/nginx:1.27
   edgecore images pull --keep --auth-file ~/.docker/config.json registry.example.com/app:3`,
 		Args: cobra.ExactArgs(1),
@@ -40,8 +40,8 @@ func newImagesPullCommand(opts *globalOptions) *cobra.Command {
 			return t.pull(cmd, args[0], secrets, keep)
 		},
 	}
-	cmd.Flags().BoolVar(&keep, "keep", false, "put the image on the keep list, so that it stays whether a pod uses it or not")
-	cmd.Flags().StringVar(&authFile, "auth-file", "", "a docker config.json with the registry's user and password; the node's own is used without it")
+	cmd.Flags().BoolVar(&keep, "keep", false, "add the image to the keep list, so that it is never removed as unused")
+	cmd.Flags().StringVar(&authFile, "auth-file", "", "a docker `config.json` with the registry's credentials (default: the node's own)")
 	return cmd
 }
 

@@ -39,24 +39,23 @@ func newJoinCommand(opts *globalOptions) *cobra.Command {
 func (o *joinOptions) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join --cloudcore-ipport HOST:PORT --token-file FILE",
-		Short: "Join this device to a cloud, or renew what binds it there",
-		Long: `Join this device to a cloud: cloudcore, or KubeEdge's cloudcore from v1.12 on.
+		Short: "Join this device to a cloud, or renew its certificate",
+		Long: `Join this device to a cloud: edgecore's cloudcore, or KubeEdge's cloudcore v1.12 or newer.
 
-It fetches the cloud's CA and compares it with the token, gets a certificate for this node, writes both and the
-configuration, and, where systemd runs, has the agent run now and at every boot. Nothing is written before the
-cloud has said yes, and nothing is downloaded.
+join fetches the cloud's CA and verifies it with the token, requests a certificate for this node, and writes the
+certificate and the configuration. On a device with systemd it then starts the agent, now and at every boot. Nothing is
+written until the cloud accepts the request, and nothing is downloaded.
 
-The token comes from the cloud, and lasts for a day: ` + "`cloudcore gettoken`, or `keadm gettoken`" + `. A token of
-` + "`cloudcore gettoken --node NAME`" + ` is good for that node alone, and edgecore's own cloud wants one for a node that
-it has already. Others on this device can see a token that is on the command line: --token-file FILE, or
---token-file - for standard input, keeps it from them.
+Get a token in the cloud with ` + "`cloudcore gettoken` or `keadm gettoken`" + `; it is valid for a day. A token of
+` + "`cloudcore gettoken --node NAME`" + ` is valid for that node only; edgecore's cloudcore requires one for a node that
+exists already. Other users of this device can see a token on the command line; pass it with --token-file FILE, or
+--token-file - for standard input.
 
-To join again is always allowed and loses nothing: pods run on, the store and the keys that you set in the
-configuration stay. A certificate of the same cloud that is not near its end is kept. One that is expired, near its
-end, damaged, or was revoked before the token was made, is replaced: so a device that was off for too long comes
-back by joining again. A name that another node has is refused, unless the token is for that node or --take-name
-says that this device takes that one's place: the hardware was replaced. Without a token only the configuration and
-the service are set, for a device that has its certificate.`,
+You can join again at any time: pods keep running, and the store and the keys that you set in the configuration stay. A
+certificate of the same cloud that is not near expiry is kept. A certificate that is expired, near expiry, damaged, or
+revoked before the token was made is replaced, so a device that was offline for too long recovers by joining again. The name
+of another node is refused, unless the token is for that node or --take-name says that this device replaces it. Without a
+token, join only writes the configuration and sets up the service, for a device that has a certificate already.`,
 		Example: `  edgecore join --cloudcore-ipport 192.0.2.1:10000 --token-file token.txt
   ssh cloud cloudcore gettoken | edgecore join -e cloud.example:10000 --token-file -
   edgecore join -e 192.0.2.1:10000 -t TOKEN -i edge1 --labels zone=hall-2,power=solar
@@ -82,10 +81,10 @@ func (o *joinOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.CgroupDriver, "cgroupdriver", "", "the cgroup `driver`, cgroupfs or systemd: the same as the container runtime's")
 	f.StringVarP(&o.Runtime, "remote-runtime-endpoint", "p", "", "the container runtime's `socket`, such as "+v1alpha2.DefaultCRISocket)
 	f.StringSliceVarP(&o.Labels, "labels", "l", nil, "`labels` of the node, KEY=VALUE,KEY=VALUE")
-	f.StringVar(&o.Protocol, "hub-protocol", "", "how to reach the cloud: websocket or quic (QUIC only to edgecore's own cloudcore)")
+	f.StringVar(&o.Protocol, "hub-protocol", "", "`protocol` of the link: websocket, or quic (edgecore's own cloudcore only)")
 	f.StringArrayVar(&o.Sets, "set", nil, "`keys` of the configuration, such as modules.edged.nodeIP=192.0.2.7; may be repeated")
-	f.BoolVar(&o.takeName, "take-name", false, "take the place of the node that has this name in the cloud; not needed with a token for that node")
-	f.BoolVar(&o.noStart, "no-start", false, "leave the service alone")
+	f.BoolVar(&o.takeName, "take-name", false, "replace the node that has this name in the cloud; not needed with a token for that node")
+	f.BoolVar(&o.noStart, "no-start", false, "do not set up or start the service")
 	for name, flag := range keadmFlags() {
 		if flag.isBool {
 			f.Bool(name, false, "")

@@ -213,7 +213,7 @@ func TestJoinAgain(t *testing.T) {
 	if bak := d.read(d.config() + ".bak"); bak != edited || !strings.Contains(out, ".bak") {
 		t.Errorf("backup = %q, printed %q; want %q and the backup named", bak, out, edited)
 	}
-	// The cloud was set up anew; the node is there, since its objects were brought over.
+	// The cloud was set up again; the node is there, since its objects were brought over.
 	d.startCloud("edge1")
 	d.mustJoin("", "-t", d.token(""))
 	if id, err := d.files().Load(); err != nil {
@@ -224,7 +224,7 @@ func TestJoinAgain(t *testing.T) {
 	if got := d.read(store); got != "pods" {
 		t.Errorf("store = %q, want %q as before", got, "pods")
 	}
-	// What is damaged is made anew.
+	// What is damaged is recreated.
 	if err := os.WriteFile(d.files().Cert, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestJoinFails(t *testing.T) {
 		"empty file":         {"", []string{"--token-file", file}, "there is no token in it"},
 		"no file":            {"", []string{"--token-file", file + "x"}, "no such file"},
 		"bad token":          {"", []string{"-t", "x.y"}, "copy the whole line"},
-		"another cloud's":    {"", []string{"-t", strings.Repeat("0", 64) + token[64:]}, "another CA than the token names"},
+		"another cloud's":    {"", []string{"-t", strings.Repeat("0", 64) + token[64:]}, "does not match the token"},
 		"another node's":     {"", []string{"-t", d.token("edge2"), "-i", "edge1"}, `the token is for node "edge2", and this device is "edge1"`},
 		"bad name":           {"", []string{"-t", token, "-i", "Edge_1"}, `"edge-1" would do`},
 		"bad driver":         {"", []string{"-t", token, "--cgroupdriver", "docker"}, "cgroupDriver"},

@@ -27,13 +27,13 @@ func newLogsCommand(opts *globalOptions) *cobra.Command {
 	o := &logsOptions{}
 	cmd := &cobra.Command{
 		Use:   "logs POD [-c CONTAINER]",
-		Short: "Print what a container of this device writes",
-		Long: `Print the output of a container from the logs on this device. It works with no cloud, and also while the agent
-or the container runtime is down.`,
+		Short: "Print the logs of a container of this device",
+		Long: `Print the output of a container from its log files on this device. This works without a cloud, and while the agent
+or the container runtime is stopped.`,
 		Example: `  edgecore logs web-edge1
   edgecore logs web-edge1 -c sidecar --tail 20
   edgecore logs web-edge1 -f
-  edgecore logs web-edge1 --previous      # the attempt before: why did it crash?`,
+  edgecore logs web-edge1 --previous      # of the previous container: why did it crash?`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := newAgent(opts)
@@ -55,9 +55,9 @@ or the container runtime is down.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.namespace, "namespace", "n", "", "the pod's namespace; not needed where the name is clear")
-	f.StringVarP(&o.container, "container", "c", "", "the container; not needed where there is one")
-	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with what is written later")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "the pod's namespace; needed only if several pods have the name")
+	f.StringVarP(&o.container, "container", "c", "", "the container; needed only if the pod has several")
+	f.BoolVarP(&o.Follow, "follow", "f", false, "keep printing what is written later")
 	f.Int64Var(&o.Tail, "tail", -1, "begin with the last `N` lines; -1 is all")
 	f.DurationVar(&o.since, "since", 0, "leave out what is older than this, such as 10m")
 	f.BoolVarP(&o.Previous, "previous", "p", false, "print the attempt before the newest")

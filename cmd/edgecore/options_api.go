@@ -38,9 +38,9 @@ func apiOptions(own *v1alpha2.Edged) api.Settings {
 	return o
 }
 
-// apiAddress is where the authenticated port listens: at serverAddress, else at the configured address, or at all addresses
-// if that is a loopback address. It says where the read-only port is to be kept, and all files of KubeEdge say it; the
-// cluster has to reach the other port, which lets in only whom it knows.
+// apiAddress is where the authenticated port listens: at serverAddress, else at the configured address, or at all
+// addresses if that is a loopback address. It says where the read-only port is to be kept, and all files of KubeEdge
+// say it; the cluster has to reach the other port, which lets in only whom it knows.
 func apiAddress(own *v1alpha2.Edged) string {
 	if own.ServerAddress != "" {
 		return own.ServerAddress

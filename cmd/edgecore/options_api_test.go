@@ -6,8 +6,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
-// TestAPIAddress: serverAddress alone moves the kubelet's API, to the loopback too; without it a file of KubeEdge means what
-// it did.
+// TestAPIAddress: serverAddress alone moves the kubelet's API, to the loopback too; without it a file of KubeEdge means
+// what it did.
 func TestAPIAddress(t *testing.T) {
 	for name, c := range map[string]struct{ address, server, api, readOnly string }{
 		"default":                       {"127.0.0.1", "", ":10250", "127.0.0.1:10255"},

@@ -13,8 +13,8 @@ const (
 	packagedTemplate = "/usr/share/edgecore/edgecore.yaml"
 )
 
-// defaultConfig is the configuration that is used when nobody says which: the package's where that is installed, else the one
-// that KubeEdge has. Everything is below root, which is / but for tests.
+// defaultConfig is the configuration that is used when nobody says which: the package's where that is installed, else
+// the one that KubeEdge has. Everything is below root, which is / but for tests.
 func defaultConfig(root string) string {
 	for _, name := range []string{packagedConfig, packagedTemplate} {
 		if _, err := os.Stat(filepath.Join(root, name)); err == nil {
@@ -24,12 +24,12 @@ func defaultConfig(root string) string {
 	return v1alpha2.DefaultConfigFile
 }
 
-// isDefaultConfig tells whether a device may lack that file: then it has the defaults.
+// isDefaultConfig reports whether a device may lack that file: then it has the defaults.
 func isDefaultConfig(file string) bool {
 	return file == v1alpha2.DefaultConfigFile || file == packagedConfig
 }
 
-// freshConfig is what a configuration file contains where it is made anew; nil where it begins empty.
+// freshConfig is what a configuration file contains where it is recreated; nil where it begins empty.
 func freshConfig(root, file string) []byte {
 	if file != packagedConfig {
 		return nil

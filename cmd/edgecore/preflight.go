@@ -22,13 +22,12 @@ func newPreflightCommand(opts *globalOptions) *cobra.Command {
 	output := ""
 	cmd := &cobra.Command{
 		Use:   "preflight",
-		Short: "Look whether this device can run pods, and say what is missing",
-		Long: `Look at this device the way the agent would find it: the container runtime and its socket, cgroups and their
-driver, the network of pods, the clock, ports, disks, and the way to the cloud. Nothing is changed, and it makes no
-difference whether the agent runs.
+		Short: "Check whether this device can run pods, and list what is missing",
+		Long: `Check what the agent depends on: the container runtime and its socket, cgroups and their driver, the pod network,
+the clock, ports, disks, and the connection to the cloud. Nothing is changed. The agent may be running or not.
 
-An error keeps pods from running (exit status 1); a warning keeps some of them, or something that they may
-need (exit status 0). Each comes with what to do about it.`,
+An error prevents pods from running (exit status 1). A warning affects some pods, or something that they may
+need (exit status 0). Each finding includes a remedy.`,
 		Example: `  edgecore preflight
   edgecore preflight --output json`,
 		Args: cobra.NoArgs,
@@ -40,7 +39,7 @@ need (exit status 0). Each comes with what to do about it.`,
 			if err != nil {
 				return err
 			}
-			findings := preflight.Check(preflight.Look(cmd.Context(), preflightOptions(cfg)))
+			findings := preflight.Check(preflight.Collect(cmd.Context(), preflightOptions(cfg)))
 			if output == "json" {
 				err = json.NewEncoder(cmd.OutOrStdout()).Encode(findings)
 			} else {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/serving"
+	"github.com/edgecore-io/edgecore/edged/servingcert"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/edgehub/join"
@@ -29,7 +29,7 @@ type resetOptions struct {
 	*globalOptions
 	force, keepPods bool
 	tokenFile       string // of KubeEdge's installer
-	// fresh is what a configuration is made from anew; nil where it goes.
+	// fresh is what a configuration is made from again; nil where it goes.
 	fresh   func(file string) []byte
 	service *systemd.Service // nil is the real one
 }
@@ -42,19 +42,17 @@ func (o *resetOptions) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset",
 		Short: "Undo a join: remove service, certificates, configuration and store",
-		Long: `Undo a join. The service is stopped and removed, and so are the certificates, the configuration and the store
-with its copies and all that this device was given and has not reported yet. Files of others stay: manifests of static pods, logs,
-images, what lies in the pods' volumes.
+		Long: `Undo a join. This stops and removes the service, and removes the certificates, the configuration and the store with its
+copies, including reports that were not sent yet. Static manifests, logs, images and the contents of the pods' volumes stay.
 
-The cloud is not asked. It goes on knowing the node until somebody removes it there: kubectl delete node NAME.
+The cloud is not contacted. It keeps the Node object until somebody removes it: kubectl delete node NAME.
 
-Containers are not touched, as at every end of the agent: they run on until the device is switched off. An agent
-that is started later takes over those whose pods it knows, and ends the others. Which that will be is what
---keep-pods decides: with it the store stays, so an agent that joins the same cloud again goes on with the pods as
-they are. Without it nothing is known any more, and the next agent ends them. To end them now: edgecore end-pods, before the reset.`,
+Containers are not touched: they run until the device is switched off. An agent that is started later keeps the pods that
+are in its store, and ends the others. With --keep-pods the store stays, so that an agent that joins the same cloud again
+keeps the pods running. Without it, the next agent ends them. To end them now, run edgecore end-pods before the reset.`,
 		Example: `  edgecore reset                 # asks first
   edgecore reset --force         # for scripts
-  edgecore reset --keep-pods     # to join the same cloud again, with the pods running on`,
+  edgecore reset --keep-pods     # to join the same cloud again, and keep the pods running`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
@@ -81,7 +79,7 @@ func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) err
 			return err
 		}
 		if strings.TrimSpace(line) != "yes" {
-			return errors.New("nothing was done: it takes a yes, or --force")
+			return errors.New("aborted: answer yes or use --force; nothing was done")
 		}
 	}
 	s := o.service
@@ -129,7 +127,7 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 		}
 		fmt.Fprintln(out, "Removed", what)
 	}
-	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile), removeAll(serving.Files(cfg.Modules.Edged.RootDirectory)...)))
+	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile), removeAll(servingcert.Files(cfg.Modules.Edged.RootDirectory)...)))
 	if !o.keepPods {
 		note("store "+db+" and its copies", copies.Remove(db))
 	}
@@ -142,7 +140,7 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 	} else {
 		note("configuration "+o.Config, removeAll(o.Config, o.Config+".bak"))
 	}
-	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config), serving.Dir(cfg.Modules.Edged.RootDirectory)} {
+	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config), servingcert.Dir(cfg.Modules.Edged.RootDirectory)} {
 		_ = os.Remove(dir) // if nothing of others is in it
 	}
 	return errors.Join(errs...)

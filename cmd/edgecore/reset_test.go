@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/edgecore-io/edgecore/edged/serving"
+	"github.com/edgecore-io/edgecore/edged/servingcert"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
@@ -40,7 +40,7 @@ func joined(t *testing.T) (*joinDevice, string) {
 	}
 	root := filepath.Join(d.dir, "root")
 	d.mustJoin("", "-t", d.token(""), "-i", "edge1", "--set", "database.dataSource="+path, "--set", "modules.edged.rootDirectory="+root)
-	port := serving.New(serving.Options{Dir: serving.Dir(root), Node: "edge1", IPs: func() []string { return nil }})
+	port := servingcert.New(servingcert.Options{Dir: servingcert.Dir(root), Node: "edge1", IPs: func() []string { return nil }})
 	if _, err := port.Get(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,8 @@ func TestReset(t *testing.T) {
 	d.mustJoin("", "-t", d.token(""), "-i", "edge1") // and the device can come back
 }
 
-// TestResetWithThePackage: the configuration is what it was when the package was installed, so that the service can start again.
+// TestResetWithThePackage: the configuration is what it was when the package was installed, so that the service can
+// start again.
 func TestResetWithThePackage(t *testing.T) {
 	d, _ := joined(t)
 	d.fresh = []byte("apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n# as packaged\n")
@@ -128,7 +129,7 @@ func TestResetAsks(t *testing.T) {
 	d, _ := joined(t)
 	before := left(t, d)
 	for _, answer := range []string{"", "no\n", "y\n", "YES\n"} {
-		if _, err := d.reset(answer); err == nil || !strings.Contains(err.Error(), "nothing was done: it takes a yes, or --force") {
+		if _, err := d.reset(answer); err == nil || !strings.Contains(err.Error(), "aborted: answer yes or use --force; nothing was done") {
 			t.Errorf("reset with answer %q = %v, want that nothing was done", answer, err)
 		}
 	}

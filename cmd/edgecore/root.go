@@ -21,35 +21,36 @@ func newRootCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edgecore",
 		Short: "Run pods on an edge device, with or without a cloud",
-		Long: `edgecore keeps pods running on this device. It takes them from the folder of static manifests
-(staticPodPath, by default ` + v1alpha2.DefaultManifests + `) and from its own store, and runs them in the
-container runtime that the configuration names. It needs no network and no cloud.
+		Long: `edgecore keeps pods running on this device. It reads static manifests from a folder (staticPodPath, by
+default ` + v1alpha2.DefaultManifests + `) and the pods of the cluster from its own store, and runs them in the
+configured container runtime. It needs no network and no cloud.
 
-Without a command it runs as the agent, until SIGTERM or SIGINT; the pods run on when it ends. On SIGHUP, and when
-the file changes, it takes over what can change while pods run, and names what waits for a restart.
+Without a command, edgecore runs as the agent until it gets SIGTERM or SIGINT; pods keep running when it stops. On
+SIGHUP, and when the configuration file changes, it applies the settings that can change while pods run, and logs those
+that need a restart.
 
-Where things lie, unless the configuration says otherwise:
+Files, unless the configuration says otherwise:
   ` + v1alpha2.DefaultConfigFile + `  the configuration; the agent only reads it
   ` + v1alpha2.DefaultManifests + `             manifests of static pods
-  ` + v1alpha2.DefaultDataSource + `     the store: what is to run, and what is not reported yet
+  ` + v1alpha2.DefaultDataSource + `     the store: desired pods, and reports not sent yet
   ` + v1alpha2.DefaultRootDirectory + `                   the pods' volumes
   /var/log/pods                      the pods' logs
 
 With the Debian package:
   ` + packagedConfig + `        the configuration
   /etc/edgecore/manifests/           manifests of static pods
-  /etc/edgecore/certs/               what binds the device to a cloud
+  /etc/edgecore/certs/               certificates of the link to the cloud
   /var/lib/edgecore/edgecore.db      the store`,
 		Example: `  edgecore --minconfig > ` + v1alpha2.DefaultConfigFile + `   # make a configuration, then edit it
   edgecore config validate ` + v1alpha2.DefaultConfigFile + `  # check it
   edgecore preflight                                    # can this device run pods?
   edgecore                                              # run the agent
-  edgecore join -e 192.0.2.1:10000 --token-file token   # or: join a cloud, and have systemd run the agent
-  edgecore status                                       # is everything well?
+  edgecore join -e 192.0.2.1:10000 --token-file token   # or: join a cloud and run the agent as a service
+  edgecore status                                       # is the agent healthy?
   edgecore get pods -o wide                             # what runs here?
-  edgecore logs web-edge1 -f                            # what does it say?
+  edgecore logs web-edge1 -f                            # show the output of a pod
   edgecore images list                                  # which images are here, and who needs them?
-  edgecore exec web-edge1 -- ls /data                   # what does it see?`,
+  edgecore exec web-edge1 -- ls /data                   # run a command in a pod`,
 	}
 	opts := program.Root(cmd)
 	opts.Config = defaultConfig("/")

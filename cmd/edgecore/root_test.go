@@ -25,7 +25,7 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// TestPrintedConfigurations compares with the files in testdata; UPDATE_GOLDEN=1 writes them anew.
+// TestPrintedConfigurations compares with the files in testdata; UPDATE_GOLDEN=1 writes them again.
 func TestPrintedConfigurations(t *testing.T) {
 	name := v1alpha2.Default().Modules.Edged.HostnameOverride
 	for flag, file := range map[string]string{"--defaultconfig": "defaultconfig.yaml", "--minconfig": "minconfig.yaml"} {

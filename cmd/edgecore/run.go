@@ -21,19 +21,20 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configreload"
 	"github.com/edgecore-io/edgecore/pkg/health"
-	"github.com/edgecore-io/edgecore/pkg/quietlog"
+	"github.com/edgecore-io/edgecore/pkg/logdedup"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
 const (
-	// gcPercent trades a little time for memory, of which small devices have less. Half of it would cost a crowd of probes a third
-	// more time.
+	// gcPercent trades a little time for memory, of which small devices have less. Half of it would cost a crowd of
+	// probes a third more time.
 	gcPercent = 50
-	// trimPeriod is how often the agent looks whether it has memory to give back, of a heap that counts as trimHeap at least.
+	// trimPeriod is how often the agent looks whether it has memory to give back, of a heap that counts as trimHeap at
+	// least.
 	trimPeriod = time.Minute
 	trimHeap   = 20 << 20
-	// watchPeriod is how often modules are looked at: one that is stuck twice in a row is started anew.
+	// watchPeriod is how often modules are looked at: one that is stuck twice in a row is restarted.
 	watchPeriod = time.Minute
 	// scratchDir is in memory; the store's copy is there while the disk takes no writes.
 	scratchDir = "/run/edgecore"
@@ -43,7 +44,7 @@ const (
 func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	told, quiet := configreload.Hangups()
 	defer quiet()
-	if err := quietlog.Install(os.Stderr); err != nil {
+	if err := logdedup.Install(os.Stderr); err != nil {
 		klog.ErrorS(err, "Repeated lines of the log are not left out")
 	}
 	if os.Getenv("GOGC") == "" {
@@ -132,7 +133,8 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	return err
 }
 
-// trimMemory gives memory back that the start or a crowd of pods has left behind. What it returns waits for its end, with ctx.
+// trimMemory gives memory back that the start or a crowd of pods has left behind. What it returns waits for its end,
+// with ctx.
 func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })

@@ -20,9 +20,9 @@ var errUnhealthy = errors.New("something needs attention; see above")
 func newStatusCommand(opts *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show how the agent on this device is, and what to do about what is wrong",
-		Long: `Show the node, its runtime, its pods, where things lie, and every condition that needs attention with its
-remedy. The exit status is 1 while something stands still.`,
+		Short: "Show agent health and suggested fixes",
+		Long: `Show the node, its container runtime, its pods, the paths in use, and every condition that needs attention, with a
+remedy. The exit status is 1 while a condition keeps the agent from doing its work.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := newAgent(opts)

@@ -82,8 +82,8 @@ func TestPodsOutliveTheAgent(t *testing.T) {
 	}
 }
 
-// TestMountsReachTheHost: each of these gives a service mounts of its own, in which its volumes would stay; or takes something that
-// pods' volumes need. See systemd.exec(5).
+// TestMountsReachTheHost: each of these gives a service mounts of its own, in which its volumes would stay; or takes
+// something that pods' volumes need. See systemd.exec(5).
 func TestMountsReachTheHost(t *testing.T) {
 	for key := range settings(t) {
 		for _, bad := range []string{"Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "NoExecPaths", "ExecPaths", "TemporaryFileSystem",

@@ -26,7 +26,7 @@ type Node struct {
 	Name string
 	// Allocatable holds cpu, memory, pods and so on; a resource of those that is missing is not counted.
 	Allocatable v1.ResourceList
-	// Devices tells whether plugins give out the devices of a resource: whether there are enough is known when
+	// Devices reports whether plugins give out the devices of a resource: whether there are enough is known when
 	// they are chosen. nil knows none.
 	Devices func(name v1.ResourceName) bool
 	// Labels are those that this agent gives the node. Of the cloud's, all that the Node has.
@@ -146,7 +146,7 @@ func counted(wants v1.ResourceList) []v1.ResourceName {
 	return append(first, rest...)
 }
 
-// missing tells whether a resource that the node does not know is one that it lacks. Of cpu, memory and storage a
+// missing reports whether a resource that the node does not know is one that it lacks. Of cpu, memory and storage a
 // node that does not know how much it has does not count any. An extended resource may be the cluster's, where
 // a scheduler has bound the pod; a static pod has asked this node.
 func missing(name v1.ResourceName, pod *v1.Pod) bool {

@@ -20,7 +20,7 @@ const (
 // ofMachine are the labels that say what the machine is: nobody changes them.
 var ofMachine = []string{v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
 
-// matches tells whether a node is one that a pod selects, by nodeSelector and required node affinity.
+// matches reports whether a node is one that a pod selects, by nodeSelector and required node affinity.
 func matches(node Node, pod *v1.Pod) answer {
 	label := func(key string) (value string, there, sure bool) {
 		value, there = node.Labels[key]
@@ -36,7 +36,7 @@ func matches(node Node, pod *v1.Pod) answer {
 	return result
 }
 
-// anyTerm tells whether one of the terms holds; a term without requirements holds for no node.
+// anyTerm reports whether one of the terms holds; a term without requirements holds for no node.
 func anyTerm(name string, terms []v1.NodeSelectorTerm, label func(string) (string, bool, bool)) answer {
 	result := no
 	for _, t := range terms {
@@ -57,7 +57,7 @@ func anyTerm(name string, terms []v1.NodeSelectorTerm, label func(string) (strin
 	return result
 }
 
-// requirement tells whether one requirement holds. One that cannot be understood holds for no node.
+// requirement reports whether one requirement holds. One that cannot be understood holds for no node.
 func requirement(r v1.NodeSelectorRequirement, label func(string) (string, bool, bool)) answer {
 	value, there, sure := label(r.Key)
 	holds := false
@@ -82,7 +82,7 @@ func requirement(r v1.NodeSelectorRequirement, label func(string) (string, bool,
 	return unknown
 }
 
-// compares tells whether a label is a number above or below that of a requirement.
+// compares reports whether a label is a number above or below that of a requirement.
 func compares(r v1.NodeSelectorRequirement, value string) bool {
 	if len(r.Values) != 1 {
 		return false
@@ -101,7 +101,7 @@ func compares(r v1.NodeSelectorRequirement, value string) bool {
 	return have < bound
 }
 
-// tolerates tells whether a pod tolerates the taints that would end it.
+// tolerates reports whether a pod tolerates the taints that would end it.
 func tolerates(pod *v1.Pod, taints []v1.Taint) bool {
 	for _, taint := range taints {
 		if taint.Effect == v1.TaintEffectNoExecute && !slices.ContainsFunc(pod.Spec.Tolerations, func(t v1.Toleration) bool { return tolerated(t, taint) }) {

@@ -37,7 +37,7 @@ func hostPorts(pod *v1.Pod) []v1.ContainerPort {
 	return ports
 }
 
-// clash tells whether two ports cannot both be bound: no address means every address.
+// clash reports whether two ports cannot both be bound: no address means every address.
 func clash(a, b v1.ContainerPort) bool {
 	every := func(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }
 	return a.HostPort == b.HostPort && protocol(a) == protocol(b) &&

@@ -25,20 +25,20 @@ const (
 	preemptionImpossible = "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: %s"
 )
 
-// Static tells whether a pod comes from this node rather than from the API server.
+// Static reports whether a pod comes from this node rather than from the API server.
 func Static(pod *v1.Pod) bool {
 	source, ok := pod.Annotations[annotationSource]
 	return ok && source != sourceAPI
 }
 
-// Critical tells whether other pods make room for a pod: one of this node, the picture of one, or one of the
+// Critical reports whether other pods make room for a pod: one of this node, the picture of one, or one of the
 // priority of the system's classes.
 func Critical(pod *v1.Pod) bool {
 	_, mirror := pod.Annotations[v1.MirrorPodAnnotationKey]
 	return mirror || Static(pod) || pod.Spec.Priority != nil && *pod.Spec.Priority >= criticalPriority
 }
 
-// preemptable tells whether a pod makes room for another.
+// preemptable reports whether a pod makes room for another.
 func preemptable(pod, victim *v1.Pod) bool {
 	if Critical(pod) && !Critical(victim) {
 		return true
@@ -68,7 +68,7 @@ func preempt(pod *v1.Pod, others []*v1.Pod, failures []failure, doubt bool) Verd
 
 // Victims chooses the pods that have to end so that there is as much more of each resource as is lacking. BestEffort
 // pods go rather than Burstable ones, and those rather than Guaranteed ones; of a class as few as do, and among equals
-// the smaller. What cannot be had, whoever ends, is returned as missing.
+// the smaller. What cannot be had, no matter who ends, is returned as missing.
 func Victims(pod *v1.Pod, others []*v1.Pod, lack map[v1.ResourceName]int64) (victims []*v1.Pod, missing map[v1.ResourceName]int64) {
 	classes := map[v1.PodQOSClass][]*v1.Pod{}
 	var all []*v1.Pod

@@ -17,12 +17,12 @@ import (
 type Places struct {
 	// Store is the file of its store, Certs the folder of CA, certificate and key.
 	Store, Certs string
-	// Root is the folder of the pods' volumes, for a file that does not name it: its default was another before KubeEdge
-	// 1.20.
+	// Root is the folder of the pods' volumes, for a file that does not name it: its default was another before
+	// KubeEdge 1.20.
 	Root string
 	// NodeName is the node's name, for a file that does not say it.
 	NodeName string
-	// Joined: the other agent has a certificate, so that its token is of no use any more.
+	// Joined: the other agent has a certificate, so that its token is invalid any more.
 	Joined bool
 }
 
@@ -137,7 +137,7 @@ func runtimeOf(edged map[string]any) error {
 	}
 	if name == "docker" || strings.Contains(endpoint, "dockershim") {
 		return errors.New("its containers are Docker's, driven through dockershim, which no runtime offers any more: they cannot be taken over as they run. " +
-			"Move the node to containerd or to cri-dockerd with KubeEdge first, or make it anew with `edgecore join`")
+			"Move the node to containerd or to cri-dockerd with KubeEdge first, or create it again with `edgecore join`")
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 
 var here = Places{Store: "/var/lib/edgecore/edgecore.db", Certs: "/etc/edgecore/certs", Root: "/var/lib/edged", NodeName: "edge1", Joined: true}
 
-// TestTranslateWhole takes the files that KubeEdge itself prints, with all of its keys: nothing of theirs is refused, and
-// what becomes of the pods' places is theirs.
+// TestTranslateWhole takes the files that KubeEdge itself prints, with all of its keys: nothing of theirs is refused,
+// and what becomes of the pods' places is theirs.
 func TestTranslateWhole(t *testing.T) {
 	for _, version := range []string{"1.13", "1.23"} {
 		t.Run(version, func(t *testing.T) {

@@ -142,7 +142,7 @@ func (m *matching) pod(pod *v1.Pod, obs *observed.Pod) {
 	m.judge(name, &known, runtime.Decide(pod, &known, started(&known)))
 }
 
-// made tells whether a container was made from a spec: it carries the hash of the whole of it, or at least it is of
+// made reports whether a container was made from a spec: it carries the hash of the whole of it, or at least it is of
 // that image; it has the name, and was running under an agent that restarts what differs.
 func (m *matching) made(spec *v1.Container, c *observed.Container) bool {
 	if c.Hash == SpecHash(spec) {
@@ -161,7 +161,7 @@ func (m *matching) judge(name string, obs *observed.Pod, will runtime.Actions) {
 	}
 	switch {
 	case will.KillPod:
-		m.lose(name, "its sandbox is of no more use, and would be made anew with all containers")
+		m.lose(name, "its sandbox is no longer usable; it would be recreated with all containers")
 		return
 	case will.StartOver:
 		m.lose(name, "one of its containers has ended, and its rules start the pod over")

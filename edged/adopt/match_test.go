@@ -79,7 +79,7 @@ func TestMatch(t *testing.T) {
 		},
 		"its sandbox has died": {
 			Facts{Stored: []*v1.Pod{web}, Running: []*observed.Pod{runs("web", "u1", "c1", old, func(o *observed.Pod) { o.Sandboxes[0].Ready = false })}},
-			want{containers: recorded, lost: []string{"default/web: its sandbox is of no more use"}},
+			want{containers: recorded, lost: []string{"default/web: its sandbox is no longer usable"}},
 		},
 		"nobody wants it": {
 			Facts{Running: []*observed.Pod{runs("web", "u1", "c1", old)}},

@@ -144,7 +144,7 @@ func (r *reading) pod(key string) {
 		uid, changed, err := metaclient.ReadPatch(text)
 		switch {
 		case err != nil:
-			r.note(strings.Replace(key, "/pod/", "/podpatch/", 1), "left out: "+err.Error()+"; the status is made anew")
+			r.note(strings.Replace(key, "/pod/", "/podpatch/", 1), "left out: "+err.Error()+"; the status is generated again")
 		case uid == pod.UID || uid == "":
 			layOver(&pod.Status, changed)
 		}
@@ -160,7 +160,8 @@ func (r *reading) pod(key string) {
 	}
 }
 
-// layOver brings a status up to date by what has changed since; lists of containers come whole, conditions by their type.
+// layOver brings a status up to date by what has changed since; lists of containers come whole, conditions by their
+// type.
 func layOver(s *v1.PodStatus, changed v1.PodStatus) {
 	s.Phase, s.Reason, s.Message = cmp.Or(changed.Phase, s.Phase), cmp.Or(changed.Reason, s.Reason), cmp.Or(changed.Message, s.Message)
 	s.PodIP, s.HostIP, s.QOSClass = cmp.Or(changed.PodIP, s.PodIP), cmp.Or(changed.HostIP, s.HostIP), cmp.Or(changed.QOSClass, s.QOSClass)
@@ -191,7 +192,7 @@ func layOver(s *v1.PodStatus, changed v1.PodStatus) {
 	}
 }
 
-// UIDs are those of pods, for whoever looks for their folders.
+// UIDs are those of pods, for anyone who looks for their folders.
 func UIDs(pods []*v1.Pod) []types.UID {
 	var list []types.UID
 	for _, pod := range pods {

@@ -123,8 +123,8 @@ func FuzzRows(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, key, typ, value string) {
 		var stored *Stored
-		// An empty container has 3 bytes and becomes a struct of a thousand, in lists that grow by a quarter, of the pod and of
-		// its status. What rows of another agent's store may have is bounded by the one who reads them.
+		// An empty container has 3 bytes and becomes a struct of a thousand, in lists that grow by a quarter, of the
+		// pod and of its status. What rows of another agent's store may have is bounded by the one who reads them.
 		membound.Check(t, membound.Linear(len(key)+len(typ)+len(value), 8<<10), func() {
 			stored = Rows([]Row{meta(key, typ, value), meta("default/podpatch/web", "podpatch", value)}, "edge1")
 		})

@@ -58,7 +58,7 @@ func (n *node) judgeResize(pod *v1.Pod) *observed.Reason {
 			others = append(others, n.Allocated(other))
 		}
 	}
-	return resize.Judge(pod, v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}, others)
+	return resize.Admit(pod, v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")}, others)
 }
 
 // resizing returns a node, and a pod with one running container that asks for some cpu.

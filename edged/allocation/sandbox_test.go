@@ -12,8 +12,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 )
 
-// TestResizePodCgroup: the runtime is called before the cgroup is changed. A refusal stops the resize; a runtime that lacks
-// the call does not.
+// TestResizePodCgroup: the runtime is called before the cgroup is changed. A refusal stops the resize; a runtime that
+// lacks the call does not.
 func TestResizePodCgroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer  error

@@ -1,7 +1,7 @@
-// Package api serves the ports of the node: the kubelet's API on the authenticated one, and on the read-only one what processes of
-// the device may read without rights. The paths come from package server and from the parts of edged. This package keeps the ports
-// open, has what the authenticated one needs (a certificate, the CAs of clients, an authority), and answers what both are asked about
-// the node.
+// Package api serves the ports of the node: the kubelet's API on the authenticated one, and on the read-only one what
+// processes of the device may read without rights. The paths come from package server and from the parts of edged. This
+// package keeps the ports open, has what the authenticated one needs (a certificate, the CAs of clients, an authority),
+// and answers what both are asked about the node.
 package api
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/auth"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/server"
-	"github.com/edgecore-io/edgecore/edged/serving"
+	"github.com/edgecore-io/edgecore/edged/servingcert"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/notify"
@@ -37,8 +37,8 @@ type Settings struct {
 	ClientCA string
 	// Auth says who is let in; who they are asked of is worked out here.
 	Auth auth.Options
-	// Debugging serves what runs commands in containers and reads logs, Profiling the agent's profiles, Flags the level of
-	// its log, SystemLogs the node's logs.
+	// Debugging serves what runs commands in containers and reads logs, Profiling the agent's profiles, Flags the level
+	// of its log, SystemLogs the node's logs.
 	Debugging, Profiling, Flags, SystemLogs bool
 	// Config is the configuration in force, without its secrets; nil shows none.
 	Config func() any
@@ -66,7 +66,7 @@ type API struct {
 	opts        Options
 	cas         *auth.CAs
 	authority   *auth.Authority
-	certificate *serving.Certificate
+	certificate *servingcert.Certificate
 	linked      notify.Signal
 	// now is the wall clock, which is not before what this device knows to be past.
 	now func() time.Time
@@ -79,8 +79,8 @@ func New(opts Options) *API {
 	}
 	a := &API{opts: opts, linked: notify.NewSignal(), now: certs.AtLeast(time.Now, opts.NotBefore)}
 	ca := auth.CAOptions{File: opts.ClientCA, Now: a.now}
-	who, cert := opts.Auth, serving.Options{
-		Dir:      serving.Dir(opts.RootDir),
+	who, cert := opts.Auth, servingcert.Options{
+		Dir:      servingcert.Dir(opts.RootDir),
 		CertFile: opts.CertFile,
 		KeyFile:  opts.KeyFile,
 		Node:     opts.NodeName,
@@ -97,7 +97,7 @@ func New(opts Options) *API {
 	}
 	a.cas = auth.NewCAs(ca)
 	who.Node, who.CAs = opts.NodeName, a.cas
-	a.authority, a.certificate = auth.New(who), serving.New(cert)
+	a.authority, a.certificate = auth.New(who), servingcert.New(cert)
 	return a
 }
 

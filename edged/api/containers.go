@@ -23,7 +23,7 @@ type Containers struct {
 	CheckpointDir string
 }
 
-// RunningPods are those of which the runtime runs a container, whoever wants them.
+// RunningPods are those of which the runtime runs a container, no matter who wants them.
 func (c *Containers) RunningPods() []*v1.Pod {
 	var pods []*v1.Pod
 	for _, obs := range c.All() {
@@ -41,7 +41,8 @@ func (c *Containers) RunningPods() []*v1.Pod {
 	return pods
 }
 
-// Checkpoint has the runtime write the state of a container that runs to a file, within a timeout in seconds, and returns its path.
+// Checkpoint has the runtime write the state of a container that runs to a file, within a timeout in seconds, and
+// returns its path.
 func (c *Containers) Checkpoint(
 	ctx context.Context, namespace, name, container string, timeout int64,
 ) (string, error) {

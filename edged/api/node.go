@@ -14,10 +14,10 @@ import (
 	"github.com/edgecore-io/edgecore/edged/clock"
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/page"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/stats"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/statusui"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
@@ -36,7 +36,8 @@ type Statuses interface {
 	Get(uid types.UID) (v1.PodStatus, bool)
 }
 
-// Node answers what packages server, page and streaming ask about the node and its pods. Its methods may be called from any goroutine.
+// Node answers what packages server, page and streaming ask about the node and its pods. Its methods may be called from
+// any goroutine.
 type Node struct {
 	Desired  *desired.Pods
 	Statuses Statuses
@@ -101,15 +102,15 @@ func (n *Node) Info(context.Context) server.Info {
 	return info
 }
 
-// Gauges returns how full the device is, in the figures by which pods are evicted. It implements page.Source.
-func (n *Node) Gauges(ctx context.Context) []page.Gauge {
+// Gauges returns how full the device is, in the figures by which pods are evicted. It implements statusui.Source.
+func (n *Node) Gauges(ctx context.Context) []statusui.Gauge {
 	ctx, cancel := context.WithTimeout(ctx, gaugePatience)
 	defer cancel()
 	usage, err := n.Usage(ctx)
 	if err != nil {
 		klog.V(2).InfoS("Figures left out of the status page", "err", err)
 	}
-	return page.Gauges(&usage)
+	return statusui.Gauges(&usage)
 }
 
 // Observed implements streaming.Node.
@@ -125,5 +126,5 @@ func (n *Node) LogDir(pod *v1.Pod) string { return n.LogsOf(pod) }
 
 // PageRoutes are the status page, at the root of the read-only port.
 func PageRoutes(n *Node) []server.Route {
-	return []server.Route{{Pattern: "/{$}", Handler: page.Handler(n), ReadOnly: true, LocalOnly: true}}
+	return []server.Route{{Pattern: "/{$}", Handler: statusui.Handler(n), ReadOnly: true, LocalOnly: true}}
 }

@@ -52,8 +52,8 @@ func StreamRoutes(s *streaming.Server) []server.Route {
 	}
 }
 
-// StatsRoutes are what the ports tell of usage; probes are the metrics of probes. Who may read a resource of the node may read its
-// figures.
+// StatsRoutes are what the ports tell of usage; probes are the metrics of probes. Who may read a resource of the node
+// may read its figures.
 func StatsRoutes(s *stats.Stats, probes prometheus.Collector) []server.Route {
 	summary := stats.SummaryHandler(s)
 	metrics := func(pattern string, c prometheus.Collector) server.Route {

@@ -103,7 +103,8 @@ type Authority struct {
 	tokens    *cache[*User]
 	strangers *cache[struct{}]
 	access    *cache[access]
-	// tokenPace and accessPace bound the questions to the cloud: whoever floods the first gets nowhere near the second.
+	// tokenPace and accessPace bound the questions to the cloud: anyone who floods the first gets nowhere near the
+	// second.
 	tokenPace, accessPace *rate.Limiter
 }
 
@@ -115,8 +116,8 @@ func New(opts Options) *Authority {
 	}
 }
 
-// Check lets a request in (nil), or says why not, as a *Refusal. The asker has to have the verb on one of the subresources of
-// this node.
+// Check lets a request in (nil), or says why not, as a *Refusal. The asker has to have the verb on one of the
+// subresources of this node.
 func (a *Authority) Check(r *http.Request, verb string, subresources ...string) error {
 	user, err := a.who(r)
 	if err != nil {

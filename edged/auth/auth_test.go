@@ -164,7 +164,8 @@ func TestWhatIsAsked(t *testing.T) {
 	}
 }
 
-// TestStrangers: no flood of bad tokens asks the cloud without bound, fills the memory, or drives out those who are known.
+// TestStrangers: no flood of bad tokens asks the cloud without bound, fills the memory, or drives out those who are
+// known.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cloud{known: map[string]string{"good": "sa", "late": "sa2"}, allowed: map[string]bool{"sa get pods": true, "sa2 get pods": true}}
@@ -249,7 +250,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// shows is a request of whoever has a certificate.
+// shows is a request of anyone who has a certificate.
 func shows(chain ...*x509.Certificate) *http.Request {
 	r := httptest.NewRequest("GET", "/pods", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: chain}
@@ -320,7 +321,8 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// TestCAThatIsNoMore: one that the cluster does not trust any more is not trusted here for ever, however quiet the link is.
+// TestCAThatIsNoMore: one that the cluster does not trust any more is not trusted here for ever, however quiet the link
+// is.
 func TestCAThatIsNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, fresh := newCA(t, "old"), newCA(t, "fresh")

@@ -10,8 +10,8 @@ import (
 // key is a digest of what was asked: no token lies in memory longer than its request.
 type key [sha256.Size]byte
 
-// cache keeps the newest answers, as many as its size. The least recently used one goes first. Its methods may be called
-// from any goroutine.
+// cache keeps the newest answers, as many as its size. The least recently used one goes first. Its methods may be
+// called from any goroutine.
 type cache[V any] struct{ entries *lru.Cache }
 
 type entry[V any] struct {

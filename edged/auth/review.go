@@ -81,7 +81,7 @@ func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
 
 var errStranger = refuse(http.StatusUnauthorized, "Unauthorized: the cluster does not know this token, or it has expired")
 
-// grace tells whether a yes of an age is still good though its time is over, since there was no answer.
+// grace reports whether a yes of an age is still good though its time is over, since there was no answer.
 func grace(err error, age, lives time.Duration) bool {
 	return !errors.Is(err, errTooMany) && age < max(offlineAge, lives)
 }

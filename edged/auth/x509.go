@@ -17,8 +17,8 @@ import (
 const (
 	// refreshPace is how often the cluster may be asked for its CAs on account of who comes.
 	refreshPace = time.Minute
-	// caAge is how long CAs are taken for the cluster's without asking again: one that it does not trust any more is not
-	// trusted here for ever. Nobody is asked while nobody comes.
+	// caAge is how long CAs are taken for the cluster's without asking again: one that it does not trust any more is
+	// not trusted here for ever. Nobody is asked while nobody comes.
 	caAge = time.Hour
 )
 
@@ -26,8 +26,8 @@ const (
 type CAOptions struct {
 	// File is one of the configuration; "" is none. It is read again when it has changed.
 	File string
-	// Cluster asks for the cluster's own, in PEM; nil where there is no cluster. It is asked when somebody shows a certificate
-	// that no CA known here has signed, or after an hour, but at most once a minute.
+	// Cluster asks for the cluster's own, in PEM; nil where there is no cluster. It is asked when somebody shows a
+	// certificate that no CA known here has signed, or after an hour, but at most once a minute.
 	Cluster func(ctx context.Context) ([]byte, error)
 	// Now is the wall clock, never before the node's own certificate.
 	Now func() time.Time
@@ -72,7 +72,7 @@ func (c *CAs) verify(ctx context.Context, chain []*x509.Certificate) error {
 	return c.try(chain)
 }
 
-// old tells whether it is time to ask the cluster again.
+// old reports whether it is time to ask the cluster again.
 func (c *CAs) old() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *CAs) pools() []pool {
 	return slices.DeleteFunc([]pool{c.file, c.cluster}, func(p pool) bool { return p == nil })
 }
 
-// readFile reads the file when it has changed. A file that is of no use leaves what there was before.
+// readFile reads the file when it has changed. A file that is invalid leaves what there was before.
 func (c *CAs) readFile() {
 	if c.opts.File == "" {
 		return
@@ -138,7 +138,7 @@ func CheckFile(file string) error {
 	return nil
 }
 
-// refresh asks for the cluster's CA, and tells whether there is news.
+// refresh asks for the cluster's CA, and reports whether there is news.
 func (c *CAs) refresh(ctx context.Context) bool {
 	c.mu.Lock()
 	if c.opts.Cluster == nil || !c.asked.IsZero() && time.Since(c.asked) < refreshPace {
@@ -184,7 +184,7 @@ func (a *Authority) byCertificate(r *http.Request) (*User, error) {
 	}
 	subject := r.TLS.PeerCertificates[0].Subject
 	if subject.CommonName == "" {
-		return nil, errors.New("the certificate names nobody: its subject has no common name")
+		return nil, errors.New("the certificate has no common name in its subject")
 	}
 	groups := slices.Clone(subject.Organization)
 	return &User{Name: subject.CommonName, Groups: append(groups[:min(len(groups), maxGroups)], authenticated)}, nil

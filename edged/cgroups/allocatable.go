@@ -12,8 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// This file is what keeps pods, the system and the agent from taking what is the others': "Reserve Compute Resources for
-// System Daemons" in the Kubernetes documentation.
+// This file is what keeps pods, the system and the agent from taking what is the others': "Reserve Compute Resources
+// for System Daemons" in the Kubernetes documentation.
 
 // unlimited takes a limit away that was set before.
 const unlimited = -1
@@ -33,8 +33,8 @@ type LimitError struct{ err error }
 func (e *LimitError) Error() string { return e.err.Error() }
 func (e *LimitError) Unwrap() error { return e.err }
 
-// limit sets the limits of all pods together, and those of the reserved cgroups. A missing one keeps nothing else from being
-// set. The caller has the lock.
+// limit sets the limits of all pods together, and those of the reserved cgroups. A missing one keeps nothing else from
+// being set. The caller has the lock.
 func (m *Manager) limit(missing []string) error {
 	var errs []error
 	pods := m.classPath(v1.PodQOSGuaranteed)

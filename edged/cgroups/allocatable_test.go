@@ -13,7 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestLimitOfAllPods: the kernel has the limits of all pods together, and gives them up when they are not asked for any more.
+// TestLimitOfAllPods: the kernel has the limits of all pods together, and gives them up when they are not asked for any
+// more.
 func TestLimitOfAllPods(t *testing.T) {
 	onEachDriver(t, "limit", func(t *testing.T, opts Options) {
 		check := func(when, want string) {

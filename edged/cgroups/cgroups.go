@@ -34,8 +34,8 @@ const (
 	mountpoint = "/sys/fs/cgroup"
 	kubepods   = "kubepods"
 	podPrefix  = "pod"
-	// removeWait is how long a pod's processes may take to die once they were killed: on a busy machine they wait for the
-	// CPU of which their pod has little.
+	// removeWait is how long a pod's processes may take to die once they were killed: on a busy machine they wait for
+	// the CPU of which their pod has little.
 	removeWait = 10 * time.Second
 )
 
@@ -108,7 +108,8 @@ func (m *Manager) Setup(context.Context) error {
 			m.classShares = r.CPUShares
 		}
 	}
-	// The classes' groups are there now: in a container they may be the first below the top that show what the kernel can do.
+	// The classes' groups are there now: in a container they may be the first below the top that show what the kernel
+	// can do.
 	m.kernel = probeKernel()
 	if err := m.limit(missing); err != nil {
 		return err
@@ -372,7 +373,7 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// exists tells whether a cgroup is there, in any hierarchy.
+// exists reports whether a cgroup is there, in any hierarchy.
 func (m *Manager) exists(p path) bool {
 	return slices.ContainsFunc(m.dirs(p), func(dir string) bool {
 		_, err := os.Stat(dir)

@@ -39,7 +39,8 @@ func (d *Dirs) Child(name string) Dirs {
 	return c
 }
 
-// PodDirs are the folders of a pod's cgroup, whether they are there or not; ok is false where pods have none of their own.
+// PodDirs are the folders of a pod's cgroup, whether they are there or not; ok is false where pods have none of their
+// own.
 func (m *Manager) PodDirs(pod *v1.Pod) (d Dirs, ok bool) {
 	if !m.opts.PerQOS || checkUID(pod.UID) != nil {
 		return Dirs{}, false

@@ -66,7 +66,7 @@ func kernelHuge(limits map[string]uint64) []*cgroups.HugepageLimit {
 	return out
 }
 
-// hugetlb tells whether the kernel limits huge pages; many do not.
+// hugetlb reports whether the kernel limits huge pages; many do not.
 func hugetlb(mount string) bool {
 	if offered, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers")); err == nil {
 		return slices.Contains(strings.Fields(string(offered)), "hugetlb")

@@ -36,8 +36,8 @@ func probeKernel() kernel {
 	return kernelAt(mountpoint, self, cgroups.IsCgroup2UnifiedMode())
 }
 
-// kernelAt finds out what the kernel can do from the cgroups mounted at mount, where the caller is in the one named self.
-// The top of cgroup v2 has none of the files of the memory controller: any group below it shows them.
+// kernelAt finds out what the kernel can do from the cgroups mounted at mount, where the caller is in the one named
+// self. The top of cgroup v2 has none of the files of the memory controller: any group below it shows them.
 func kernelAt(mount, self string, unified bool) kernel {
 	k := kernel{unified: unified, missing: missingControllers(mount)}
 	if !unified {

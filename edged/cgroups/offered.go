@@ -9,9 +9,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ContainerResources makes the CRI form of a container's resources on this node: without the limits that its kernel cannot
-// set, as on a Raspberry Pi that was booted without the memory cgroup. The container would not start with them, and
-// the agent's condition says that they are not enforced.
+// ContainerResources makes the CRI form of a container's resources on this node: without the limits that its kernel
+// cannot set, as on a Raspberry Pi that was booted without the memory cgroup. The container would not start with them,
+// and the agent's condition says that they are not enforced.
 func (m *Manager) ContainerResources(pod *v1.Pod, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	k := m.kernelNow()
 	return criOffered(containerResources(pod, c, m.opts.ResourceOptions, k), k.missing)

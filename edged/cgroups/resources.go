@@ -45,11 +45,11 @@ type ResourceOptions struct {
 	MemoryCapacity int64
 	// HugePageSizes are those that the node has, in bytes.
 	HugePageSizes []int64
-	// SingleProcessOOMKill lets the kernel kill one process of a container whose memory runs out, instead of all of them.
-	// cgroup v1 always does.
+	// SingleProcessOOMKill lets the kernel kill one process of a container whose memory runs out, instead of all of
+	// them. cgroup v1 always does.
 	SingleProcessOOMKill bool
-	// LimitedSwap lets containers of Burstable pods swap, in proportion to their memory requests; without it no container
-	// does. SwapCapacity is the node's swap, in bytes.
+	// LimitedSwap lets containers of Burstable pods swap, in proportion to their memory requests; without it no
+	// container does. SwapCapacity is the node's swap, in bytes.
 	LimitedSwap  bool
 	SwapCapacity int64
 }
@@ -73,8 +73,8 @@ func Quota(milli int64, period time.Duration) int64 {
 	return max(milli*period.Microseconds()/milliPerCPU, minQuota)
 }
 
-// containerResources makes the CRI form of a container's resources. A limit that the container does not have is the pod's,
-// where the pod as a whole has one.
+// containerResources makes the CRI form of a container's resources. A limit that the container does not have is the
+// pod's, where the pod as a whole has one.
 func containerResources(pod *v1.Pod, c *v1.Container, opts ResourceOptions, k kernel) *runtimeapi.LinuxContainerResources {
 	cpuLimit, memoryLimit := limitOf(pod, c, v1.ResourceCPU), limitOf(pod, c, v1.ResourceMemory)
 	cpuRequest, asked := c.Resources.Requests[v1.ResourceCPU]
@@ -129,8 +129,8 @@ func (o ResourceOptions) period() time.Duration {
 	return o.CFSPeriod
 }
 
-// oomScore is how eager the kernel is to kill a container. A sidecar goes no sooner than the regular container of its pod
-// that asks for the least memory.
+// oomScore is how eager the kernel is to kill a container. A sidecar goes no sooner than the regular container of its
+// pod that asks for the least memory.
 func oomScore(pod *v1.Pod, c *v1.Container, capacity int64) int64 {
 	asked := c.Resources.Requests.Memory().Value()
 	if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways && initContainer(pod, c) {
@@ -174,8 +174,8 @@ func oomScoreAdj(pod *v1.Pod, asked, capacity int64) int64 {
 	return min(max(score, oomBurstableMin), oomBestEffort-1)
 }
 
-// podShare is a container's part of the memory that the pod asks for beyond what its containers do. Init containers that end
-// have one, too, as with the kubelet.
+// podShare is a container's part of the memory that the pod asks for beyond what its containers do. Init containers
+// that end have one, too, as with the kubelet.
 func podShare(pod *v1.Pod) int64 {
 	if pod.Spec.Resources == nil || len(pod.Spec.Containers) == 0 {
 		return 0
@@ -247,8 +247,9 @@ func podRequests(pod *v1.Pod) v1.ResourceList {
 	return admission.Requests(full)
 }
 
-// podLimits adds up the limits of a pod the way admission.Requests adds up requests, and reports which of cpu and memory are
-// limited in every container. An init container runs beside the sidecars before it, so it counts as limited where they are.
+// podLimits adds up the limits of a pod the way admission.Requests adds up requests, and reports which of cpu and
+// memory are limited in every container. An init container runs beside the sidecars before it, so it counts as limited
+// where they are.
 func podLimits(pod *v1.Pod) (limits v1.ResourceList, cpu, memory bool) {
 	asRequests := pod.DeepCopy()
 	cpu, memory = true, true

@@ -5,8 +5,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// SandboxResources tells a runtime how large a pod is without its overhead, and how large the overhead is. A runtime that
-// makes a virtual machine for each pod makes it so large; others pass it on to their plugins.
+// SandboxResources tells a runtime how large a pod is without its overhead, and how large the overhead is. A runtime
+// that makes a virtual machine for each pod makes it so large; others pass it on to their plugins.
 func (m *Manager) SandboxResources(pod *v1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
 	k := m.kernelNow()
 	resources, overhead = sandboxResources(pod, m.opts.ResourceOptions, k)

@@ -9,8 +9,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/admission"
 )
 
-// limitSwap sets what a container may swap: nothing, unless the node lets its pods swap. What secrets lie in memory would
-// otherwise reach the disk. Where the kernel cannot limit swap, nothing is set: the container would not start with it.
+// limitSwap sets what a container may swap: nothing, unless the node lets its pods swap. What secrets lie in memory
+// would otherwise reach the disk. Where the kernel cannot limit swap, nothing is set: the container would not start
+// with it.
 func (o ResourceOptions) limitSwap(pod *v1.Pod, c *v1.Container, r *runtimeapi.LinuxContainerResources, k kernel) {
 	switch {
 	case !k.swap:
@@ -39,8 +40,8 @@ func (o ResourceOptions) maySwap(pod *v1.Pod, c *v1.Container) bool {
 	return o.LimitedSwap && !same && !admission.Critical(pod) && QOS(pod) == v1.PodQOSBurstable
 }
 
-// swapOf is what a container may swap on cgroup v2, in bytes: the part of the node's swap that its memory request is of the
-// node's memory.
+// swapOf is what a container may swap on cgroup v2, in bytes: the part of the node's swap that its memory request is of
+// the node's memory.
 func (o ResourceOptions) swapOf(pod *v1.Pod, c *v1.Container) int64 {
 	request := c.Resources.Requests.Memory().Value()
 	if !o.maySwap(pod, c) || o.MemoryCapacity <= 0 || request > o.MemoryCapacity {

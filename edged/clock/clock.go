@@ -1,7 +1,7 @@
 // Package clock knows whether this device's wall clock can be right, and tells when somebody sets it. Devices without a
 // battery begin in 1970, or where they were switched off; pods run all the same, and nothing in the agent measures
-// durations by the wall clock. What does depend on it (certificates, and times that others read) is looked at anew when the
-// clock is set, at once and without a poll.
+// durations by the wall clock. What does depend on it (certificates, and times that others read) is looked at again
+// when the clock is set, at once and without a poll.
 package clock
 
 import (
@@ -29,9 +29,9 @@ func Newest(bounds ...Bound) Bound {
 	return slices.MaxFunc(bounds, func(a, b Bound) int { return a.Time.Compare(b.Time) })
 }
 
-// Wrong says why the clock cannot be right; "" that it may be. A clock that a time server keeps is believed, whatever
+// Doubt says why the clock cannot be right; "" that it may be. A clock that a time server keeps is believed, whatever
 // the files of this device say: they may have been written while it was wrong. It is pure.
-func Wrong(now time.Time, synchronized bool, bound Bound) string {
+func Doubt(now time.Time, synchronized bool, bound Bound) string {
 	if synchronized || bound.Time.IsZero() || !now.Before(bound.Time) {
 		return ""
 	}
@@ -40,7 +40,8 @@ func Wrong(now time.Time, synchronized bool, bound Bound) string {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// tolerance is how far the clock may lag behind a file that was written before: those who write round, and clocks drift.
+// tolerance is how far the clock may lag behind a file that was written before: those who write round, and clocks
+// drift.
 const tolerance = time.Minute
 
 // Written is the bound of files that this device wrote: the newest of them. Files that are not there say nothing.
@@ -54,15 +55,15 @@ func Written(of string, names ...string) Bound {
 	return b
 }
 
-// Synchronized tells whether a time server keeps the clock, as the kernel was told by whoever talks to it.
+// Synchronized reports whether a time server keeps the clock, as the kernel was told by anyone who talks to it.
 func Synchronized() bool {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	return err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
 }
 
-// Since is the same moment by the clock of now. A time of before the clock was set is wrong by as much; what has passed since is
-// not. It is for times with a monotonic reading, and returns others as they are.
+// Since is the same moment by the clock of now. A time of before the clock was set is wrong by as much; what has passed
+// since is not. It is for times with a monotonic reading, and returns others as they are.
 func Since(t, now time.Time) time.Time {
 	if t.IsZero() {
 		return t

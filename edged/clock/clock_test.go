@@ -33,7 +33,7 @@ func TestWrong(t *testing.T) {
 		"a server's word": {time.Unix(10, 0), true, bound, ""},
 		"nothing known":   {time.Unix(10, 0), false, Bound{}, ""},
 	} {
-		got := Wrong(c.now, c.sync, c.in)
+		got := Doubt(c.now, c.sync, c.in)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -106,8 +106,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestWatch: the kernel accepts the timer, and Watch ends with its context. That it reports a clock that was set is shown
-// in test/vm, on a machine whose clock may be set.
+// TestWatch: the kernel accepts the timer, and Watch ends with its context. That it reports a clock that was set is
+// shown in test/vm, on a machine whose clock may be set.
 func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

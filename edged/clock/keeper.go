@@ -13,7 +13,7 @@ import (
 // watchAgain is when watching the clock is tried again after it failed.
 const watchAgain = 10 * time.Minute
 
-// Keeper says whether the clock can be right, and acts when it is set: the cloud is told anew, and is dialled at
+// Keeper says whether the clock can be right, and acts when it is set: the cloud is told again, and is dialled at
 // once where a clock that was wrong stood in the way. Pods do not depend on it.
 type Keeper struct {
 	Health *health.Registry
@@ -46,7 +46,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 func (k *Keeper) check() {
-	if why := Wrong(time.Now(), Synchronized(), k.Bound); why != "" {
+	if why := Doubt(time.Now(), Synchronized(), k.Bound); why != "" {
 		k.Health.Set(health.ClockNotSet, "", why)
 	} else {
 		k.Health.Clear(health.ClockNotSet, "")

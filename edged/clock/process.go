@@ -34,8 +34,8 @@ func ProcessAge(pid int) (time.Duration, error) {
 	return max(time.Duration(now.Nano())-began, 0), nil
 }
 
-// parseStart reads when after the boot a process began, which is the 22nd field of /proc/PID/stat. The second is a name in
-// brackets, in which anything may be.
+// parseStart reads when after the boot a process began, which is the 22nd field of /proc/PID/stat. The second is a name
+// in brackets, in which anything may be.
 func parseStart(stat []byte) (time.Duration, error) {
 	end := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[end+1:]))

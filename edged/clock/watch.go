@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls changed each time the wall clock is set, until ctx ends. Small corrections, which change its speed, do not
-// count. The kernel tells: nothing is polled.
+// Watch calls changed each time the wall clock is set, until ctx ends. Small corrections, which change its speed, do
+// not count. The kernel tells: nothing is polled.
 func Watch(ctx context.Context, changed func()) error {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {

@@ -123,13 +123,13 @@ func deadline(timeout time.Duration) grpc.UnaryClientInterceptor {
 	}
 }
 
-// IsNotFound tells whether the runtime says that the object does not exist.
+// IsNotFound reports whether the runtime says that the object does not exist.
 func IsNotFound(err error) bool { return status.Code(err) == codes.NotFound }
 
-// isAlreadyThere tells whether the runtime says that there is an object of that name.
+// isAlreadyThere reports whether the runtime says that there is an object of that name.
 func isAlreadyThere(err error) bool { return status.Code(err) == codes.AlreadyExists }
 
-// IsDown tells whether a call failed because the runtime is not there or does not answer,
+// IsDown reports whether a call failed because the runtime is not there or does not answer,
 // rather than because of what was asked.
 func IsDown(err error) bool {
 	switch status.Code(err) {
@@ -139,5 +139,5 @@ func IsDown(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded)
 }
 
-// IsUnimplemented tells whether the runtime does not know the call.
+// IsUnimplemented reports whether the runtime does not know the call.
 func IsUnimplemented(err error) bool { return status.Code(err) == codes.Unimplemented }

@@ -6,8 +6,8 @@ import (
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 )
 
-// CRI says nothing of a pull before it ends. containerd serves more than CRI on its socket: its content service lists the
-// blobs that it is fetching, with their sizes.
+// CRI says nothing of a pull before it ends. containerd serves more than CRI on its socket: its content service lists
+// the blobs that it is fetching, with their sizes.
 
 // Ingest is a blob that containerd is fetching.
 type Ingest struct {

@@ -118,8 +118,8 @@ func (c *Client) Blobs(ctx context.Context) ([]Blob, error) {
 	}
 }
 
-// DeleteBlob has containerd forget a blob, so that it fetches it again when it is asked for. The next garbage collection
-// removes its bytes.
+// DeleteBlob has containerd forget a blob, so that it fetches it again when it is asked for. The next garbage
+// collection removes its bytes.
 func (c *Client) DeleteBlob(ctx context.Context, digest string) error {
 	conn, ctx := c.native(ctx)
 	_, err := contentapi.NewContentClient(conn).Delete(ctx, &contentapi.DeleteContentRequest{Digest: digest})
@@ -138,8 +138,8 @@ func (c *Client) CollectGarbage(ctx context.Context, name string) error {
 	return err
 }
 
-// LayerDirs returns the folders of the layers up to the one that chain names, the uppermost first, as an overlay would be
-// mounted of them. It makes a snapshot called name and removes it again.
+// LayerDirs returns the folders of the layers up to the one that chain names, the uppermost first, as an overlay would
+// be mounted of them. It makes a snapshot called name and removes it again.
 func (c *Client) LayerDirs(ctx context.Context, snapshotter, chain, name string) ([]string, error) {
 	conn, ctx := c.native(ctx)
 	snapshots := snapshotsapi.NewSnapshotsClient(conn)

@@ -1,8 +1,8 @@
 // Package crilog reads the logs that a CRI runtime writes: lines of "<time> <stdout|stderr> <P|F> <text>", where
 // P marks a part of a longer line.
 //
-// Pods with a writable /var/log can damage and replace logs. Files are opened by package logdir, which opens regular files
-// in the container's own folder only, and memory and time spent on a log are bounded whatever is in it.
+// Pods with a writable /var/log can damage and replace logs. Files are opened by package logdir, which opens regular
+// files in the container's own folder only, and memory and time spent on a log are bounded whatever is in it.
 package crilog
 
 import (

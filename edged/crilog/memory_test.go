@@ -10,8 +10,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-// FuzzPrint: whatever a container wrote into its log, and whatever was made of it, printing it takes a bounded amount of
-// memory: not more for a longer log, but for the lines that are held.
+// FuzzPrint: whatever a container wrote into its log, and whatever was made of it, printing it takes a bounded amount
+// of memory: not more for a longer log, but for the lines that are held.
 func FuzzPrint(f *testing.F) {
 	const head = "2026-01-01T00:00:00.5Z stdout "
 	f.Add(head+"F text\n", "", uint32(0), int64(-1), false)
@@ -31,7 +31,8 @@ func FuzzPrint(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, "0.log"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// A line of maxLine is held in a buffer that doubles. Of each line its time is parsed from a string, and written again.
+		// A line of maxLine is held in a buffer that doubles. Of each line its time is parsed from a string, and
+		// written again.
 		lines := 1 + strings.Count(text, "\n")
 		limit := membound.Base + 8*maxLine + uint64(lines)*256
 		var printed int64

@@ -31,8 +31,8 @@ type Options struct {
 	Previous bool
 	// Limit is how many bytes are printed at most; 0 is no limit.
 	Limit int64
-	// Caught is called when all that is there has been printed: before the end, and before waiting for more. nil: nobody
-	// asks.
+	// Caught is called when all that is there has been printed: before the end, and before waiting for more. nil:
+	// nobody asks.
 	Caught func() error
 }
 
@@ -52,8 +52,8 @@ var (
 	errLimit = errors.New("limit reached")
 )
 
-// Print writes the log of the container whose attempts lie in dir, with the part that was rotated away last; a nil writer
-// leaves its stream out.
+// Print writes the log of the container whose attempts lie in dir, with the part that was rotated away last; a nil
+// writer leaves its stream out.
 func Print(ctx context.Context, dir string, out, errOut io.Writer, opts Options) error {
 	attempts, err := Attempts(dir)
 	if err != nil {
@@ -86,7 +86,7 @@ func PrintAttempt(ctx context.Context, path string, out, errOut io.Writer, opts 
 type course struct {
 	// newest is the file that is written now, "" while there is none.
 	newest func() (string, error)
-	// alive tells whether more may be written.
+	// alive reports whether more may be written.
 	alive func() bool
 }
 
@@ -184,8 +184,8 @@ func newestOf(dir string) (string, error) {
 	return attempts[len(attempts)-1], nil
 }
 
-// seekTail places a file before its last n lines, and returns how many these are: it may have less. It stops when ctx ends:
-// a sparse file can have a size that takes years to read.
+// seekTail places a file before its last n lines, and returns how many these are: it may have less. It stops when ctx
+// ends: a sparse file can have a size that takes years to read.
 func seekTail(ctx context.Context, f *os.File, n int64) (int64, error) {
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil || n == 0 || end == 0 {

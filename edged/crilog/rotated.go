@@ -12,8 +12,8 @@ import (
 // rotatedForm is what a log's name gets when it is rotated, as the kubelet and this agent do it.
 const rotatedForm = "20060102-150405"
 
-// rotated opens the part of an open log that was rotated away last, so that a log is not empty just because it was. It is
-// nil when there is none, or none that can be read as it is: those before it are compressed.
+// rotated opens the part of an open log that was rotated away last, so that a log is not empty just because it was. It
+// is nil when there is none, or none that can be read as it is: those before it are compressed.
 func rotated(root *os.Root, name string, current *os.File, since time.Time) *os.File {
 	entries, err := logdir.ReadDir(root)
 	if err != nil {

@@ -13,23 +13,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// manners asks how a driver wants its volumes handled. known is false where nobody here can tell.
-func (m *Manager) manners(ctx context.Context, r *request) (how manners, known bool, err error) {
+// driverInfo asks how a driver wants its volumes handled. known is false where nobody here can tell.
+func (m *Manager) driverInfo(ctx context.Context, r *request) (how driverInfo, known bool, err error) {
 	obj, err := m.opts.Objects.CSIDriver(ctx, r.driver)
 	if ctx.Err() != nil {
-		return manners{}, false, ctx.Err()
+		return driverInfo{}, false, ctx.Err()
 	}
 	known = err == nil || apierrors.IsNotFound(err)
 	if err != nil {
 		obj = nil
 	}
-	how, err = mannersOf(r.driver, obj, known, r.mode)
+	how, err = driverInfoOf(r.driver, obj, known, r.mode)
 	return how, known, err
 }
 
 // attached makes sure that a volume is attached to this node, and returns what that gave. Where nobody can say whether
 // it has to be, it has if somebody attaches it.
-func (m *Manager) attached(ctx context.Context, r *request, rec *record, how manners, known bool) (map[string]string, error) {
+func (m *Manager) attached(ctx context.Context, r *request, rec *record, how driverInfo, known bool) (map[string]string, error) {
 	if !how.attach {
 		return nil, nil
 	}
@@ -132,8 +132,8 @@ func (m *Manager) inUse(rec record, besides string) bool {
 	return false
 }
 
-// ReportedInUse notes which volumes the Node's status has that the cloud took last. Pods that waited for one of theirs are
-// looked at again.
+// ReportedInUse notes which volumes the Node's status has that the cloud took last. Pods that waited for one of theirs
+// are looked at again.
 func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 	m.mu.Lock()
 	m.reported = map[v1.UniqueVolumeName]bool{}
@@ -148,9 +148,9 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 	}
 }
 
-// checkReported refuses to mount an attached volume before the cluster knows that it is in use: it may detach it until then, under
-// the writes of a pod. That is so for the first mount by a pod. Where the pod has a record of the volume, the cluster was told
-// before the record was written, so a device comes back without a cloud.
+// checkReported refuses to mount an attached volume before the cluster knows that it is in use: it may detach it until
+// then, under the writes of a pod. That is so for the first mount by a pod. Where the pod has a record of the volume,
+// the cluster was told before the record was written, so a device comes back without a cloud.
 func (m *Manager) checkReported(dir string, rec record) error {
 	if rec.Attachment == "" || m.opts.Cluster == nil {
 		return nil

@@ -10,10 +10,10 @@
 //	<root>/plugins/kubernetes.io/csi/<driver>/<sha256>/         vol_data.json and globalmount, where it is staged
 //	<root>/plugins/kubernetes.io/csi/volumeDevices/             staging/<name>, publish/<name>/<uid>, and <name>/data/vol_data.json
 //
-// These are the kubelet's places. What a kubelet before 1.24 has staged in plugins/kubernetes.io/csi/pv/<name>/ stays there.
-// The records are the only truth about which pod has which volume: one is written before the first call to the driver and
-// removed after the last, so that whatever an agent that was killed had begun is found and taken back. A volume stays staged
-// as long as there is a record of it in any pod.
+// These are the kubelet's places. What a kubelet before 1.24 has staged in plugins/kubernetes.io/csi/pv/<name>/ stays
+// there. The records are the only truth about which pod has which volume: one is written before the first call to the
+// driver and removed after the last, so that whatever an agent that was killed had begun is found and taken back. A
+// volume stays staged as long as there is a record of it in any pod.
 //
 // # Promises
 //
@@ -77,13 +77,15 @@ type Options struct {
 	Own func(ctx context.Context, pod *v1.Pod, dir string) error
 	// Event records an event of a pod.
 	Event func(pod *v1.Pod, eventType, reason, message string)
-	// Grown tells the cluster that a claim's file system has the size of its volume. It is called again until it succeeds.
+	// Grown tells the cluster that a claim's file system has the size of its volume. It is called again until it
+	// succeeds.
 	Grown func(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error
 	// Claims are looked at again, from time to time, for what has to grow under a pod.
 	Claims volume.Claims
 	// Others asks how full the volumes of claims are that are not a driver's; their figures are told along with these.
 	Others func(ctx context.Context) []Usage
-	// Registered is called when a driver has registered, or the cluster knows what is in use: pods may have waited for it.
+	// Registered is called when a driver has registered, or the cluster knows what is in use: pods may have waited for
+	// it.
 	Registered func()
 	// InUse is called when the answer of VolumesInUse changed.
 	InUse func()
@@ -118,14 +120,16 @@ type mounted struct {
 	block bool
 	// published is when the driver was last asked for it.
 	published time.Time
-	// grown is the size, in bytes, that the driver has grown the file system to, and told the one of which the cluster knows.
+	// grown is the size, in bytes, that the driver has grown the file system to, and told the one of which the cluster
+	// knows.
 	grown, told int64
 	// looked is when its claim was looked at.
 	looked time.Time
 	ready  bool
 }
 
-// New makes a Manager, which knows at once what pods had in use when the agent ended; Run starts what it does by itself.
+// New makes a Manager, which knows at once what pods had in use when the agent ended; Run starts what it does by
+// itself.
 func New(opts Options) *Manager {
 	m := &Manager{opts: opts, drivers: map[string]*driver{}, volumes: map[string]*mounted{}, news: notify.NewSignal()}
 	if err := m.recall(); err != nil {
@@ -171,6 +175,6 @@ func (l *locks) take(ctx context.Context, driver, handle string) (release func()
 		return func() { <-k.token; drop() }, nil
 	case <-ctx.Done():
 		drop()
-		return nil, fmt.Errorf("another operation on the volume %s of %s goes on: %w", handle, driver, ctx.Err())
+		return nil, fmt.Errorf("another operation on volume %s of %s is in progress: %w", handle, driver, ctx.Err())
 	}
 }

@@ -49,7 +49,7 @@ func TestAccessMode(t *testing.T) {
 }
 
 func TestManners(t *testing.T) {
-	def := manners{attach: true, policy: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}
+	def := driverInfo{attach: true, policy: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}
 	inlineOnly := &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}}}
 	noAttach := def
 	noAttach.attach = false
@@ -58,26 +58,26 @@ func TestManners(t *testing.T) {
 		obj   *storagev1.CSIDriver
 		known bool
 		mode  string
-		want  manners
+		want  driverInfo
 		err   string
 	}{
 		{"no object", nil, true, persistent, def, ""},
 		{"nobody knows", nil, false, persistent, def, ""},
 		{"an empty object", &storagev1.CSIDriver{}, true, persistent, def, ""},
-		{"no object, inline", nil, true, ephemeral, manners{}, `volume mode "Ephemeral" not supported by driver d (no CSIDriver object)`},
+		{"no object, inline", nil, true, ephemeral, driverInfo{}, `volume mode "Ephemeral" not supported by driver d (no CSIDriver object)`},
 		{"nobody knows, inline", nil, false, ephemeral, noAttach, ""},
 		{"inline", inlineOnly, true, ephemeral, noAttach, ""},
-		{"inline only", inlineOnly, true, persistent, manners{}, `volume mode "Persistent" not supported by driver d (only supports ["Ephemeral"])`},
+		{"inline only", inlineOnly, true, persistent, driverInfo{}, `volume mode "Persistent" not supported by driver d (only supports ["Ephemeral"])`},
 		{"no attach", &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}, true, persistent, noAttach, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := mannersOf("d", tc.obj, tc.known, tc.mode)
+			got, err := driverInfoOf("d", tc.obj, tc.known, tc.mode)
 			text := ""
 			if err != nil {
 				text = err.Error()
 			}
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(manners{})); diff != "" || text != tc.err {
-				t.Errorf("mannersOf: %v, want %q; mismatch (-want +got):\n%s", err, tc.err, diff)
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(driverInfo{})); diff != "" || text != tc.err {
+				t.Errorf("driverInfoOf: %v, want %q; mismatch (-want +got):\n%s", err, tc.err, diff)
 			}
 		})
 	}

@@ -72,7 +72,7 @@ func (m *Manager) note(dir string, change func(*mounted)) {
 	}
 }
 
-// look reads a volume and its claim anew, if that was long ago and the driver can grow what is on it: nobody tells
+// look reads a volume and its claim again, if that was long ago and the driver can grow what is on it: nobody tells
 // when it has to grow under a pod.
 func (m *Manager) look(ctx context.Context, r *request, v mounted) {
 	if !m.looks(r, v) {
@@ -90,7 +90,7 @@ func (m *Manager) look(ctx context.Context, r *request, v mounted) {
 	r.spec.PV, r.spec.Claim = pv, claim
 }
 
-// looks tells whether it is time to look.
+// looks reports whether it is time to look.
 func (m *Manager) looks(r *request, v mounted) bool {
 	if m.opts.Claims == nil || r.spec.PV == nil || r.spec.Claim == nil || r.readOnly || time.Since(v.looked) < lookAfter {
 		return false

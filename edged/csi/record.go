@@ -57,7 +57,7 @@ func decodeRecord(data []byte) (record, error) {
 	return r, nil
 }
 
-// checkName tells whether a text may be the name of a folder of ours.
+// checkName reports whether a text may be the name of a folder of ours.
 func checkName(name string) error {
 	if name == "" || name[0] == '.' || len(name) > 253 || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("%q cannot be the name of a folder", name)

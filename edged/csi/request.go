@@ -114,7 +114,7 @@ func (r *request) capability(can abilities, group string) *csi.VolumeCapability 
 	return c
 }
 
-// onePod tells whether only one pod may have the volume at a time.
+// onePod reports whether only one pod may have the volume at a time.
 func (r *request) onePod() bool { return slices.Contains(r.access, v1.ReadWriteOncePod) }
 
 // ownership says who gives a volume to the pod's fsGroup: the driver, this node, or nobody.
@@ -142,22 +142,22 @@ func (r *request) group() *int64 {
 	return nil
 }
 
-// manners are what the cluster says of a driver.
-type manners struct {
+// driverInfo are what the cluster says of a driver.
+type driverInfo struct {
 	// attach: the volume has to be attached to the node first.
 	attach, podInfo, republish, tokensAsSecrets bool
 	policy                                      storagev1.FSGroupPolicy
 	tokens                                      []storagev1.TokenRequest
 }
 
-// mannersOf reads a driver's CSIDriver; nil is one that has none, or, unless known, one of which nobody here knows.
+// driverInfoOf reads a driver's CSIDriver; nil is one that has none, or, unless known, one of which nobody here knows.
 // The error says that the driver does not have volumes of this kind.
-func mannersOf(name string, obj *storagev1.CSIDriver, known bool, mode string) (manners, error) {
+func driverInfoOf(name string, obj *storagev1.CSIDriver, known bool, mode string) (driverInfo, error) {
 	if obj == nil {
 		if known && mode == ephemeral {
-			return manners{}, fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", mode, name)
+			return driverInfo{}, fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", mode, name)
 		}
-		return manners{attach: mode == persistent, policy: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}, nil
+		return driverInfo{attach: mode == persistent, policy: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}, nil
 	}
 	s := &obj.Spec
 	modes := s.VolumeLifecycleModes
@@ -165,9 +165,9 @@ func mannersOf(name string, obj *storagev1.CSIDriver, known bool, mode string) (
 		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
 	if !slices.Contains(modes, storagev1.VolumeLifecycleMode(mode)) {
-		return manners{}, fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, name, modes)
+		return driverInfo{}, fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, name, modes)
 	}
-	return manners{
+	return driverInfo{
 		attach:  mode == persistent && ptr.Deref(s.AttachRequired, true),
 		podInfo: ptr.Deref(s.PodInfoOnMount, false), republish: ptr.Deref(s.RequiresRepublish, false),
 		tokensAsSecrets: ptr.Deref(s.ServiceAccountTokenInSecrets, false),

@@ -79,12 +79,12 @@ func (m *Manager) keep(dir string, v mounted) {
 	m.volumes[dir] = &v
 }
 
-// wants tells whether something is to be done for a volume that is in place.
+// wants reports whether something is to be done for a volume that is in place.
 func (v *mounted) wants(r *request) bool {
 	return v.stale() || r.growth() > min(v.grown, v.told)
 }
 
-// stale tells whether a driver is to publish a volume anew.
+// stale reports whether a driver is to publish a volume again.
 func (v *mounted) stale() bool {
 	return v.record.Republish && time.Since(v.published) >= republishAfter
 }
@@ -111,7 +111,7 @@ func (m *Manager) place(ctx context.Context, r *request) (string, error) {
 	return path, nil
 }
 
-// inPlace tells whether a volume is where it was published.
+// inPlace reports whether a volume is where it was published.
 func inPlace(path string, block bool) bool {
 	if block {
 		return isDevice(path)
@@ -155,7 +155,7 @@ func (m *Manager) mount(ctx context.Context, r *request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	how, known, err := m.manners(ctx, r)
+	how, known, err := m.driverInfo(ctx, r)
 	if err != nil {
 		return "", err
 	}
@@ -219,7 +219,7 @@ type bringing struct {
 	driver *driver
 	record record
 	can    abilities
-	how    manners
+	how    driverInfo
 	// given is what the attaching of the volume gave for its mounting.
 	given map[string]string
 }

@@ -28,8 +28,8 @@ type Usage struct {
 	Message                string
 }
 
-// Usages asks the drivers how full the volumes of pods are, and Options.Others for the rest. Volumes of drivers that do not
-// say are left out, as are those whose driver fails.
+// Usages asks the drivers how full the volumes of pods are, and Options.Others for the rest. Volumes of drivers that do
+// not say are left out, as are those whose driver fails.
 func (m *Manager) Usages(ctx context.Context) []Usage {
 	m.mu.Lock()
 	volumes := make([]mounted, 0, len(m.volumes))

@@ -22,7 +22,7 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID, dir string) error
 	rec, err := readRecord(dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			klog.ErrorS(err, "Nobody knows any more which driver the volume is of; it is unmounted without it", "folder", dir)
+			klog.ErrorS(err, "The CSI driver of the volume is unknown; the volume is unmounted without it", "folder", dir)
 		}
 		return m.abandon(dir)
 	}
@@ -109,7 +109,7 @@ func (m *Manager) unpublishAll(ctx context.Context, d *driver, rec record) error
 	return prune(dir, m.deviceDir())
 }
 
-// unready notes that a volume is on its way out: if its pod wants it again, it is set up anew.
+// unready notes that a volume is on its way out: if its pod wants it again, it is set up again.
 func (m *Manager) unready(dir string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

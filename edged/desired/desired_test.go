@@ -101,7 +101,8 @@ func TestStopAndAdmission(t *testing.T) {
 	}
 }
 
-// TestAllIsInOrderOfStart: restored pods come first, then the oldest; equal times are ordered by namespace, name and UID.
+// TestAllIsInOrderOfStart: restored pods come first, then the oldest; equal times are ordered by namespace, name and
+// UID.
 func TestAllIsInOrderOfStart(t *testing.T) {
 	at := func(pod *v1.Pod, seconds int64) *v1.Pod {
 		pod.CreationTimestamp = metav1.Unix(seconds, 0)
@@ -123,8 +124,8 @@ func TestAllIsInOrderOfStart(t *testing.T) {
 	}
 }
 
-// TestStaysRejected: a rejected pod of the API server is Failed for good, and can still be deleted. A static pod may fit
-// later.
+// TestStaysRejected: a rejected pod of the API server is Failed for good, and can still be deleted. A static pod may
+// fit later.
 func TestStaysRejected(t *testing.T) {
 	deleted := testPod("deleted", "2")
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}

@@ -36,7 +36,7 @@ type content struct {
 }
 
 // load takes over what the file says. A file that cannot be read is set aside: pods that run keep running, and
-// their containers get devices anew when they start again.
+// their containers get devices again when they start again.
 func (m *Manager) load() {
 	m.allocated = allocations{}
 	data, err := readFile(m.path(fileName))
@@ -104,8 +104,8 @@ func decode(data []byte) (content, error) {
 	return c, nil
 }
 
-// Forgotten reports whether this device does not know which resources plugins have registered on it before: it is new, or
-// has lost its file.
+// Forgotten reports whether this device does not know which resources plugins have registered on it before: it is new,
+// or has lost its file.
 func (m *Manager) Forgotten() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@
 //     starts (an init container to the containers of its pod).
 //   - A container gets the same devices each time it starts, also after a restart of the agent, a kill -9, or a reboot.
 //     What a plugin answered is kept, so that a container may start again while its plugin is away; after a reboot the
-//     plugin is asked anew for the same devices, because what it had prepared is gone.
+//     plugin is asked again for the same devices, because what it had prepared is gone.
 //   - While a plugin is away its devices are not allocatable; after a grace of five minutes its resource has a
 //     capacity of 0. The resource itself stays known, so that what asks for it is refused rather than run without.
 //   - A plugin that hangs, lies or talks without end harms the pods that want its devices, and no others: nothing waits
@@ -82,7 +82,8 @@ type pool struct {
 	// plugin is who serves the resource now; nil while nobody does, since ended.
 	plugin *plugin
 	ended  time.Time
-	// watched is the last plugin that registered: when its stream ends it is watched for a while still, as it may come back.
+	// watched is the last plugin that registered: when its stream ends it is watched for a while still, as it may come
+	// back.
 	watched *plugin
 }
 
@@ -202,7 +203,7 @@ func (m *Manager) counts(p *pool) (all, healthy int64) {
 	return int64(len(p.devices)), healthy
 }
 
-// Serves tells whether a resource is given out here: a plugin has registered it, and is there or may come back.
+// Serves reports whether a resource is given out here: a plugin has registered it, and is there or may come back.
 // What a pod asks of it is known to be there when it is allocated.
 func (m *Manager) Serves(name v1.ResourceName) bool {
 	m.mu.Lock()
@@ -215,7 +216,7 @@ func (m *Manager) serves(p *pool) bool {
 	return p.plugin != nil || time.Since(p.ended) < m.opts.Grace
 }
 
-// Wants tells whether a pod asks for devices of a plugin.
+// Wants reports whether a pod asks for devices of a plugin.
 func (m *Manager) Wants(pod *v1.Pod) bool {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {

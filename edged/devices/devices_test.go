@@ -167,7 +167,7 @@ func TestPluginRestarts(t *testing.T) {
 }
 
 // TestAgentRestarts: what was allocated is known again; sockets are removed, so that plugins notice; and after a
-// reboot the plugin prepares the same devices anew.
+// reboot the plugin prepares the same devices again.
 func TestAgentRestarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

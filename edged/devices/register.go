@@ -62,7 +62,7 @@ func check(resource string, versions []string) error {
 	return nil
 }
 
-// extended tells whether a name can be that of an extended resource.
+// extended reports whether a name can be that of an extended resource.
 func extended(name string) bool {
 	domain, _, found := strings.Cut(name, "/")
 	return found && domain != "" && !strings.HasPrefix(name, v1.DefaultResourceRequestsPrefix) &&

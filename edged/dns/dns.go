@@ -59,8 +59,8 @@ const (
 	ReasonForming = "DNSConfigForming"
 )
 
-// Resolve returns the resolver settings of a pod on a node with these addresses. It fails where settings that the pod needs cannot be
-// read, or are none; it is to be tried again then.
+// Resolve returns the resolver settings of a pod on a node with these addresses. It fails where settings that the pod
+// needs cannot be read, or are none; it is to be tried again then.
 func (c *Configurer) Resolve(pod *v1.Pod, nodeIPs []string) (*runtimeapi.DNSConfig, []Warning, error) {
 	var config *runtimeapi.DNSConfig
 	var warnings []Warning
@@ -103,7 +103,8 @@ func (c *Configurer) Resolve(pod *v1.Pod, nodeIPs []string) (*runtimeapi.DNSConf
 	return config, append(warnings, limit(config)...), nil
 }
 
-// local are the servers of a pod whose node has no resolver file: the pod itself, at one address for each of the node's.
+// local are the servers of a pod whose node has no resolver file: the pod itself, at one address for each of the
+// node's.
 func local(nodeIPs []string) []string {
 	var servers []string
 	for _, ip := range nodeIPs {

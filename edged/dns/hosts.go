@@ -36,7 +36,7 @@ func (c *Configurer) EnsureHosts(podDir string, pod *v1.Pod, ips []string) (stri
 	return path, nil
 }
 
-// holds tells whether a file has a content, and may be read by all. Containers can write to it: one of
+// holds reports whether a file has a content, and may be read by all. Containers can write to it: one of
 // another size is not read.
 func holds(path string, content []byte) (bool, error) {
 	info, err := os.Lstat(path)

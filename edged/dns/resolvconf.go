@@ -56,9 +56,9 @@ func readLimited(path string) ([]byte, error) {
 	return data, err
 }
 
-// ParseResolvConf reads resolv.conf(5) as the kubelet does: of search lines the last counts, domain lines do not, options add up. Single
-// lines that make no sense are passed over, as resolvers do. A file of which nothing makes sense, or that
-// names servers of which none is an IP address, is an error.
+// ParseResolvConf reads resolv.conf(5) as the kubelet does: of search lines the last counts, domain lines do not,
+// options add up. Single lines that make no sense are passed over, as resolvers do. A file of which nothing makes
+// sense, or that names servers of which none is an IP address, is an error.
 func ParseResolvConf(data []byte) (*runtimeapi.DNSConfig, error) {
 	config := &runtimeapi.DNSConfig{}
 	var known bool
@@ -132,7 +132,7 @@ func domains(list []string) []string {
 	return unique(out)
 }
 
-// printable tells whether a word can go into a pod's file as it is.
+// printable reports whether a word can go into a pod's file as it is.
 func printable(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }) < 0
 }

@@ -1,5 +1,6 @@
-// Package endpods ends the pods of a device whose agent does not run: those that the agent has started, by their runtime or, where there
-// is none any more, by their cgroups. Pods that others have started in the same runtime are left alone.
+// Package endpods ends the pods of a device whose agent does not run: those that the agent has started, by their
+// runtime or, where there is none any more, by their cgroups. Pods that others have started in the same runtime are
+// left alone.
 package endpods
 
 import (
@@ -61,15 +62,16 @@ type Options struct {
 	Interval time.Duration
 	// Kill has pods killed where there is no runtime that could end them.
 	Kill bool
-	// Cgroups are those of pods. OwnCgroups: all below them are the agent's, and go when no pod of others is left. NoPodCgroups: pods
-	// have none of their own.
+	// Cgroups are those of pods. OwnCgroups: all below them are the agent's, and go when no pod of others is left.
+	// NoPodCgroups: pods have none of their own.
 	Cgroups                  Cgroups
 	OwnCgroups, NoPodCgroups bool
 	// Out gets what was done, Progress that there is a wait.
 	Out, Progress io.Writer
 }
 
-// End ends the pods, and removes containers, sandboxes, logs and what is mounted. It goes on after an error, to leave as little as it can.
+// End ends the pods, and removes containers, sandboxes, logs and what is mounted. It goes on after an error, to leave
+// as little as it can.
 func End(ctx context.Context, o Options) error {
 	e := ender{o}
 	errs := []error{e.endAll(ctx)}

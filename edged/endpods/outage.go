@@ -14,8 +14,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// outage is the time during which a container runtime does not answer while pods end. All pods share one, so that they wait
-// for a runtime that is gone side by side, and those whose turn comes later do not wait again.
+// outage is the time during which a container runtime does not answer while pods end. All pods share one, so that they
+// wait for a runtime that is gone side by side, and those whose turn comes later do not wait again.
 type outage struct {
 	endpoint string
 	// wait is how long an outage may last, and interval is the pause between two attempts.
@@ -28,8 +28,8 @@ type outage struct {
 	said  bool
 }
 
-// retry calls end until the runtime answers it. It returns the last error when the outage has lasted too long, or when ctx
-// ends.
+// retry calls end until the runtime answers it. It returns the last error when the outage has lasted too long, or when
+// ctx ends.
 func (o *outage) retry(ctx context.Context, end func(context.Context) error) error {
 	for {
 		err := end(ctx)
@@ -60,8 +60,8 @@ func (o *outage) pause(err error) bool {
 	return true
 }
 
-// restarting reports whether an error is that of a runtime that is stopped or starts. A call that the runtime has answered may
-// have run hooks, and is not repeated.
+// restarting reports whether an error is that of a runtime that is stopped or starts. A call that the runtime has
+// answered may have run hooks, and is not repeated.
 func restarting(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable:

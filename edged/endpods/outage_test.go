@@ -55,8 +55,8 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestOutageIsShared: pods whose turn comes after the runtime has been away for too long do not wait again, and do after it
-// was back.
+// TestOutageIsShared: pods whose turn comes after the runtime has been away for too long do not wait again, and do
+// after it was back.
 func TestOutageIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unavailable := status.Error(codes.Unavailable, "no such file or directory")

@@ -86,8 +86,9 @@ func limitOf(pod *v1.Pod, name v1.ResourceName, allocatable v1.ResourceList) res
 	return allocatable[name]
 }
 
-// Resource returns a limit or request of a container of a pod, divided and rounded up. A limit of cpu, memory or ephemeral
-// storage that is not set is the pod's or the node's; huge pages are not given to a container that does not ask for them.
+// Resource returns a limit or request of a container of a pod, divided and rounded up. A limit of cpu, memory or
+// ephemeral storage that is not set is the pod's or the node's; huge pages are not given to a container that does not
+// ask for them.
 func Resource(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
 	kind, name, ok := strings.Cut(ref.Resource, ".")
 	resourceName, huge := v1.ResourceName(name), strings.HasPrefix(name, v1.ResourceHugePagesPrefix)

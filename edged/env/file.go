@@ -73,9 +73,10 @@ func withoutRoot(err error) error {
 	return err
 }
 
-// FindInFile returns the value of the first variable with a name in a file of variables; "" if there is none. Later lines are not read.
-// Each variable is NAME='value' on a line of its own: the value is taken as it is and may have several lines, and a comment may follow
-// it. Blanks behind the = make the value empty, as in a shell. Lines without a variable are empty or begin with #.
+// FindInFile returns the value of the first variable with a name in a file of variables; "" if there is none. Later
+// lines are not read. Each variable is NAME='value' on a line of its own: the value is taken as it is and may have
+// several lines, and a comment may follow it. Blanks behind the = make the value empty, as in a shell. Lines without a
+// variable are empty or begin with #.
 func FindInFile(data []byte, name string) (string, error) {
 	lines := fileLines{rest: string(data)}
 	for lines.next() {

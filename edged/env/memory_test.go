@@ -27,8 +27,8 @@ func (l large) Secret(context.Context, string, string) (*v1.Secret, error) {
 	return secret, nil
 }
 
-// hostilePod is a pod with many variables of one kind, each of which refers to the same large text. size is about the size
-// of its objects on the wire.
+// hostilePod is a pod with many variables of one kind, each of which refers to the same large text. size is about the
+// size of its objects on the wire.
 func hostilePod(kind uint8, name, path, text string, count int) (pod *v1.Pod, facts Facts, objects large, size int) {
 	const each = 40 // of JSON around an entry
 	size = len(text) + count*(len(name)+len(path)+each)
@@ -74,8 +74,8 @@ func hostilePod(kind uint8, name, path, text string, count int) (pod *v1.Pod, fa
 	return pod, facts, objects, size
 }
 
-// FuzzMemory: whatever labels, annotations, objects and services a pod's variables refer to, and how often, the environment
-// takes memory in proportion to what came over the wire and to what the kernel takes.
+// FuzzMemory: whatever labels, annotations, objects and services a pod's variables refer to, and how often, the
+// environment takes memory in proportion to what came over the wire and to what the kernel takes.
 func FuzzMemory(f *testing.F) {
 	for kind := range uint8(12) {
 		f.Add(kind, "A", "metadata.annotations", "x", uint16(4096), uint16(4096))

@@ -109,8 +109,8 @@ func TestEventsOfOneObject(t *testing.T) {
 	}
 }
 
-// TestPendingEvents: what the store refuses is stored later, the newest events and each once; an agent that stops stores the
-// rest.
+// TestPendingEvents: what the store refuses is stored later, the newest events and each once; an agent that stops
+// stores the rest.
 func TestPendingEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := eventList{full: errors.New("the disk is full")}

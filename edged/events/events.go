@@ -29,8 +29,8 @@ const (
 // keep is how many different events are remembered: the ones of the last hours on a small node.
 const keep = 256
 
-// maxMessage bounds the message of an event in bytes, so that the cloud accepts the event even if each byte is escaped as six.
-// What is in messages comes from containers, runtimes and plugins.
+// maxMessage bounds the message of an event in bytes, so that the cloud accepts the event even if each byte is escaped
+// as six. What is in messages comes from containers, runtimes and plugins.
 const maxMessage = 32 << 10
 
 // component is who records events, as everybody knows it: filters and dashboards select source=kubelet.
@@ -48,8 +48,8 @@ type Recorder struct {
 	similar similar
 }
 
-// New makes a recorder for a node. sink, which may be nil, is called with each event and its pod, nil for the node's own; it
-// must not block.
+// New makes a recorder for a node. sink, which may be nil, is called with each event and its pod, nil for the node's
+// own; it must not block.
 func New(node string, sink func(v1.Event, *v1.Pod)) *Recorder {
 	return &Recorder{node: node, sink: sink, now: time.Now}
 }
@@ -88,8 +88,8 @@ func (r *Recorder) NodeEventf(eventType, reason, format string, args ...any) {
 	r.record(subject{namespace: v1.NamespaceDefault, name: r.node, ref: v1.ObjectReference{Kind: "Node", Name: r.node, UID: types.UID(r.node)}}, eventType, reason, fmt.Sprintf(format, args...))
 }
 
-// subject is what an event is about. The event lies in the namespace, and its name begins with the name; pod is nil for the
-// node's.
+// subject is what an event is about. The event lies in the namespace, and its name begins with the name; pod is nil for
+// the node's.
 type subject struct {
 	namespace, name string
 	ref             v1.ObjectReference

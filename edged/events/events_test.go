@@ -44,8 +44,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestSimilarEvents: those that differ in their words alone become one when there are many, and count; after a while without
-// one they are told one by one again.
+// TestSimilarEvents: those that differ in their words alone become one when there are many, and count; after a while
+// without one they are told one by one again.
 func TestSimilarEvents(t *testing.T) {
 	var sunk []v1.Event
 	r := New("node1", func(e v1.Event, _ *v1.Pod) { sunk = append(sunk, e) })

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// similarMax is how many events of one kind are told one by one within similarFor; the next become one. Both are those
-	// of Kubernetes' own components.
+	// similarMax is how many events of one kind are told one by one within similarFor; the next become one. Both are
+	// those of Kubernetes' own components.
 	similarMax = 10
 	similarFor = 10 * time.Minute
 	// similarKinds bounds the kinds that are remembered.

@@ -13,8 +13,8 @@ import (
 // Reason is that of pods that a node under pressure ends or does not take.
 const Reason = "Evicted"
 
-// Admit tells why a node that is in some conditions does not take a pod; nil that it does. Under memory pressure that is for
-// BestEffort pods that do not tolerate it, under any other for all but critical ones.
+// Admit tells why a node that is in some conditions does not take a pod; nil that it does. Under memory pressure that
+// is for BestEffort pods that do not tolerate it, under any other for all but critical ones.
 func Admit(conditions []v1.NodeConditionType, pod *v1.Pod) *observed.Reason {
 	if len(conditions) == 0 || admission.Critical(pod) {
 		return nil
@@ -30,7 +30,7 @@ func Admit(conditions []v1.NodeConditionType, pod *v1.Pod) *observed.Reason {
 	return &observed.Reason{Reason: Reason, Message: fmt.Sprintf("The node had condition: %v. ", conditions)}
 }
 
-// toleratesMemoryPressure tells whether a toleration is for the taint that a node under memory pressure has.
+// toleratesMemoryPressure reports whether a toleration is for the taint that a node under memory pressure has.
 func toleratesMemoryPressure(t *v1.Toleration) bool {
 	if t.Effect != "" && t.Effect != v1.TaintEffectNoSchedule {
 		return false

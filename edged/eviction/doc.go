@@ -3,12 +3,12 @@
 // there is enough again.
 //
 // What to do is decided by pure functions: Parse (the thresholds of a configuration), Step (what is met, since when,
-// what follows), Rank (who goes first) and Message. Manager carries it out, and Notifier has the kernel say when memory gets
-// short. It knows no runtime and no store: those are functions in Options.
+// what follows), Rank (who goes first) and Message. Manager carries it out, and Notifier has the kernel say when memory
+// gets short. It knows no runtime and no store: those are functions in Options.
 //
 // # Promises
 //
-//   - A pod goes only while a threshold is met, hard or past its grace period; and after each one the node is looked at anew.
+//   - A pod goes only while a threshold is met, hard or past its grace period; and after each one the node is looked at again.
 //   - Before a pod goes for the disk's sake, what nobody uses is removed.
 //   - Critical pods (static ones and those of the system's priorities) never go, and are always taken.
 //   - Durations are taken from the monotonic clock: setting the time ends no grace period.

@@ -32,10 +32,11 @@ type Options struct {
 	Node func(ctx context.Context) (Observations, error)
 	// Pods measures, as far as a signal needs it, the pods that run and that nobody ends yet.
 	Pods func(ctx context.Context, s Signal) ([]PodUsage, Layout, error)
-	// Evict has a pod end within a grace period in seconds, and says why in an event with annotations. The channel is closed
-	// when nothing of it runs.
+	// Evict has a pod end within a grace period in seconds, and says why in an event with annotations. The channel is
+	// closed when nothing of it runs.
 	Evict func(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{}
-	// FreeDisk removes what nobody uses from the file system of a signal, until there is enough. nil: there is nothing to remove.
+	// FreeDisk removes what nobody uses from the file system of a signal, until there is enough. nil: there is nothing
+	// to remove.
 	FreeDisk func(ctx context.Context, s Signal, enough func(context.Context) bool) error
 	// Changed is told of the conditions that the node is in, at the beginning and when they change, with what was seen.
 	Changed func(conditions []v1.NodeConditionType, met []Threshold, seen Observations)
@@ -92,15 +93,15 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) { m.evicted.Collect(ch) }
 // Count counts a pod that ended for another limit than those of the node.
 func (m *Manager) Count(signal string) { m.evicted.WithLabelValues(signal).Inc() }
 
-// Poke asks for a look now. It may be called from any goroutine.
-func (m *Manager) Poke() { m.poked.Notify() }
+// Notify asks for a look now. It may be called from any goroutine.
+func (m *Manager) Notify() { m.poked.Notify() }
 
 // Configure changes what is watched for. What was seen before stays known.
 func (m *Manager) Configure(c Config) {
 	m.mu.Lock()
 	m.config = c
 	m.mu.Unlock()
-	m.Poke()
+	m.Notify()
 }
 
 // Conditions are those that the node is in.
@@ -172,14 +173,14 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 		return Soon
 	}
 	m.vain++
-	wait := inVain(&verdict.Acts[0], m.vain)
+	wait := retryDelay(&verdict.Acts[0], m.vain)
 	m.idle = time.Now().Add(wait)
 	return min(wait, Period)
 }
 
-// inVain is when to try again to reclaim something after nothing could be done for so many times. To measure the disk and to
-// look for garbage costs more than to look for pods.
-func inVain(t *Threshold, times int) time.Duration {
+// retryDelay is when to try again to reclaim something after nothing could be done for so many times. To measure the disk
+// and to look for garbage costs more than to look for pods.
+func retryDelay(t *Threshold, times int) time.Duration {
 	if t.Signal.Condition() == v1.NodeDiskPressure {
 		return min(Period<<min(times-1, 8), maxVain)
 	}

@@ -206,7 +206,7 @@ func TestPoke(t *testing.T) {
 			f.pods[0].Memory = 900
 		})
 		began := time.Now()
-		m.Poke()
+		m.Notify()
 		synctest.Wait()
 		expect(t, f, "[MemoryPressure]", "short of memory", "a ends within 1")
 		if took := time.Since(began); took > 0 {
@@ -215,7 +215,7 @@ func TestPoke(t *testing.T) {
 		// What is read may be a moment old: it is looked at once more, soon.
 		time.Sleep(time.Minute + 30*time.Second)
 		expect(t, f, "[]")
-		m.Poke()
+		m.Notify()
 		synctest.Wait()
 		f.set(func() { f.pods = append(f.pods, PodUsage{Pod: named("b", 0), Memory: 900}) })
 		time.Sleep(2 * time.Second)
@@ -270,7 +270,7 @@ func TestQuietInVain(t *testing.T) {
 		m := started(t, f, Settings{Hard: map[string]string{"nodefs.available": "10%"}})
 		for range 600 {
 			time.Sleep(time.Second)
-			m.Poke()
+			m.Notify()
 		}
 		log := f.said()
 		if len(log) > 12 || log[1] != "short of ephemeral-storage" || slices.Contains(log[2:], "short of ephemeral-storage") {
@@ -295,8 +295,8 @@ func TestSlowEnd(t *testing.T) {
 	})
 }
 
-// TestMemoryBesideTheDisk: while pods are measured for the disk, which may take long, memory is not forgotten; and a pod that
-// was measured does not go when there is room again.
+// TestMemoryBesideTheDisk: while pods are measured for the disk, which may take long, memory is not forgotten; and a
+// pod that was measured does not go when there is room again.
 func TestMemoryBesideTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{pods: []PodUsage{{Pod: named("a", 0), Logs: DiskUse{Bytes: 450}}, {Pod: named("b", 0), Logs: DiskUse{Bytes: 500}}}}

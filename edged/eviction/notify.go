@@ -27,7 +27,7 @@ const (
 	stallTime   = 50 * time.Millisecond
 	stallWindow = time.Second
 	wideWindow  = 2 * time.Second
-	// rearmShare is by how much of it a memcg threshold has to move before it is set anew.
+	// rearmShare is by how much of it a memcg threshold has to move before it is set again.
 	rearmShare = 16
 	// calm is the time between two looks that the kernel asks for.
 	calm = time.Second
@@ -39,12 +39,12 @@ type NotifierOptions struct {
 	Pressure []string
 	// Memcg are folders of cgroups in the memory hierarchy of cgroup v1, by the signal that their use is about.
 	Memcg map[Signal]string
-	// Poke is called when memory gets short.
-	Poke func()
+	// Notify is called when memory gets short.
+	Notify func()
 }
 
-// Notifier has the kernel say when memory gets short: when something stalls for want of it (PSI), or when a cgroup's use
-// passes a threshold (cgroup v1). It runs one goroutine, which sleeps in the kernel.
+// Notifier has the kernel say when memory gets short: when something stalls for want of it (PSI), or when a cgroup's
+// use passes a threshold (cgroup v1). It runs one goroutine, which sleeps in the kernel.
 type Notifier struct {
 	opts NotifierOptions
 
@@ -165,7 +165,7 @@ func (n *Notifier) wait(ctx context.Context, all []*watch, pressures map[string]
 	if !short || ctx.Err() != nil {
 		return nil
 	}
-	n.opts.Poke()
+	n.opts.Notify()
 	// While memory is short the kernel says so again and again.
 	timer := time.NewTimer(calm)
 	defer timer.Stop()

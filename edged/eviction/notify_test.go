@@ -71,7 +71,7 @@ func inGroup(t *testing.T, dir, script string, args ...string) {
 func running(t *testing.T, o NotifierOptions) (*Notifier, <-chan struct{}) {
 	t.Helper()
 	news := make(chan struct{}, 100)
-	o.Poke = func() {
+	o.Notify = func() {
 		select {
 		case news <- struct{}{}:
 		default:
@@ -115,7 +115,7 @@ func TestHeadroomIsNoNews(t *testing.T) {
 	}
 	own := &watch{fd: control, events: unix.POLLIN}
 	defer own.close()
-	n := NewNotifier(NotifierOptions{Poke: func() { t.Error("Poke was called without a report of the kernel, want no call") }})
+	n := NewNotifier(NotifierOptions{Notify: func() { t.Error("Notify was called without a report of the kernel, want no call") }})
 	n.control = control
 	for range 2 {
 		n.Headroom(map[Signal]int64{Memory: 1})
@@ -125,8 +125,8 @@ func TestHeadroomIsNoNews(t *testing.T) {
 	}
 }
 
-// TestKernelSaysThatMemoryGetsShort: on cgroup v1 by a threshold on a cgroup's use, on v2 by its pressure. The script writes a
-// file again and again that is larger than the cgroup, or, on v1, fills a variable.
+// TestKernelSaysThatMemoryGetsShort: on cgroup v1 by a threshold on a cgroup's use, on v2 by its pressure. The script
+// writes a file again and again that is larger than the cgroup, or, on v1, fills a variable.
 func TestKernelSaysThatMemoryGetsShort(t *testing.T) {
 	dir, v1 := group(t, 32<<20)
 	o := NotifierOptions{Pressure: []string{filepath.Join(dir, "memory.pressure"), "/nowhere"}}
@@ -159,9 +159,10 @@ func TestSystemPressure(t *testing.T) {
 	w.close()
 }
 
-// TestNotifierEnds: it ends with its context though nothing ever happens, and is told of headroom before and after its life.
+// TestNotifierEnds: it ends with its context though nothing ever happens, and is told of headroom before and after its
+// life.
 func TestNotifierEnds(t *testing.T) {
-	n := NewNotifier(NotifierOptions{Pressure: []string{"/nowhere"}, Memcg: map[Signal]string{Memory: "/nowhere"}, Poke: func() { t.Error("Poke was called with nothing to watch, want no call") }})
+	n := NewNotifier(NotifierOptions{Pressure: []string{"/nowhere"}, Memcg: map[Signal]string{Memory: "/nowhere"}, Notify: func() { t.Error("Notify was called with nothing to watch, want no call") }})
 	n.Headroom(map[Signal]int64{Memory: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

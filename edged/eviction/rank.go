@@ -32,7 +32,8 @@ type PodUsage struct {
 	// Memory is the working set. Unmeasured: the pod runs, and it is not known.
 	Memory     int64
 	Unmeasured bool
-	// RootFS is what its containers wrote into their root file systems, Logs their logs, Volumes the volumes that are its own.
+	// RootFS is what its containers wrote into their root file systems, Logs their logs, Volumes the volumes that are
+	// its own.
 	RootFS, Logs, Volumes DiskUse
 	Processes             int64
 	Containers            []ContainerUsage
@@ -88,10 +89,10 @@ func request(pod *v1.Pod, name v1.ResourceName) int64 {
 	return q.Value()
 }
 
-// Rank returns the pods that may go, the first to go first: for memory those that run and cannot be measured, since they may
-// use any amount; then those that use more than they asked for before those that do
-// not, then those of lower priority, then those that use the most beyond what they asked for. Processes are not asked for:
-// there it is priority, then use. Critical pods are not among them.
+// Rank returns the pods that may go, the first to go first: for memory those that run and cannot be measured, since
+// they may use any amount; then those that use more than they asked for before those that do not, then those of lower
+// priority, then those that use the most beyond what they asked for. Processes are not asked for: there it is priority,
+// then use. Critical pods are not among them.
 func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 	type ranked struct {
 		PodUsage
@@ -191,7 +192,7 @@ func Message(t Threshold, seen Observations, u PodUsage) (message string, annota
 	return text.String(), annotations
 }
 
-// Was tells whether a message is one of Message.
+// Was reports whether a message is one of Message.
 func Was(message string) bool { return strings.HasPrefix(message, lowOn) }
 
 // Describe says how a threshold stands.

@@ -7,11 +7,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// reclaim is what is done for a short disk while the node is watched on: garbage is removed and, where that is not enough,
-// the pods are measured. Its fields are its goroutine's until done is closed, and Run's afterwards.
+// reclaim is what is done for a short disk while the node is watched on: garbage is removed and, where that is not
+// enough, the pods are measured. Its fields are its goroutine's until done is closed, and Run's afterwards.
 type reclaim struct {
 	done chan struct{}
-	// stop ends it; stale is Run's, and says that its result is of no use: the disk has room.
+	// stop ends it; stale is Run's, and says that its result is invalid: the disk has room.
 	stop  context.CancelFunc
 	stale bool
 	// enough: there is nothing more to do.
@@ -22,8 +22,8 @@ type reclaim struct {
 	err       error
 }
 
-// reclaimDisk begins to reclaim disk for thresholds that are met, or ends the pod that goes first once it is known which.
-// pending says that what goes on beside is not done yet.
+// reclaimDisk begins to reclaim disk for thresholds that are met, or ends the pod that goes first once it is known
+// which. pending says that what goes on beside is not done yet.
 func (m *Manager) reclaimDisk(ctx context.Context, acts []Threshold, seen Observations) (evicted, pending bool) {
 	r := m.reclaim
 	if r == nil {
@@ -34,7 +34,7 @@ func (m *Manager) reclaimDisk(ctx context.Context, acts []Threshold, seen Observ
 			defer stop()
 			m.reclaimFor(ctx, r, acts)
 			close(r.done)
-			m.Poke()
+			m.Notify()
 		})
 		return false, true
 	}
@@ -77,8 +77,8 @@ func (m *Manager) dropReclaim() {
 	}
 }
 
-// reclaimFor removes what nobody uses and, where there is still too little, measures the pods. It touches nothing that is
-// Run's.
+// reclaimFor removes what nobody uses and, where there is still too little, measures the pods. It touches nothing that
+// is Run's.
 func (m *Manager) reclaimFor(ctx context.Context, r *reclaim, acts []Threshold) {
 	enough := func(ctx context.Context) bool {
 		seen, err := m.opts.Node(ctx)

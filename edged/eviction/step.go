@@ -121,7 +121,7 @@ func Step(c Config, before State, seen Observations, now time.Time) (State, Verd
 	return next, out
 }
 
-// met tells whether a threshold is met. One that is acted upon stays met until its minimum is reclaimed.
+// met reports whether a threshold is met. One that is acted upon stays met until its minimum is reclaimed.
 func met(t *Threshold, seen Observations, acting bool) bool {
 	o, known := seen[t.Signal]
 	if !known {
@@ -134,8 +134,8 @@ func met(t *Threshold, seen Observations, acting bool) bool {
 	return o.Available < limit
 }
 
-// until is when a threshold is met if all goes on as it did since the look before. known is false where nothing gets less. Of
-// memory the kernel says so by itself.
+// until is when a threshold is met if all goes on as it did since the look before. known is false where nothing gets
+// less. Of memory the kernel says so by itself.
 func until(t *Threshold, before State, seen Observations, now time.Time) (left time.Duration, known bool) {
 	o, ok := seen[t.Signal]
 	was, had := before.seen[t.Signal]
@@ -150,7 +150,8 @@ func until(t *Threshold, before State, seen Observations, now time.Time) (left t
 	return time.Duration(min(times*float64(passed), float64(time.Hour))), true
 }
 
-// headroom is how much more memory may be used before a hard threshold of a signal is met; ok is false where there is none.
+// headroom is how much more memory may be used before a hard threshold of a signal is met; ok is false where there is
+// none.
 func headroom(c Config, seen Observations, signal Signal) (bytes int64, ok bool) {
 	for _, t := range c.Thresholds {
 		o, known := seen[signal]

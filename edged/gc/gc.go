@@ -1,11 +1,11 @@
-// Package gc clears away what pods leave behind: dead containers and sandboxes in the runtime beyond those that are worth
-// keeping, and on the disk what belongs to no pod any more - folders, mounts, logs, links and cgroups -, however the agent
-// ended meanwhile.
+// Package gc clears away what pods leave behind: dead containers and sandboxes in the runtime beyond those that are
+// worth keeping, and on the disk what belongs to no pod any more - folders, mounts, logs, links and cgroups -, however
+// the agent ended meanwhile.
 //
-// What goes is decided by pure functions over snapshots (plan.go, leftovers.go); Collector carries out the first, and the
-// owner of the pods the second, since the end of a pod has its own order. Three things stay, always: what runs; the newest
-// attempt at each container of a pod that is still to run, from which its restarts are decided; and whatever might belong to
-// a pod that is not known yet.
+// What goes is decided by pure functions over snapshots (plan.go, leftovers.go); Collector carries out the first, and
+// the owner of the pods the second, since the end of a pod has its own order. Three things stay, always: what runs; the
+// newest attempt at each container of a pod that is still to run, from which its restarts are decided; and whatever
+// might belong to a pod that is not known yet.
 package gc
 
 import (
@@ -35,9 +35,10 @@ type Runtime interface {
 type Options struct {
 	Runtime Runtime
 	Policy  Policy
-	// Pods returns what the runtime has of the pods of this node, as last seen; pods that nobody wants are not among them.
+	// Pods returns what the runtime has of the pods of this node, as last seen; pods that nobody wants are not among
+	// them.
 	Pods func() []Pod
-	// Refresh reads a pod from the runtime anew, with its details.
+	// Refresh reads a pod from the runtime again, with its details.
 	Refresh func(ctx context.Context, uid types.UID) (*observed.Pod, error)
 }
 
@@ -58,8 +59,8 @@ func New(opts Options) *Collector {
 // SetPolicy changes Options.Policy, from the next collection on.
 func (c *Collector) SetPolicy(p Policy) { c.policy.Store(&p) }
 
-// Collect removes what the policy does not keep, and returns how many containers and sandboxes that were. It asks the runtime
-// nothing where there is nothing to remove.
+// Collect removes what the policy does not keep, and returns how many containers and sandboxes that were. It asks the
+// runtime nothing where there is nothing to remove.
 func (c *Collector) Collect(ctx context.Context) (int, error) {
 	return c.collect(ctx, *c.policy.Load())
 }
@@ -102,8 +103,8 @@ func (c *Collector) collect(ctx context.Context, p Policy) (int, error) {
 	return removed, errors.Join(append(errs, ctx.Err())...)
 }
 
-// ofPod removes what is going of one pod. The lists of before may be old: what is removed is decided once more from what the
-// runtime says now.
+// ofPod removes what is going of one pod. The lists of before may be old: what is removed is decided once more from
+// what the runtime says now.
 func (c *Collector) ofPod(ctx context.Context, pod Pod, going map[string]bool, now time.Time) (removed int, err error) {
 	uid := pod.Observed.UID
 	fresh, err := c.opts.Refresh(ctx, uid)

@@ -27,7 +27,8 @@ const (
 	lost    = runtimeapi.ContainerState_CONTAINER_UNKNOWN
 )
 
-// pod makes a pod of attempts, oldest first: "name/sandbox" with their states. Each was made a minute after the one before.
+// pod makes a pod of attempts, oldest first: "name/sandbox" with their states. Each was made a minute after the one
+// before.
 func pod(uid string, ended bool, boxes int, attempts ...any) Pod {
 	p := &observed.Pod{UID: types.UID(uid)}
 	count := map[string]uint32{}

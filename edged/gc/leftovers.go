@@ -73,11 +73,11 @@ func RemoveDeadLinks(links, logs string) (int, error) {
 	return removed, errors.Join(errs...)
 }
 
-// linkMinAge is how old a link is before it can be dead while its pod's folder is there: the log of a container that is just
-// being made does not exist yet.
+// linkMinAge is how old a link is before it can be dead while its pod's folder is there: the log of a container that is
+// just being made does not exist yet.
 const linkMinAge = time.Minute
 
-// deadLink tells whether a link leads to a log below logs that is gone.
+// deadLink reports whether a link leads to a log below logs that is gone.
 func deadLink(link, logs string, now time.Time) bool {
 	target, err := os.Readlink(link)
 	if err != nil || filepath.Clean(target) != target {
@@ -96,13 +96,13 @@ func deadLink(link, logs string, now time.Time) bool {
 	return err == nil && now.Sub(info.ModTime()) > linkMinAge && !rotating(target)
 }
 
-// rotating tells whether older parts of a log are there.
+// rotating reports whether older parts of a log are there.
 func rotating(log string) bool {
 	entries, err := readdir.Quiet(filepath.Dir(log))
 	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasPrefix(e.Name(), filepath.Base(log)) })
 }
 
-// there tells whether there is anything at a path, as far as one can see.
+// there reports whether there is anything at a path, as far as one can see.
 func there(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -26,7 +26,8 @@ const sandboxMinAge = 30 * time.Second
 // Pod is what the runtime has of a pod, and what is to become of it.
 type Pod struct {
 	Observed *observed.Pod
-	// Ended: the pod has ended for good, and its status is kept elsewhere: nothing is decided from its containers any more.
+	// Ended: the pod has ended for good, and its status is kept elsewhere: nothing is decided from its containers any
+	// more.
 	Ended bool
 }
 
@@ -48,8 +49,8 @@ type Sandbox struct {
 	*observed.Sandbox
 }
 
-// Plan decides which dead containers and sandboxes go. Of a pod that is still to run the newest attempt at each container
-// stays whatever the policy says, since what comes next is decided from it; so does its newest sandbox.
+// Plan decides which dead containers and sandboxes go. Of a pod that is still to run the newest attempt at each
+// container stays whatever the policy says, since what comes next is decided from it; so does its newest sandbox.
 func Plan(p Policy, pods []Pod, now time.Time) Removal {
 	var kept, gone []Container
 	for _, pod := range pods {
@@ -94,7 +95,7 @@ func units(p Policy, pod Pod, now time.Time) [][]Container {
 	return out
 }
 
-// dead tells whether a container does not run and will not.
+// dead reports whether a container does not run and will not.
 func dead(c *observed.Container) bool { return !c.Running() && !unknown(c) }
 
 // age is how old something is. What comes from the future was made under another clock, and is old.

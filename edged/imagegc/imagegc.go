@@ -1,14 +1,15 @@
-// Package imagegc removes images from the node that nobody needs: when the file system that holds them fills, when an image
-// was not used for too long, or when something else needs the room.
+// Package imagegc removes images from the node that nobody needs: when the file system that holds them fills, when an
+// image was not used for too long, or when something else needs the room.
 //
-// It promises that none goes which a container has, running or ended; which a pod names that is to run here, whether
-// it has started or not; which is the sandbox's, or pinned in the runtime, or on the keep list of the site. While it is not
-// known which pods are to run here, nothing goes at all: on a device without a link, what is removed does not come back.
+// It promises that none goes which a container has, running or ended; which a pod names that is to run here, whether it
+// has started or not; which is the sandbox's, or pinned in the runtime, or on the keep list of the site. While it is
+// not known which pods are to run here, nothing goes at all: on a device without a link, what is removed does not come
+// back.
 //
-// What goes, and in which order, is decided by pure functions over a snapshot (plan.go). After each removal the file system
-// is measured again, since images share layers: a collection ends as soon as there is room, or when nothing is left to
-// remove. When images were used is remembered in memory only, in monotonic time: nothing is written to the disk for it, and no
-// jump of the clock ages an image.
+// What goes, and in which order, is decided by pure functions over a snapshot (plan.go). After each removal the file
+// system is measured again, since images share layers: a collection ends as soon as there is room, or when nothing is
+// left to remove. When images were used is remembered in memory only, in monotonic time: nothing is written to the disk
+// for it, and no jump of the clock ages an image.
 package imagegc
 
 import (
@@ -89,7 +90,7 @@ type times struct{ seen, used time.Time }
 // New makes a Collector.
 func New(opts Options) *Collector {
 	c := &Collector{opts: opts, known: map[string]times{}, used: map[string]time.Time{}, removed: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kubelet_image_garbage_collected_total", Help: "Images that were removed because nobody needed them, by why they had to go.",
+		Name: "kubelet_image_garbage_collected_total", Help: "Unused images that were removed, by reason.",
 	}, []string{"reason"})}
 	c.policy.Store(&opts.Policy)
 	return c
@@ -107,7 +108,8 @@ const (
 // Metrics counts the images that were removed.
 func (c *Collector) Metrics() prometheus.Collector { return c.removed }
 
-// maxUses bounds the uses that are remembered until the next look; what is beyond is as if it was not used since the last one.
+// maxUses bounds the uses that are remembered until the next look; what is beyond is as if it was not used since the
+// last one.
 const maxUses = 4096
 
 // Used notes that something used images until now: between two looks pods come and go.
@@ -162,7 +164,7 @@ func (c *Collector) Collect(ctx context.Context) (Result, error) {
 	if len(removable) == 0 { // a condition of the node says so, once
 		level = klog.V(2)
 	}
-	level.InfoS("The images' file system fills; removing images that nobody needs", "mountpoint", usage.Mountpoint, "usedPercent", usage.Percent(),
+	level.InfoS("The image file system fills up; removing unused images", "mountpoint", usage.Mountpoint, "usedPercent", usage.Percent(),
 		"highThresholdPercent", policy.HighPercent, "lowThresholdPercent", policy.LowPercent, "toFree", want)
 	target := usage.Available + want
 	more, err := c.remove(ctx, removable, reasonSpace, func(u Usage) bool { return u.Available >= target })

@@ -14,7 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// disk is a runtime with a disk of 1000 bytes. Images share nothing unless shared says that one frees less than its size.
+// disk is a runtime with a disk of 1000 bytes. Images share nothing unless shared says that one frees less than its
+// size.
 type disk struct {
 	images  []Image
 	used    []string
@@ -115,7 +116,8 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-// TestCollectMeasures: images that share their layers free less than their sizes say, and one that cannot be removed is passed over.
+// TestCollectMeasures: images that share their layers free less than their sizes say, and one that cannot be removed is
+// passed over.
 func TestCollectMeasures(t *testing.T) {
 	d := &disk{other: 480, shared: map[string]uint64{"a": 190, "b": 190}, fail: map[string]error{"b": errors.New("it is busy")}}
 	for _, id := range []string{"a", "b", "c", "d"} {

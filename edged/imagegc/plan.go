@@ -83,9 +83,9 @@ func Excess(p Policy, u Usage) uint64 {
 	return want - u.Available
 }
 
-// Removable returns the images that may go, in the order in which they are to: the one first that was used least recently, or
-// came where it was not used since; of equal ones the largest, so that fewer go. All that were here when the agent started
-// came then.
+// Removable returns the images that may go, in the order in which they are to: the one first that was used least
+// recently, or came where it was not used since; of equal ones the largest, so that fewer go. All that were here when
+// the agent started came then.
 func Removable(list []Image, minAge time.Duration, now time.Time) []Image {
 	var out []Image
 	for _, i := range list {
@@ -136,8 +136,8 @@ func PodImages(pod *v1.Pod) []string {
 	return names
 }
 
-// Wants tells whether a pod needs its images: one that has ended for good does not, unless its manifest is on this device,
-// where it may fit later.
+// Wants reports whether a pod needs its images: one that has ended for good does not, unless its manifest is on this
+// device, where it may fit later.
 func Wants(pod *v1.Pod, phase v1.PodPhase) bool {
 	return source.IsStatic(pod) || !status.Terminal(phase)
 }
@@ -169,7 +169,7 @@ func (n Needs) Mark(list []Image) {
 	}
 }
 
-// in tells whether an image is in a set by any of its names.
+// in reports whether an image is in a set by any of its names.
 func (i *Image) in(names map[string]bool) bool {
 	return names[bare(i.ID)] || slices.ContainsFunc(i.Names, func(name string) bool { return names[name] })
 }
@@ -178,7 +178,7 @@ func (n Needs) kept(name string) bool {
 	return slices.ContainsFunc(n.Keep, func(pattern string) bool { return Matches(pattern, name) })
 }
 
-// Matches tells whether a pattern means an image: its whole name, or one with * and ? for parts of it, within a '/'.
+// Matches reports whether a pattern means an image: its whole name, or one with * and ? for parts of it, within a '/'.
 func Matches(pattern, name string) bool {
 	if full, err := images.Normalize(pattern); err == nil && full == name {
 		return true

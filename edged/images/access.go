@@ -49,8 +49,9 @@ func repository(image string) string {
 	return reference.TrimNamed(named).Name()
 }
 
-// allowed tells whether a pod with these credentials, which are those of its secrets that are for the image, may use the
-// image of an id that is on the node. err says that the record was of no use; the answer is then that for a preloaded one.
+// allowed reports whether a pod with these credentials, which are those of its secrets that are for the image, may use
+// the image of an id that is on the node. err says that the record was invalid; the answer is then that for a preloaded
+// one.
 func (a *access) allowed(id, image string, creds []credential) (bool, error) {
 	if a.dir == "" || a.policy == kubeletconfig.NeverVerify {
 		return true, nil
@@ -65,7 +66,7 @@ func (a *access) allowed(id, image string, creds []credential) (bool, error) {
 	return known && granted(grant, creds), nil
 }
 
-// preloaded tells whether any pod may use an image that somebody else brought.
+// preloaded reports whether any pod may use an image that somebody else brought.
 func (a *access) preloaded(image string) bool {
 	switch a.policy {
 	case kubeletconfig.AlwaysVerify:
@@ -82,8 +83,8 @@ func (a *access) preloaded(image string) bool {
 	return true
 }
 
-// granted tells whether one of the credentials is among those of a grant: by its content, or by the secret that it comes
-// from, whose content may have been replaced since.
+// granted reports whether one of the credentials is among those of a grant: by its content, or by the secret that it
+// comes from, whose content may have been replaced since.
 func granted(grant kubeletconfig.ImagePullCredentials, creds []credential) bool {
 	if grant.NodePodsAccessible {
 		return true
@@ -99,8 +100,8 @@ func granted(grant kubeletconfig.ImagePullCredentials, creds []credential) bool 
 	return false
 }
 
-// pulled notes that an image was pulled with a credential; nil: without any. names are all that the image has on the node:
-// of one without a record the others were there before, and stay everybody's.
+// pulled notes that an image was pulled with a credential; nil: without any. names are all that the image has on the
+// node: of one without a record the others were there before, and stay everybody's.
 func (a *access) pulled(id, image string, by *credential, names []string) error {
 	if a.dir == "" {
 		return nil

@@ -39,8 +39,8 @@ func Uncompressed(r io.Reader) (io.Reader, error) {
 	return gzip.NewReader(buffered)
 }
 
-// ArchiveNames returns the complete names of the images in an archive that "docker save" or an OCI tool wrote, sorted. Images
-// without a name are left out.
+// ArchiveNames returns the complete names of the images in an archive that "docker save" or an OCI tool wrote, sorted.
+// Images without a name are left out.
 func ArchiveNames(r io.Reader) ([]string, error) {
 	plain, err := Uncompressed(r)
 	if err != nil {

@@ -87,9 +87,9 @@ func FuzzArchiveNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var names []string
 		var err error
-		// Gzip makes a thousand bytes of one at most. Of them no more than two lists of maxManifest are kept; an empty image
-		// in one has 3 bytes and becomes a list of 24, in a list that grows by a quarter. A field of a PAX header of 5 bytes
-		// becomes an entry of a map.
+		// Gzip makes a thousand bytes of one at most. Of them no more than two lists of maxManifest are kept; an empty
+		// image in one has 3 bytes and becomes a list of 24, in a list that grows by a quarter. A field of a PAX header
+		// of 5 bytes becomes an entry of a map.
 		limit := membound.Linear(len(data), 512)
 		if bytes.HasPrefix(data, gzipMagic) {
 			limit = membound.Linear(min(2*maxManifest, 1032*len(data)), 200) + uint64(len(data))*4096

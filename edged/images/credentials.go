@@ -42,8 +42,8 @@ func (c credential) auth() *runtimeapi.AuthConfig {
 	return &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken}
 }
 
-// credentials returns those entries of pull secrets that are for an image, the most specific first, and after them those of
-// the node. A secret that is no pull secret counts as none; one that cannot be read is an error.
+// credentials returns those entries of pull secrets that are for an image, the most specific first, and after them
+// those of the node. A secret that is no pull secret counts as none; one that cannot be read is an error.
 func credentials(secrets []v1.Secret, node []credential, image string) ([]credential, error) {
 	var all []credential
 	for i := range secrets {
@@ -59,8 +59,8 @@ func credentials(secrets []v1.Secret, node []credential, image string) ([]creden
 	return slices.Concat(matching(all, image), matching(node, image)), nil
 }
 
-// matching are those of some entries that are for an image, the most specific first. Those of Docker Hub by its former name
-// are for images of it where no other is.
+// matching are those of some entries that are for an image, the most specific first. Those of Docker Hub by its former
+// name are for images of it where no other is.
 func matching(entries []credential, image string) []credential {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -180,8 +180,8 @@ func complete(entries map[string]credential) ([]credential, error) {
 	return list, nil
 }
 
-// matches reports whether an entry is for an image: the host part by part with wildcards, the same port, and the path as the
-// beginning of the image's.
+// matches reports whether an entry is for an image: the host part by part with wildcards, the same port, and the path
+// as the beginning of the image's.
 func matches(key string, named reference.Named) bool {
 	keyHost, keyPath, _ := strings.Cut(key, "/")
 	host, port := splitPort(reference.Domain(named))

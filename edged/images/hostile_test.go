@@ -9,8 +9,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-// FuzzPullSecret: whatever stands in a pull secret, or in the node's own file of the same form, looking for the entries of
-// an image takes memory in proportion to its size and to maxElements.
+// FuzzPullSecret: whatever stands in a pull secret, or in the node's own file of the same form, looking for the entries
+// of an image takes memory in proportion to its size and to maxElements.
 func FuzzPullSecret(f *testing.F) {
 	f.Add([]byte(`{"auths":{"registry.example:5000/team":{"auth":"dTpw"}}}`), false, "registry.example:5000/team/app:1")
 	f.Add([]byte(`{"https://index.docker.io/v1/":{"username":"u","password":"p"}}`), true, "busybox")

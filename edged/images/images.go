@@ -2,8 +2,8 @@
 // at a time or several, and the backoff of pulls that fail. Reasons, messages and events are the
 // kubelet's.
 //
-// Two containers that want the same image with the same credentials share one pull. A pull ends when
-// nobody waits for it any more, or when nothing comes of it: it has a deadline for progress, none for time (progress.go).
+// Two containers that want the same image with the same credentials share one pull. A pull ends when nobody waits for
+// it any more, or when nothing comes of it: it has a deadline for progress, none for time (progress.go).
 package images
 
 import (
@@ -82,8 +82,8 @@ type Options struct {
 	Pulled func()
 	// ProgressTimeout is how long a pull may go without progress; 0 is DefaultProgressTimeout.
 	ProgressTimeout time.Duration
-	// Repair is told of a pull that failed, and returns true when what was in its way has gone, or the image has come otherwise; nil
-	// does nothing.
+	// Repair is told of a pull that failed, and returns true when what was in its way has gone, or the image has come
+	// otherwise; nil does nothing.
 	Repair func(ctx context.Context, image string, failure error) bool
 	// ReportEvery is how often is told how far a pull is; 0 is after a minute, and then each time after twice as long.
 	ReportEvery time.Duration
@@ -120,13 +120,13 @@ func New(client runtimeapi.ImageServiceClient, opts Options) *Puller {
 	}
 	p := &Puller{client: client, opts: opts, access: &access{dir: opts.Records, policy: opts.Verify, allow: opts.Allowlist}, pulls: map[string]*pull{}, backoff: map[string]*retry{}}
 	p.limit = rate.NewLimiter(rate.Inf, 1)
-	p.SetPace(opts.Pace())
+	p.SetPullLimits(opts.PullLimits())
 	return p
 }
 
-// EnsureImage returns the reference by which to run a container's image, or why it is not there yet and
-// when to try again. It returns when the image is there, the pull failed, or ctx ended. Every failure is an event Failed
-// beside those that say what was tried.
+// EnsureImage returns the reference by which to run a container's image, or why it is not there yet and when to try
+// again. It returns when the image is there, the pull failed, or ctx ended. Every failure is an event Failed beside
+// those that say what was tried.
 func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
 	ref, why, retryAt := p.ensure(ctx, pod, c, secrets, sandbox)
 	if why != nil && ctx.Err() == nil {
@@ -170,7 +170,7 @@ func (p *Puller) ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, secre
 	return p.pullFor(ctx, pod, c, spec, secrets, sandbox)
 }
 
-// mayUse tells whether a pod may use an image that is on the node.
+// mayUse reports whether a pod may use an image that is on the node.
 func (p *Puller) mayUse(pod *v1.Pod, id, name string, secrets []v1.Secret) bool {
 	creds, _ := credentials(secrets, nil, name) // what cannot be read is told when it is pulled with
 	may, err := p.access.allowed(id, name, creds)
@@ -338,8 +338,8 @@ func (p *Puller) succeeded(key string) {
 	delete(p.backoff, key)
 }
 
-// pullError is what is told of a pull that failed. Only the words of gRPC for an unknown code are left out: another code
-// says something. Tries with several credentials are a list, each failure once. It is pure.
+// pullError is what is told of a pull that failed. Only the words of gRPC for an unknown code are left out: another
+// code says something. Tries with several credentials are a list, each failure once. It is pure.
 func pullError(err error) string {
 	list := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {

@@ -19,7 +19,8 @@ import (
 // LoadWait is how long a runtime may take to list what was loaded.
 const LoadWait = 30 * time.Second
 
-// Loader gives archives of images to a runtime. CRI has no word for that, so this uses ctr, which is part of every containerd.
+// Loader gives archives of images to a runtime. CRI has no word for that, so this uses ctr, which is part of every
+// containerd.
 type Loader struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient

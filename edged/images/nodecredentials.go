@@ -14,8 +14,8 @@ import (
 // maxConfig is the size, in bytes, from which on a file holds no credentials.
 const maxConfig = 1 << 20
 
-// nodeCredentials are those with which the node itself pulls, for all its pods, most often the work of docker login: those of the
-// first file that can be read. The files are read at each pull, so that new ones count at once.
+// nodeCredentials are those with which the node itself pulls, for all its pods, most often the work of docker login:
+// those of the first file that can be read. The files are read at each pull, so that new ones count at once.
 func nodeCredentials(files []credentialFile) []credential {
 	for _, f := range files {
 		data, err := readSmall(f.path)
@@ -40,8 +40,8 @@ type credentialFile struct {
 	parse func([]byte) ([]credential, error)
 }
 
-// credentialFiles are config.json in root, in .docker of the home folder and in /.docker, then the older .dockercfg in root, the
-// home folder and /. An empty folder has none.
+// credentialFiles are config.json in root, in .docker of the home folder and in /.docker, then the older .dockercfg in
+// root, the home folder and /. An empty folder has none.
 func credentialFiles(root, home string) (files []credentialFile) {
 	add := func(parse func([]byte) ([]credential, error), folder, name string) {
 		if folder != "" {
@@ -80,8 +80,8 @@ func readSmall(path string) ([]byte, error) {
 // node are the node's credentials.
 func (p *Puller) node() []credential { return nodeCredentials(p.credentialFiles()) }
 
-// credentialFiles are the files with the node's credentials. The home folder is HOME alone, as for the kubelet: a service of systemd
-// has none, whatever its account.
+// credentialFiles are the files with the node's credentials. The home folder is HOME alone, as for the kubelet: a
+// service of systemd has none, whatever its account.
 func (p *Puller) credentialFiles() []credentialFile {
 	if p.opts.CredentialsDir == "" {
 		return nil
@@ -89,8 +89,8 @@ func (p *Puller) credentialFiles() []credentialFile {
 	return credentialFiles(p.opts.CredentialsDir, os.Getenv("HOME"))
 }
 
-// pulledBy is the credential of a pod that let a pull in; nil where it was none, or the node's: what the node pulls is for all
-// its pods.
+// pulledBy is the credential of a pod that let a pull in; nil where it was none, or the node's: what the node pulls is
+// for all its pods.
 func pulledBy(creds []credential, used int) *credential {
 	if used < 0 || creds[used].from == (origin{}) {
 		return nil

@@ -77,7 +77,8 @@ func TestNodePulls(t *testing.T) {
 	}
 }
 
-// TestHomeFolder: the home folder is HOME alone. Without one, as for services of systemd, the files of no account are read.
+// TestHomeFolder: the home folder is HOME alone. Without one, as for services of systemd, the files of no account are
+// read.
 func TestHomeFolder(t *testing.T) {
 	for home, want := range map[string]string{
 		"/home/of": "[/agent/config.json /home/of/.docker/config.json /.docker/config.json /agent/.dockercfg /home/of/.dockercfg /.dockercfg]",

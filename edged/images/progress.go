@@ -18,8 +18,8 @@ import (
 // have ended.
 
 const (
-	// DefaultProgressTimeout is how long a pull may go without anything coming. containerd takes what comes in pieces of 1 MiB
-	// before it counts it: at 3.5 KiB/s, of which the worst links are capable, that is once in five minutes.
+	// DefaultProgressTimeout is how long a pull may go without anything coming. containerd takes what comes in pieces
+	// of 1 MiB before it counts it: at 3.5 KiB/s, of which the worst links are capable, that is once in five minutes.
 	DefaultProgressTimeout = 5 * time.Minute
 	// progressLook is how often is looked, oftener where the deadline is short.
 	progressLook = 5 * time.Second
@@ -141,8 +141,8 @@ func (c *course) progress(now time.Time) Progress {
 	return p
 }
 
-// watch follows a pull until ctx ends, which it does itself with a StalledError when nothing comes, and returns how far it saw
-// it come. It looks for the first time after a while: most pulls are over by then.
+// watch follows a pull until ctx ends, which it does itself with a StalledError when nothing comes, and returns how far
+// it saw it come. It looks for the first time after a while: most pulls are over by then.
 func (p *Puller) watch(ctx context.Context, image string, giveUp context.CancelCauseFunc, tell func(Progress)) Progress {
 	c := newCourse(time.Now())
 	ticker := time.NewTicker(min(progressLook, p.opts.ProgressTimeout/4))

@@ -31,8 +31,8 @@ type pull struct {
 	err      error
 }
 
-// share joins a pull that is under way, or begins one, and waits for its end. It returns which of the credentials let it
-// in (-1: none), how far the pull was seen to come, and how long it took itself.
+// share joins a pull that is under way, or begins one, and waits for its end. It returns which of the credentials let
+// it in (-1: none), how far the pull was seen to come, and how long it took itself.
 func (p *Puller) share(ctx context.Context, want request) (string, int, Progress, error) {
 	key, err := pullKey(want.spec, want.creds)
 	if err != nil {
@@ -131,7 +131,8 @@ func (p *Puller) pullWatched(ctx context.Context, job *pull, want request) {
 	job.progress.Took = time.Since(began)
 }
 
-// pull tries the credentials one after another; without any it goes without. It returns which one let it in, -1 for none.
+// pull tries the credentials one after another; without any it goes without. It returns which one let it in, -1 for
+// none.
 func (p *Puller) pull(ctx context.Context, spec *runtimeapi.ImageSpec, creds []credential, sandbox *runtimeapi.PodSandboxConfig) (string, int, error) {
 	var errs []error
 	for i := range creds {

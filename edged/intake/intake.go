@@ -1,8 +1,8 @@
 // Package intake takes in which pods the node is to run, and what follows from it.
 //
 // Pods come from two sources: the manifest folder, and the store. The store is read once, when the agent starts; after
-// that metamanager forwards each change, once it is stored. A pod that is desired is handed to admission, which hands it
-// to its worker. Nothing is handed over before both sources were asked and the runtime has answered: pods that run
+// that metamanager forwards each change, once it is stored. A pod that is desired is handed to admission, which hands
+// it to its worker. Nothing is handed over before both sources were asked and the runtime has answered: pods that run
 // already are adopted then rather than started.
 //
 // Pods that the runtime has and nobody wants are ended, but only while all desired pods are known (see package
@@ -50,8 +50,8 @@ type Admission interface {
 type Workers interface {
 	Knows(uid types.UID) bool
 	Remove(uid types.UID)
-	Poke(uid types.UID)
-	PokeAll()
+	Enqueue(uid types.UID)
+	EnqueueAll()
 }
 
 // PLEG is what the runtime has, as last seen; see package pleg.
@@ -133,8 +133,8 @@ func (in *Intake) Run(ctx context.Context) error {
 	}
 }
 
-// Load reads the pods of the store and their last statuses, and tries again until it has them. Until then no running pod
-// is taken for an orphan.
+// Load reads the pods of the store and their last statuses, and tries again until it has them. Until then no running
+// pod is taken for an orphan.
 func (in *Intake) Load(ctx context.Context) error {
 	retry.Until(ctx, 100*time.Millisecond, 30*time.Second, func(ctx context.Context) error {
 		err := in.load(ctx)
@@ -282,7 +282,7 @@ func (in *Intake) removeIfOrphan(obs *observed.Pod) {
 func (in *Intake) PodChanged(uid types.UID) {
 	in.opts.Garbage.ContainersChanged()
 	if in.opts.Workers.Knows(uid) {
-		in.opts.Workers.Poke(uid)
+		in.opts.Workers.Enqueue(uid)
 		return
 	}
 	in.removeIfOrphan(in.opts.PLEG.Get(uid))
@@ -303,7 +303,7 @@ func (in *Intake) PodForgotten(uid types.UID) {
 func (in *Intake) objectChanged(kind volume.Kind, namespace, name string) {
 	for _, w := range in.opts.Desired.All() {
 		if w.Pod.Namespace == namespace && volume.Refers(w.Pod, kind, name) {
-			in.opts.Workers.Poke(w.Pod.UID)
+			in.opts.Workers.Enqueue(w.Pod.UID)
 		}
 	}
 }

@@ -46,8 +46,8 @@ func (f *fixture) tell(what string, uid types.UID) { f.told = append(f.told, wha
 func (f *fixture) Admit(uid types.UID)      { f.tell("admit", uid) }
 func (f *fixture) Knows(uid types.UID) bool { return f.known[uid] }
 func (f *fixture) Remove(uid types.UID)     { f.tell("end", uid) }
-func (f *fixture) Poke(uid types.UID)       { f.tell("sync", uid) }
-func (f *fixture) PokeAll()                 { f.tell("sync", "all") }
+func (f *fixture) Enqueue(uid types.UID)    { f.tell("sync", uid) }
+func (f *fixture) EnqueueAll()              { f.tell("sync", "all") }
 func (f *fixture) Healthy() error           { return f.down }
 func (f *fixture) Changed()                 { f.tell("garbage", "all") }
 func (f *fixture) ContainersChanged()       { f.tell("garbage", "containers") }

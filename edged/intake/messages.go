@@ -28,8 +28,8 @@ func (in *Intake) Receive(ctx context.Context) error {
 	}
 }
 
-// handle acts on one message. By the time it comes, its content is in the store: a message that makes no sense is logged
-// and changes nothing.
+// handle acts on one message. By the time it comes, its content is in the store: a message that makes no sense is
+// logged and changes nothing.
 func (in *Intake) handle(m *model.Message) {
 	key, err := resource.Parse(m.Route.Resource)
 	if err != nil {
@@ -89,5 +89,5 @@ func (in *Intake) linkChanged(m *model.Message) {
 		return
 	}
 	in.opts.Linked()
-	in.opts.Workers.PokeAll()
+	in.opts.Workers.EnqueueAll()
 }

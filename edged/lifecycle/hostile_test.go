@@ -67,7 +67,8 @@ func FuzzAnswer(f *testing.F) {
 		if http2 {
 			protocol := v1.HTTPProtocolHTTP2
 			action.Protocol = &protocol
-			// Frames are read one after another. A small one allocates a few times its size, which is garbage before the next.
+			// Frames are read one after another. A small one allocates a few times its size, which is garbage before
+			// the next.
 			limit += 8 * uint64(len(answer))
 		}
 		membound.Check(t, limit, func() {

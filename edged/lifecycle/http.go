@@ -32,15 +32,15 @@ const (
 	http2Stuck = 10 * time.Second
 )
 
-// newHTTPClient makes a client that keeps no connections. It follows redirects on the same host only. http2 is HTTP/2 from
-// the first byte on, without TLS.
+// newHTTPClient makes a client that keeps no connections. It follows redirects on the same host only. http2 is HTTP/2
+// from the first byte on, without TLS.
 func newHTTPClient(http2 bool) *http.Client {
 	transport := &http.Transport{
 		DialContext:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // as documented: the certificate is not checked
 		DisableKeepAlives: true,
-		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made that
-		// are several times that, and 4 MiB of a body that is not read.
+		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made
+		// that are several times that, and 4 MiB of a body that is not read.
 		MaxResponseHeaderBytes: maxHead,
 		HTTP2: &http.HTTP2Config{
 			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Window,

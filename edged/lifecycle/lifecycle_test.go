@@ -84,7 +84,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// TestHooksEndWithTheirContext: none outlives whoever wanted it.
+// TestHooksEndWithTheirContext: none outlives anyone who wanted it.
 func TestHooksEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, h := range []*v1.LifecycleHandler{

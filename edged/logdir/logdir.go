@@ -1,8 +1,8 @@
 // Package logdir opens the logs of containers: the files in the folders <logs>/<pod>/<container> of the node's pod log
 // folder.
 //
-// A pod that mounts /var/log writable can put anything there: a link to the agent's key, a pipe that blocks whoever opens
-// it, a million files. The package promises:
+// A pod that mounts /var/log writable can put anything there: a link to the agent's key, a pipe that blocks anyone who
+// opens it, a million files. The package promises:
 //
 //   - The pod's folder, the container's folder and the log itself are never reached by a link. The folder of all pods' logs
 //     is the operator's and may be one.
@@ -77,8 +77,8 @@ func openDir(root *os.Root, name string) (*os.Root, error) {
 	return below, nil
 }
 
-// OpenFile opens a file in a container's folder for reading. An error wraps fs.ErrNotExist if there is none of that name,
-// and ErrRefused if it is anything but a regular file.
+// OpenFile opens a file in a container's folder for reading. An error wraps fs.ErrNotExist if there is none of that
+// name, and ErrRefused if it is anything but a regular file.
 func OpenFile(root *os.Root, name string) (*os.File, error) {
 	want, err := Lstat(root, name)
 	if err != nil {
@@ -124,8 +124,8 @@ func OpenLog(path string) (*os.File, error) {
 	return OpenFile(root, filepath.Base(path))
 }
 
-// ReadDir returns the entries of a container's folder, ordered by name. The folder's time of access stays where the kernel
-// allows that; see package readdir.
+// ReadDir returns the entries of a container's folder, ordered by name. The folder's time of access stays where the
+// kernel allows that; see package readdir.
 func ReadDir(root *os.Root) ([]fs.DirEntry, error) {
 	const flags = os.O_RDONLY | unix.O_DIRECTORY
 	dir, err := root.OpenFile(".", flags|unix.O_NOATIME, 0)

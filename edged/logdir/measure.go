@@ -9,8 +9,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
-// Measure returns what a container's log folder takes of the disk. One that does not exist takes nothing, and neither does a
-// link in its place or in that of the pod's folder.
+// Measure returns what a container's log folder takes of the disk. One that does not exist takes nothing, and neither
+// does a link in its place or in that of the pod's folder.
 func Measure(ctx context.Context, dir string) (volume.Size, error) {
 	root, err := Open(dir)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrRefused) {

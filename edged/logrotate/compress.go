@@ -98,11 +98,11 @@ func removeTemporary(root *os.Root, log string) {
 	}
 }
 
-// errWritten: a part was written while it was compressed. The runtime opens a new log a moment before it has written all to
-// the old one.
+// errWritten: a part was written while it was compressed. The runtime opens a new log a moment before it has written
+// all to the old one.
 var errWritten = errors.New("it is still written")
 
-// writtenTries is how often such parts are compressed anew; then they wait for the next rotation of their log.
+// writtenTries is how often such parts are compressed again; then they wait for the next rotation of their log.
 const writtenTries = 5
 
 // compress makes a part a .gz, which takes its place.
@@ -138,8 +138,8 @@ func (r *Rotator) compress(ctx context.Context, path string) (err error) {
 	return r.takePlace(root, tmp, name, info.Size())
 }
 
-// takePlace gives a .gz the place of the part that it was made of. A part that a flood has had removed meanwhile does not
-// come back by that: its neighbours may be gone, too.
+// takePlace gives a .gz the place of the part that it was made of. A part that a flood has had removed meanwhile does
+// not come back by that: its neighbours may be gone, too.
 func (r *Rotator) takePlace(root *os.Root, tmp, name string, size int64) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/logdir"
 )
 
-// TestHostile: what a pod with a writable /var/log puts in the place of logs is neither rotated, compressed nor removed,
-// and nothing waits for it.
+// TestHostile: what a pod with a writable /var/log puts in the place of logs is neither rotated, compressed nor
+// removed, and nothing waits for it.
 func TestHostile(t *testing.T) {
 	base := t.TempDir()
 	pod, elsewhere := filepath.Join(base, "ns_p_1"), filepath.Join(base, "elsewhere")

@@ -57,7 +57,7 @@ type Options struct {
 	Interval time.Duration
 	// Logs lists the logs of the containers that run.
 	Logs func() []Log
-	// Reopen has the runtime open a container's log anew.
+	// Reopen has the runtime open a container's log again.
 	Reopen func(ctx context.Context, id string) error
 }
 
@@ -302,8 +302,8 @@ func (r *Rotator) rotate(ctx context.Context, l Log) error {
 	return nil
 }
 
-// makeRoom removes the parts of a log that one more makes too many, and returns all that there were. That comes before the
-// new part: on a full disk a runtime could not open a new log.
+// makeRoom removes the parts of a log that one more makes too many, and returns all that there were. That comes before
+// the new part: on a full disk a runtime could not open a new log.
 func (r *Rotator) makeRoom(root *os.Root, log string) ([]part, error) {
 	r.removing.Lock()
 	defer r.removing.Unlock()

@@ -409,7 +409,8 @@ func TestLeftOvers(t *testing.T) {
 	}
 }
 
-// TestTakePlace: a part that went while it was compressed does not come back, and one that was written is compressed anew.
+// TestTakePlace: a part that went while it was compressed does not come back, and one that was written is compressed
+// again.
 func TestTakePlace(t *testing.T) {
 	for name, tc := range map[string]struct {
 		meanwhile func(path string) error
@@ -450,7 +451,8 @@ func TestTakePlace(t *testing.T) {
 	}
 }
 
-// TestRotatedWhileTidied: a part that comes while others are looked after is not removed for its size before it was compressed.
+// TestRotatedWhileTidied: a part that comes while others are looked after is not removed for its size before it was
+// compressed.
 func TestRotatedWhileTidied(t *testing.T) {
 	t.Parallel()
 	r := New(Options{MaxSize: 1000, MaxFiles: 3})

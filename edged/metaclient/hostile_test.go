@@ -7,8 +7,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-// FuzzPatch: whatever the stored status of a pod says, it takes memory in proportion to its size and to maxElements, and so
-// does the patch that is made of it.
+// FuzzPatch: whatever the stored status of a pod says, it takes memory in proportion to its size and to maxElements,
+// and so does the patch that is made of it.
 func FuzzPatch(f *testing.F) {
 	const head, tail = `{"metadata":{"uid":"u"},"status":{`, `}}`
 	f.Add(head + `"phase":"Running","podIPs":[{"ip":"10.0.0.1"},{"$patch":"replace"}]` + tail)

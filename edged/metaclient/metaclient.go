@@ -87,8 +87,8 @@ func (c *Client) Secret(ctx context.Context, namespace, name string) (*v1.Secret
 // cloudFirst is the content of a question for which metamanager is to ask the cloud, though an answer is stored.
 const cloudFirst = `{"cloudFirst":true}`
 
-// VolumeSecret returns a secret that a volume names and no pod, so that the cloud does not tell of its changes: as the cloud
-// has it, or as it was when there was a link. apierrors.IsNotFound tells a missing one.
+// VolumeSecret returns a secret that a volume names and no pod, so that the cloud does not tell of its changes: as the
+// cloud has it, or as it was when there was a link. apierrors.IsNotFound tells a missing one.
 func (c *Client) VolumeSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
 	return get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name}, json.RawMessage(cloudFirst))
 }
@@ -113,7 +113,7 @@ func get[T any](ctx context.Context, c *Client, key resource.Key, content json.R
 }
 
 // PodStatuses returns the last reported status of each pod, by UID. Rows that do not decode are
-// left out: a status is made anew from the runtime.
+// left out: a status is recreated from the runtime.
 func (c *Client) PodStatuses(ctx context.Context) (map[types.UID]v1.PodStatus, error) {
 	rows, err := c.statusRows(ctx)
 	if err != nil {
@@ -146,8 +146,8 @@ func (c *Client) statusRows(ctx context.Context) ([]statusRow, error) {
 	return rows, nil
 }
 
-// StatusOwners returns the pods of which statuses are stored, with no more than their names and UIDs. A row that does not
-// decode has no UID.
+// StatusOwners returns the pods of which statuses are stored, with no more than their names and UIDs. A row that does
+// not decode has no UID.
 func (c *Client) StatusOwners(ctx context.Context) ([]*v1.Pod, error) {
 	rows, err := c.statusRows(ctx)
 	if err != nil {

@@ -15,8 +15,8 @@ func (c *Client) CreatePod(ctx context.Context, pod *v1.Pod) (*v1.Pod, error) {
 	return act[v1.Pod](ctx, c, model.OpInsert, resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name}, pod)
 }
 
-// ReportMirrorStatus queues the status of a mirror pod for the cloud; it is durable on return. The status under that name
-// in the store is that of the static pod, and stays: see KeepStatus.
+// ReportMirrorStatus queues the status of a mirror pod for the cloud; it is durable on return. The status under that
+// name in the store is that of the static pod, and stays: see KeepStatus.
 func (c *Client) ReportMirrorStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
 	return c.putStatus(ctx, model.OpUpdate, resource.TypePodPatch, pod, status)
 }

@@ -94,7 +94,8 @@ func (c *Client) PatchNodeStatus(ctx context.Context, name string, patch []byte)
 	return err
 }
 
-// PatchClaimStatus applies a strategic merge patch to the status of a PersistentVolumeClaim. Clouds of KubeEdge take none.
+// PatchClaimStatus applies a strategic merge patch to the status of a PersistentVolumeClaim. Clouds of KubeEdge take
+// none.
 func (c *Client) PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) error {
 	key := resource.Key{Namespace: namespace, Type: resource.TypePersistentVolumeClaim, Name: name}
 	_, err := act[v1.PersistentVolumeClaim](ctx, c, model.OpPatch, key, json.RawMessage(patch))

@@ -73,8 +73,8 @@ func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": fields})
 }
 
-// wholeResources are a pod's own resources, in which everything that they can have and do not is to go. A directive that
-// replaces them is no way: the API server drops an object with one that it did not have before.
+// wholeResources are a pod's own resources, in which everything that they can have and do not is to go. A directive
+// that replaces them is no way: the API server drops an object with one that it did not have before.
 func wholeResources(resources json.RawMessage) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(resources, &fields); err != nil {

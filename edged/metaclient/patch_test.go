@@ -98,7 +98,8 @@ func amounts(list ...string) v1.ResourceList {
 	return out
 }
 
-// TestPatchOfPodWithoutRequests: a pod that asks for nothing is told as well, and what was told of its requests before goes.
+// TestPatchOfPodWithoutRequests: a pod that asks for nothing is told as well, and what was told of its requests before
+// goes.
 func TestPatchOfPodWithoutRequests(t *testing.T) {
 	for name, allocated := range map[string]v1.ResourceList{"none": nil, "empty": {}} {
 		text, err := writePatch("u", v1.PodStatus{

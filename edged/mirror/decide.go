@@ -35,12 +35,12 @@ func decide(p *pair, linked bool) action {
 	return remove
 }
 
-// shows tells whether a mirror pod is that of a static pod, and is to stay.
+// shows reports whether a mirror pod is that of a static pod, and is to stay.
 func shows(mirror, static *v1.Pod) bool {
 	return mirror.DeletionTimestamp == nil && mirror.Annotations[v1.MirrorPodAnnotationKey] == static.Annotations[source.AnnotationHash]
 }
 
-// Is tells whether a pod is a mirror pod.
+// Is reports whether a pod is a mirror pod.
 func Is(pod *v1.Pod) bool {
 	_, is := pod.Annotations[v1.MirrorPodAnnotationKey]
 	return is

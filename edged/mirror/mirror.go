@@ -213,7 +213,7 @@ func (m *Manager) step(ctx context.Context) (next time.Time) {
 		if ctx.Err() != nil {
 			return time.Time{}
 		}
-		err := m.carryOut(ctx, t)
+		err := m.apply(ctx, t)
 		m.note(t, err, time.Now())
 	}
 	m.mu.Lock()
@@ -250,8 +250,8 @@ func (m *Manager) tasks(now time.Time) []task {
 	return list
 }
 
-// carryOut does one thing.
-func (m *Manager) carryOut(ctx context.Context, t task) error {
+// apply does one thing.
+func (m *Manager) apply(ctx context.Context, t task) error {
 	switch t.do {
 	case remove:
 		return m.opts.Cloud.ReportDeleted(ctx, t.mirror)
@@ -322,6 +322,6 @@ func (m *Manager) note(t task, err error, now time.Time) {
 	p.retryAt = now.Add(p.delay)
 	if text := err.Error(); m.linked && text != p.reason {
 		p.reason = text
-		klog.InfoS("Static pod is not shown in the cloud as it is; trying again", "pod", t.name, "what", t.do, "in", p.delay, "err", err)
+		klog.InfoS("Mirror pod not updated; trying again", "pod", t.name, "what", t.do, "in", p.delay, "err", err)
 	}
 }

@@ -121,17 +121,17 @@ func (c *cloud) ReportMirrorStatus(_ context.Context, pod *v1.Pod, status v1.Pod
 	return nil
 }
 
-// world is a manager that runs, with its cloud.
-type world struct {
+// fixture is a manager that runs, with its cloud.
+type fixture struct {
 	*Manager
 	t      *testing.T
 	cloud  *cloud
 	phases map[types.UID]v1.PodPhase
 }
 
-func run(t *testing.T, test func(w *world)) {
+func run(t *testing.T, test func(w *fixture)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, cloud: &cloud{}, phases: map[types.UID]v1.PodPhase{}}
+		w := &fixture{t: t, cloud: &cloud{}, phases: map[types.UID]v1.PodPhase{}}
 		w.Manager = New(Options{Cloud: w.cloud, NodeName: "edge", Status: func(uid types.UID) (v1.PodStatus, bool) {
 			w.cloud.mu.Lock()
 			defer w.cloud.mu.Unlock()
@@ -146,7 +146,7 @@ func run(t *testing.T, test func(w *world)) {
 	})
 }
 
-func (w *world) phase(uid types.UID, phase v1.PodPhase) {
+func (w *fixture) phase(uid types.UID, phase v1.PodPhase) {
 	w.cloud.mu.Lock()
 	w.phases[uid] = phase
 	w.cloud.mu.Unlock()
@@ -154,7 +154,7 @@ func (w *world) phase(uid types.UID, phase v1.PodPhase) {
 }
 
 // expect compares what the cloud was asked and told so far.
-func (w *world) expect(created, deleted, told string) {
+func (w *fixture) expect(created, deleted, told string) {
 	w.t.Helper()
 	synctest.Wait()
 	w.cloud.mu.Lock()
@@ -167,7 +167,7 @@ func (w *world) expect(created, deleted, told string) {
 
 // TestLife: a static pod comes, changes, goes; somebody deletes its mirror.
 func TestLife(t *testing.T) {
-	run(t, func(w *world) {
+	run(t, func(w *fixture) {
 		w.SetStatic([]*v1.Pod{static("p", "h")})
 		w.Link(true)
 		w.expect("", "", "") // before the store was read nothing is known
@@ -204,9 +204,9 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// TestOffline: what happens without a link is told, and made up for when there is one; a restart makes nothing anew.
+// TestOffline: what happens without a link is told, and made up for when there is one; a restart makes nothing again.
 func TestOffline(t *testing.T) {
-	run(t, func(w *world) {
+	run(t, func(w *fixture) {
 		w.Seen(mirrored("stays", "m1", "h"))
 		w.Seen(mirrored("changed", "m2", "old"))
 		w.Seen(mirrored("gone", "m3", "x"))
@@ -231,7 +231,7 @@ func TestOffline(t *testing.T) {
 
 // TestRefused: it is tried again ever more slowly, and at once over a new link.
 func TestRefused(t *testing.T) {
-	run(t, func(w *world) {
+	run(t, func(w *fixture) {
 		w.cloud.refuse = errors.New("a mirror pod may not reference secrets")
 		w.SetStatic([]*v1.Pod{static("p", "h")})
 		w.Loaded()

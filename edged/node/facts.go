@@ -125,8 +125,8 @@ func memInfo(path, name string) (int64, error) {
 	return 0, fmt.Errorf("%s: no %s", path, name)
 }
 
-// LocalIPs returns addresses of a node without a default route: that of the first interface with hardware, and that of the
-// first other one that does not lead to the node's own pods; "" where there is none.
+// LocalIPs returns addresses of a node without a default route: that of the first interface with hardware, and that of
+// the first other one that does not lead to the node's own pods; "" where there is none.
 func LocalIPs() (hardware, other string) {
 	list, err := net.Interfaces()
 	if err != nil {
@@ -146,17 +146,17 @@ func LocalIPs() (hardware, other string) {
 		}
 		return ""
 	}
-	devices, others := outward(netDir, up)
+	devices, others := externalInterfaces(netDir, up)
 	return first(devices), first(others)
 }
 
 // netDir is where the kernel shows its network interfaces.
 const netDir = "/sys/class/net"
 
-// outward returns those of some interfaces that lead out of the node: those that have hardware or are made of such (a
+// externalInterfaces returns those of some interfaces that lead out of the node: those that have hardware or are made of such (a
 // bond, a VLAN, a bridge with a network card), and others that are neither a bridge nor a port of one, such as the
 // interface of a container in which the agent runs.
-func outward(dir string, names []string) (hardware, others []string) {
+func externalInterfaces(dir string, names []string) (hardware, others []string) {
 	for _, name := range names {
 		switch {
 		case hasHardware(dir, name, 4):

@@ -73,7 +73,7 @@ func TestOutward(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	hardware, others := outward(dir, []string{"docker0", "veth1", "flannel.1", "ring", "vlan7", "br0", "eth0"})
+	hardware, others := externalInterfaces(dir, []string{"docker0", "veth1", "flannel.1", "ring", "vlan7", "br0", "eth0"})
 	if diff := cmp.Diff([]string{"vlan7", "br0", "eth0"}, hardware); diff != "" {
 		t.Errorf("interfaces with hardware (-want +got):\n%s", diff)
 	}

@@ -54,8 +54,8 @@ func (l *lease) setOwner(node *v1.Node) {
 	}
 }
 
-// lapsed reports, once each time, whether the lease was not renewed for so long that a controller may have taken the node for
-// lost. It may have been renewed since.
+// lapsed reports, once each time, whether the lease was not renewed for so long that a controller may have taken the
+// node for lost. It may have been renewed since.
 func (l *lease) lapsed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,8 @@ func (l *lease) runAfter(ctx context.Context, first <-chan struct{}) {
 	l.run(ctx)
 }
 
-// run renews the lease until ctx ends: when a quarter of its duration has passed, and after a failure at growing intervals.
+// run renews the lease until ctx ends: when a quarter of its duration has passed, and after a failure at growing
+// intervals.
 func (l *lease) run(ctx context.Context) {
 	age := leaseAge(l.duration)
 	backoff := retry.NewBackoff(min(leaseRetry, age), age)
@@ -124,8 +125,8 @@ func (l *lease) sleep(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// inTime bounds one question to the cloud: an answer that is lost must not use up the lease. A kubelet's bound is of the
-// same length.
+// inTime bounds one question to the cloud: an answer that is lost must not use up the lease. A kubelet's bound is of
+// the same length.
 func (l *lease) inTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, leaseAge(l.duration))
 }
@@ -225,7 +226,7 @@ func (l *lease) spec(renewed time.Time) coordinationv1.LeaseSpec {
 // leaseAge is how long a lease of a duration is left alone.
 func leaseAge(duration time.Duration) time.Duration { return duration / 4 }
 
-// renewTime is what a renewal is dated. Whoever watches the lease believes in a renewal that is newer than the one
+// renewTime is what a renewal is dated. Anyone who watches the lease believes in a renewal that is newer than the one
 // before: a device whose clock has gone back since, to 1970 say, goes on from there.
 func renewTime(now time.Time, before *metav1.MicroTime, step time.Duration) time.Time {
 	if before == nil || now.After(before.Time) {

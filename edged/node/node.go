@@ -44,17 +44,17 @@ type Options struct {
 	Status func() v1.NodeStatus
 	// Unready says why the node cannot run pods; nil that it can.
 	Unready func() error
-	// Conditions, which may be nil, are those beside Ready that do not hold on every healthy node: pressure of the disk,
-	// say. Their times are worked out here.
+	// Conditions, which may be nil, are those beside Ready that do not hold on every healthy node: pressure of the
+	// disk, say. Their times are worked out here.
 	Conditions func() []v1.NodeCondition
 	// Changed, which may be nil, is told of conditions that are not what they were, with those before; there are none
 	// before the first.
 	Changed func(before, now []v1.NodeCondition)
 	// Found, which may be nil, is told of the Node as the cloud has it from an earlier life of this device.
 	Found func(have *v1.Node)
-	// Forgotten, which may be nil, reports whether this device does not remember which extended resources it had: those of
-	// the Node are told as 0 until their plugins are back. Reported, which may be nil, is called with each status that the
-	// cloud took.
+	// Forgotten, which may be nil, reports whether this device does not remember which extended resources it had: those
+	// of the Node are told as 0 until their plugins are back. Reported, which may be nil, is called with each status
+	// that the cloud took.
 	Forgotten func() bool
 	Reported  func(*v1.NodeStatus)
 }
@@ -164,8 +164,8 @@ func (n *Node) register(ctx context.Context) error {
 	return nil
 }
 
-// reread reads the Node as the cloud has it, and goes on from its conditions: since when they hold, and that a controller
-// has taken the node for lost. Events tell of those that have changed.
+// reread reads the Node as the cloud has it, and goes on from its conditions: since when they hold, and that a
+// controller has taken the node for lost. Events tell of those that have changed.
 func (n *Node) reread(ctx context.Context) (*v1.Node, error) {
 	have, err := n.cloud.Node(ctx, n.opts.Name)
 	if err != nil {

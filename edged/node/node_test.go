@@ -180,7 +180,8 @@ func startedOn(t *testing.T, c Cloud, change func(*Options)) *Node {
 	return n
 }
 
-// TestReadyFirst: whether the node is ready is asked before the rest of its status, so that what is told with it is no older.
+// TestReadyFirst: whether the node is ready is asked before the rest of its status, so that what is told with it is no
+// older.
 func TestReadyFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []string
@@ -366,7 +367,8 @@ func (s *silent) UpdateLease(ctx context.Context, lease *coordinationv1.Lease) (
 	return s.cloud.UpdateLease(ctx, lease)
 }
 
-// TestLostAnswers: a lost answer does not use up the lease, whether it is that of a renewal or that of the registration.
+// TestLostAnswers: a lost answer does not use up the lease, whether it is that of a renewal or that of the
+// registration.
 func TestLostAnswers(t *testing.T) {
 	for name, lose := range map[string]func(*silent){
 		"registration": func(s *silent) { s.registers.Store(true) },

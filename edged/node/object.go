@@ -100,7 +100,7 @@ func indexOf(list []v1.NodeCondition, kind v1.NodeConditionType) int {
 	return slices.IndexFunc(list, func(c v1.NodeCondition) bool { return c.Type == kind })
 }
 
-// changed tells whether a status says anything new: that time has passed is no news.
+// changed reports whether a status says anything new: that time has passed is no news.
 func changed(before, now *v1.NodeStatus) bool {
 	if before == nil {
 		return true
@@ -114,8 +114,8 @@ func changed(before, now *v1.NodeStatus) bool {
 	return !equality.Semantic.DeepEqual(a, b)
 }
 
-// zeroForgotten adds the extended resources that the Node lists and the status does not, as 0: the scheduler binds no pod
-// for a device that may not be there. They stay listed, as a node's own, until their plugins register again.
+// zeroForgotten adds the extended resources that the Node lists and the status does not, as 0: the scheduler binds no
+// pod for a device that may not be there. They stay listed, as a node's own, until their plugins register again.
 func zeroForgotten(status *v1.NodeStatus, listed v1.ResourceList) {
 	for name := range listed {
 		if _, ok := status.Capacity[name]; ok || !extended(name) {

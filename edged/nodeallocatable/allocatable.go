@@ -1,6 +1,6 @@
 // Package nodeallocatable splits a node's resources between pods, the system and the agent, as the configuration says:
-// what the Node reports as allocatable, the limits of the cgroups, and the thresholds of evictions. It reads nothing but
-// its arguments and changes nothing.
+// what the Node reports as allocatable, the limits of the cgroups, and the thresholds of evictions. It reads nothing
+// but its arguments and changes nothing.
 package nodeallocatable
 
 import (

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// diskFresh is how old the measurement of a pod's disk may be when a pod is chosen for eviction, and diskWait how long
-	// to wait for a newer one.
+	// diskFresh is how old the measurement of a pod's disk may be when a pod is chosen for eviction, and diskWait how
+	// long to wait for a newer one.
 	diskFresh = 3 * time.Second
 	diskWait  = 20 * time.Second
 )

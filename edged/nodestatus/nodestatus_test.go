@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-// TestAgentConditions: what is wrong with the agent is a condition of the Node; one that is over says so, once it was told.
+// TestAgentConditions: what is wrong with the agent is a condition of the Node; one that is over says so, once it was
+// told.
 func TestAgentConditions(t *testing.T) {
 	memory := health.Condition{Code: health.CgroupsIncomplete, Title: "The kernel lacks cgroup controllers", Detail: "no memory cgroup", Remedy: "Switch them on."}
 	link := health.Condition{Code: health.CloudUnreachable}

@@ -36,7 +36,7 @@ type Sandbox struct {
 	RuntimeHandler string
 	// IPs of the pod, the primary one first; empty on the host network. Detailed only.
 	IPs []string
-	// HostNetwork tells whether the sandbox shares the node's network. Detailed only.
+	// HostNetwork reports whether the sandbox shares the node's network. Detailed only.
 	HostNetwork bool
 	// PID is the sandbox's process on the node, 0 where the runtime does not say. Detailed only.
 	PID int
@@ -84,12 +84,12 @@ type Reason struct {
 	Message string
 }
 
-// Running tells whether the container's process runs.
+// Running reports whether the container's process runs.
 func (c *Container) Running() bool {
 	return c != nil && c.State == runtimeapi.ContainerState_CONTAINER_RUNNING
 }
 
-// Exited tells whether the container has ended.
+// Exited reports whether the container has ended.
 func (c *Container) Exited() bool {
 	return c != nil && c.State == runtimeapi.ContainerState_CONTAINER_EXITED
 }
@@ -142,7 +142,7 @@ func (p *Pod) Attempts(name string) []*Container {
 	return out
 }
 
-// Alive tells whether anything of the pod still runs: a ready sandbox or a container that
+// Alive reports whether anything of the pod still runs: a ready sandbox or a container that
 // runs or is in a state that the runtime does not know.
 func (p *Pod) Alive() bool {
 	if p == nil {
@@ -151,7 +151,7 @@ func (p *Pod) Alive() bool {
 	return p.SandboxReady() || p.ContainersAlive()
 }
 
-// ContainersAlive tells whether a container runs or is in an unknown state.
+// ContainersAlive reports whether a container runs or is in an unknown state.
 func (p *Pod) ContainersAlive() bool {
 	return p != nil && slices.ContainsFunc(p.Containers, func(c *Container) bool {
 		return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING || c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN

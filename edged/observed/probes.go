@@ -8,7 +8,8 @@ type Probed struct {
 	Started bool
 	// Ready: the container has no readiness probe, or its newest verdict is success.
 	Ready bool
-	// Failed says why the container has to be stopped: its startup or liveness probe has failed for good. nil: it has not.
+	// Failed says why the container has to be stopped: its startup or liveness probe has failed for good. nil: it has
+	// not.
 	Failed *ProbeFailure
 }
 

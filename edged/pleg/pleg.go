@@ -44,7 +44,7 @@ type Options struct {
 	OnChange func(types.UID)
 	// OnHealth is told when the runtime stops (err set) or begins (nil) to answer. It must not block.
 	OnHealth func(error)
-	// Busy tells whether a pod is being worked on: whoever does so refreshes it, and a relist leaves it out.
+	// Busy reports whether a pod is being worked on: anyone who does so refreshes it, and a relist leaves it out.
 	Busy func(types.UID) bool
 	// RelistMin is the relist period while something changes: 1 s.
 	RelistMin time.Duration
@@ -224,7 +224,7 @@ func (p *PLEG) fallsBehind(uid types.UID) {
 	}
 }
 
-// Relist compares the runtime's lists with the snapshots, renews those that differ, and tells whether
+// Relist compares the runtime's lists with the snapshots, renews those that differ, and reports whether
 // there were any.
 func (p *PLEG) Relist(ctx context.Context) (changed bool, err error) {
 	lists, err := p.lister.ListPods(ctx)
@@ -331,7 +331,7 @@ func (p *PLEG) lockOf(uid types.UID) *sync.Mutex {
 	return lock
 }
 
-// store keeps a snapshot and tells whether it differs from the one before. A pod of which nothing is
+// store keeps a snapshot and reports whether it differs from the one before. A pod of which nothing is
 // left is forgotten.
 func (p *PLEG) store(pod *observed.Pod) bool {
 	p.mu.Lock()

@@ -204,7 +204,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// TestBusyPodsAreLeftOut: whoever works on a pod refreshes it.
+// TestBusyPodsAreLeftOut: anyone who works on a pod refreshes it.
 func TestBusyPodsAreLeftOut(t *testing.T) {
 	f := &fake{}
 	f.set("1", runtimeapi.ContainerState_CONTAINER_RUNNING)

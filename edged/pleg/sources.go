@@ -97,7 +97,7 @@ func (s *sources) stream(ctx context.Context) error {
 }
 
 // watch watches the running processes of a pod. Those whose pid the runtime does not tell are left to the
-// relist. It tells whether one of them has ended, which the runtime does not know yet.
+// relist. It reports whether one of them has ended, which the runtime does not know yet.
 func (s *sources) watch(pod *observed.Pod) (behind bool) {
 	if s.streaming.Load() {
 		return false
@@ -126,7 +126,7 @@ func (s *sources) watch(pod *observed.Pod) (behind bool) {
 	return behind
 }
 
-// inCgroupOf tells whether a process belongs to a container: its id is in the process's cgroup. A
+// inCgroupOf reports whether a process belongs to a container: its id is in the process's cgroup. A
 // pid may have been given to another process since the runtime named it.
 func inCgroupOf(pid int, id string) bool {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// MaxHeader bounds the headers and the trailers of an answer; the text of an error is among them. gRPC takes 16 MiB by
-	// itself.
+	// MaxHeader bounds the headers and the trailers of an answer; the text of an error is among them. gRPC takes 16 MiB
+	// by itself.
 	MaxHeader = 64 << 10
 	// maxDepth bounds how deep a message may be nested; those of plugins are four deep.
 	maxDepth = 32
@@ -68,8 +68,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.Unmarshal(buf.ReadOnlyData(), m)
 }
 
-// count takes the messages in a message from left, and fails when that is used up. What is damaged is for the decoder to
-// say.
+// count takes the messages in a message from left, and fails when that is used up. What is damaged is for the decoder
+// to say.
 func count(data []byte, kind protoreflect.MessageDescriptor, left *int, depth int) error {
 	if depth == 0 {
 		return fmt.Errorf("a message is nested deeper than %d", maxDepth)

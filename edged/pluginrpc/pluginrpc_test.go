@@ -80,8 +80,8 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, i uint8) {
 		m := kinds[int(i)%len(kinds)].ProtoReflect().New().Interface()
 		var err error
-		// An element takes at most 256 bytes. The rest are texts, an empty one of which is a string of 16 bytes made of 2, in
-		// lists that double, and fields that are not known, which are kept as they are.
+		// An element takes at most 256 bytes. The rest are texts, an empty one of which is a string of 16 bytes made of
+		// 2, in lists that double, and fields that are not known, which are kept as they are.
 		membound.Check(t, membound.Linear(len(data), 40)+elements*256, func() { err = decode(data, elements, m) })
 		if err != nil {
 			return

@@ -4,7 +4,7 @@
 // that type.
 //
 // Each socket is looked after on its own: a plugin that hangs, crashes, lies about its type or comes back under
-// the same name holds up no other. A socket that is replaced is registered anew, one that refuses is tried again
+// the same name holds up no other. A socket that is replaced is registered again, one that refuses is tried again
 // with growing delays, and every plugin is told how its registration went. Of two sockets with one type and name
 // the newer wins; when the older vanishes, the name stays. Nothing is kept on disk: after a restart of the agent
 // the sockets that lie there are registered again.
@@ -36,9 +36,9 @@ const (
 // Handler takes the plugins of one type. Its methods may be called for different plugins at once, never for
 // one socket at once, and Deregister not while a Register of that name is under way.
 type Handler interface {
-	// Validate tells whether a plugin may register; the error is sent to the plugin.
+	// Validate reports whether a plugin may register; the error is sent to the plugin.
 	Validate(name, endpoint string, versions []string) error
-	// Register takes a plugin, or takes it anew: under another endpoint, or after its restart.
+	// Register takes a plugin, or takes it again: under another endpoint, or after its restart.
 	Register(ctx context.Context, name, endpoint string, versions []string) error
 	// Deregister forgets a plugin whose socket is gone. It waits for nothing.
 	Deregister(name, endpoint string)

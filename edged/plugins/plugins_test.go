@@ -302,7 +302,7 @@ func TestGoesMeanwhile(t *testing.T) {
 	wantLog(t, h, "+x x.sock 1.0.0", "-x x.sock")
 }
 
-// A socket that is replaced is registered anew without being forgotten in between; under another name, the
+// A socket that is replaced is registered again without being forgotten in between; under another name, the
 // old one goes.
 func TestReplaced(t *testing.T) {
 	h := &handler{}

@@ -1,10 +1,11 @@
 // Package podadmit stands between a pod's being desired and its start: it admits pods, makes ready what they need, and
 // hands them to their workers. What decides is in package admission.
 //
-// Most pods start at once. One that needs devices, room that others have to leave, or the cloud's word on the Node's labels
-// is made ready in a goroutine of its own, so that no pod waits for another's device plugin.
+// Most pods start at once. One that needs devices, room that others have to leave, or the cloud's word on the Node's
+// labels is made ready in a goroutine of its own, so that no pod waits for another's device plugin.
 //
-// A pod that was admitted before the agent started, or that runs, is not judged again: a restart must not stop what worked.
+// A pod that was admitted before the agent started, or that runs, is not judged again: a restart must not stop what
+// worked.
 package podadmit
 
 import (
@@ -175,7 +176,7 @@ func (c *Controller) JudgeResize(pod *v1.Pod) *observed.Reason {
 	if why := c.opts.Pressure(pod); why != nil {
 		return why
 	}
-	return resize.Judge(pod, c.opts.Allocatable, c.Beside(pod.UID))
+	return resize.Admit(pod, c.opts.Allocatable, c.Beside(pod.UID))
 }
 
 // judge decides on a pod's admission; judged is false where it was admitted before.
@@ -283,8 +284,8 @@ func (c *Controller) makeRoom(ctx context.Context, pod *v1.Pod, verdict admissio
 	}
 }
 
-// reject records that a pod does not fit. A pod of the API server has failed then, and its owner makes another. A static
-// pod is judged again whenever another pod goes or devices change.
+// reject records that a pod does not fit. A pod of the API server has failed then, and its owner makes another. A
+// static pod is judged again whenever another pod goes or devices change.
 func (c *Controller) reject(w desired.Pod, why observed.Reason) {
 	if w.Rejected != nil && *w.Rejected == why {
 		return
@@ -294,8 +295,8 @@ func (c *Controller) reject(w desired.Pod, why observed.Reason) {
 	c.opts.Rejected(w.Pod, why)
 }
 
-// forgetRejection drops the status of a static pod that was rejected, by this run of the agent or an earlier one, and now
-// starts.
+// forgetRejection drops the status of a static pod that was rejected, by this run of the agent or an earlier one, and
+// now starts.
 func (c *Controller) forgetRejection(w desired.Pod) {
 	if before, _ := c.opts.Statuses.Get(w.Pod.UID); w.Static && status.WasRejected(&before) {
 		c.opts.Statuses.Delete(w.Pod.UID)

@@ -40,8 +40,8 @@ func asking(name, cpu string) *v1.Pod {
 	return pod
 }
 
-// rig is a node of one cpu: its workers, runtime, devices and statuses.
-type rig struct {
+// fixture is a node of one cpu: its workers, runtime, devices and statuses.
+type fixture struct {
 	mu       sync.Mutex
 	updated  []types.UID
 	before   []types.UID // predecessors of updated
@@ -56,17 +56,17 @@ type rig struct {
 	*status.Manager
 }
 
-func (r *rig) Update(pod *v1.Pod, predecessor types.UID) {
+func (r *fixture) Update(pod *v1.Pod, predecessor types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.updated, r.before = append(r.updated, pod.UID), append(r.before, predecessor)
 }
 
-func (r *rig) Remove(uid types.UID) { r.removed = append(r.removed, uid) }
-func (r *rig) All() []*observed.Pod { return r.seen }
+func (r *fixture) Remove(uid types.UID) { r.removed = append(r.removed, uid) }
+func (r *fixture) All() []*observed.Pod { return r.seen }
 
-// pleg is what the runtime of a rig has.
-type pleg struct{ *rig }
+// pleg is what the runtime of a fixture has.
+type pleg struct{ *fixture }
 
 func (p pleg) Get(uid types.UID) *observed.Pod {
 	i := slices.IndexFunc(p.seen, func(o *observed.Pod) bool { return o.UID == uid })
@@ -76,22 +76,22 @@ func (p pleg) Get(uid types.UID) *observed.Pod {
 	return p.seen[i]
 }
 
-func (r *rig) Capacity() (capacity, allocatable v1.ResourceList) {
+func (r *fixture) Capacity() (capacity, allocatable v1.ResourceList) {
 	return v1.ResourceList{}, v1.ResourceList{}
 }
-func (r *rig) Serves(v1.ResourceName) bool                   { return false }
-func (r *rig) Wants(*v1.Pod) bool                            { return r.wants }
-func (r *rig) Allocate(ctx context.Context, _ *v1.Pod) error { return r.allocate(ctx) }
-func (r *rig) Free(uid types.UID)                            { r.freed = append(r.freed, uid) }
+func (r *fixture) Serves(v1.ResourceName) bool                   { return false }
+func (r *fixture) Wants(*v1.Pod) bool                            { return r.wants }
+func (r *fixture) Allocate(ctx context.Context, _ *v1.Pod) error { return r.allocate(ctx) }
+func (r *fixture) Free(uid types.UID)                            { r.freed = append(r.freed, uid) }
 
-func (r *rig) started(uid types.UID) bool {
+func (r *fixture) started(uid types.UID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Contains(r.updated, uid)
 }
 
-func newRig(ctx context.Context) (*rig, *Controller, *desired.Pods) {
-	r := &rig{Manager: status.NewManager(noReports{}), rejected: map[types.UID]observed.Reason{}}
+func newFixture(ctx context.Context) (*fixture, *Controller, *desired.Pods) {
+	r := &fixture{Manager: status.NewManager(noReports{}), rejected: map[types.UID]observed.Reason{}}
 	r.allocate = func(context.Context) error { return nil }
 	wanted := desired.New()
 	return r, New(ctx, Options{
@@ -115,10 +115,10 @@ type noReports struct{}
 
 func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
 
-// TestAdmit: a pod that fits starts, one that does not is rejected; one that runs already is not judged again, and while
-// the device shuts down nothing is.
+// TestAdmit: a pod that fits starts, one that does not is rejected; one that runs already is not judged again, and
+// while the device shuts down nothing is.
 func TestAdmit(t *testing.T) {
-	r, c, wanted := newRig(t.Context())
+	r, c, wanted := newFixture(t.Context())
 	for _, pod := range []*v1.Pod{asking("first", "1"), asking("second", "1"), asking("running", "1"), asking("stored", "1")} {
 		wanted.Put(pod, pod.Name == "stored")
 	}
@@ -140,8 +140,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestDevices: a pod that wants devices starts once they are allocated, and is rejected if they cannot be. Of one that is
-// deleted meanwhile they are freed. Another pod does not wait.
+// TestDevices: a pod that wants devices starts once they are allocated, and is rejected if they cannot be. Of one that
+// is deleted meanwhile they are freed. Another pod does not wait.
 func TestDevices(t *testing.T) {
 	for name, test := range map[string]struct {
 		err                     error
@@ -154,7 +154,7 @@ func TestDevices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, c, wanted := newRig(t.Context())
+				r, c, wanted := newFixture(t.Context())
 				wanted.Put(testPod("p", "p"), false)
 				wanted.Put(testPod("other", "other"), false)
 				r.wants = true
@@ -184,8 +184,8 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestCloudsWord: a pod whose node selector names a label that this node does not know starts if the Node has the label,
-// or if the cloud cannot be asked.
+// TestCloudsWord: a pod whose node selector names a label that this node does not know starts if the Node has the
+// label, or if the cloud cannot be asked.
 func TestCloudsWord(t *testing.T) {
 	for name, test := range map[string]struct {
 		labels map[string]string
@@ -198,7 +198,7 @@ func TestCloudsWord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, c, wanted := newRig(t.Context())
+				r, c, wanted := newFixture(t.Context())
 				c.opts.Node = func(context.Context) (*v1.Node, error) {
 					return &v1.Node{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}}, test.err
 				}
@@ -217,7 +217,7 @@ func TestCloudsWord(t *testing.T) {
 
 // TestPredecessor: a static pod whose manifest changed waits for the pod that it replaces.
 func TestPredecessor(t *testing.T) {
-	r, c, wanted := newRig(t.Context())
+	r, c, wanted := newFixture(t.Context())
 	pod := testPod("p", "new")
 	pod.Annotations = map[string]string{source.AnnotationSource: "file"}
 	wanted.SetStatic([]*v1.Pod{pod})
@@ -233,7 +233,7 @@ func TestPredecessor(t *testing.T) {
 
 // TestJudgeResize: a node admits a resize that fits beside its other pods, and none while it is under pressure.
 func TestJudgeResize(t *testing.T) {
-	r, c, _ := newRig(t.Context())
+	r, c, _ := newFixture(t.Context())
 	if why := c.JudgeResize(asking("p", "1")); why != nil {
 		t.Errorf("JudgeResize(1 of 1 cpu) = %+v, want nil", why)
 	}

@@ -26,9 +26,9 @@ type stuck struct {
 	ends    map[types.UID]time.Duration
 }
 
-func (s *stuck) Sync(ctx context.Context, _ *v1.Pod) podworker.Outcome {
+func (s *stuck) Sync(ctx context.Context, _ *v1.Pod) podworker.SyncResult {
 	<-ctx.Done()
-	return podworker.Outcome{Err: ctx.Err()}
+	return podworker.SyncResult{Err: ctx.Err()}
 }
 
 func (s *stuck) Terminate(ctx context.Context, end podworker.End) error {

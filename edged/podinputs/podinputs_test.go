@@ -26,8 +26,8 @@ func (p plugged) Container(context.Context, *v1.Pod, *v1.Container) (devices.Ans
 	return devices.Answer(p), nil
 }
 
-// TestContainerEnvironment: commands see the variables of devices and the values of others do not, a pod's own variable has
-// precedence, and the pod's addresses are in the order of the node's families.
+// TestContainerEnvironment: commands see the variables of devices and the values of others do not, a pod's own variable
+// has precedence, and the pod's addresses are in the order of the node's families.
 func TestContainerEnvironment(t *testing.T) {
 	field := func(name, path string) v1.EnvVar {
 		return v1.EnvVar{Name: name, ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}}

@@ -37,7 +37,8 @@ func (h held) Held(uid types.UID, container string) []devices.Held {
 }
 func (h held) All() []devices.Held { return h["all"] }
 
-// client serves the API in a folder that is not there yet, and dials it. change, if any, is applied to the server before.
+// client serves the API in a folder that is not there yet, and dials it. change, if any, is applied to the server
+// before.
 func client(t *testing.T, opts Options, change ...func(*Server)) (api.PodResourcesListerClient, string) {
 	t.Helper()
 	opts.Dir = filepath.Join(t.TempDir(), "pod-resources")

@@ -1,8 +1,8 @@
 // Package podstop ends pods that are still desired, for reasons of the node: pressure on its resources, room for a
 // critical pod, a limit of the pod's own storage, a shutdown of the device.
 //
-// A pod that is stopped fails for good once nothing of it runs. Why it was stopped is known again after a restart of the
-// agent, from the condition that its status has.
+// A pod that is stopped fails for good once nothing of it runs. Why it was stopped is known again after a restart of
+// the agent, from the condition that its status has.
 package podstop
 
 import (
@@ -37,7 +37,7 @@ type Options struct {
 	Desired  *desired.Pods
 	Workers  Workers
 	Statuses Statuses
-	// Waiters are told of pods that end, by whoever ends them.
+	// Waiters are told of pods that end, by anyone who ends them.
 	Waiters  *termination.Waiters
 	Recorder *events.Recorder
 }
@@ -90,7 +90,8 @@ func (s *Stopper) Why(uid types.UID) *status.Stopped {
 // Wait returns when the last watch has ended, after life has.
 func (s *Stopper) Wait() { s.watches.Wait() }
 
-// whyBefore returns why a pod was being stopped when the agent ended, by the conditions of its status; nil if it was not.
+// whyBefore returns why a pod was being stopped when the agent ended, by the conditions of its status; nil if it was
+// not.
 func whyBefore(conditions []v1.PodCondition) *status.Stopped {
 	find := func(wanted func(c v1.PodCondition) bool) *v1.PodCondition {
 		i := slices.IndexFunc(conditions, func(c v1.PodCondition) bool {

@@ -53,10 +53,10 @@ func (f *fakePLEG) Refresh(context.Context, types.UID) (*observed.Pod, error) {
 type fakeRuntime struct {
 	*calls
 	result runtime.SyncResult
-	wish   runtime.Wish
+	wish   runtime.SyncInput
 }
 
-func (f *fakeRuntime) SyncPod(_ context.Context, wish runtime.Wish) runtime.SyncResult {
+func (f *fakeRuntime) SyncPod(_ context.Context, wish runtime.SyncInput) runtime.SyncResult {
 	_, f.wish = f.add("sync"), wish
 	return f.result
 }

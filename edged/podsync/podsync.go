@@ -39,7 +39,7 @@ type PLEG interface {
 
 // Runtime starts, stops and removes the containers of pods; see package runtime.
 type Runtime interface {
-	SyncPod(ctx context.Context, wish runtime.Wish) runtime.SyncResult
+	SyncPod(ctx context.Context, wish runtime.SyncInput) runtime.SyncResult
 	KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64) error
 	ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error
 	RemovePod(ctx context.Context, obs *observed.Pod) error
@@ -142,15 +142,15 @@ type Syncer struct {
 func New(o Options) *Syncer { return &Syncer{opts: o} }
 
 // Sync implements podworker.Syncer.
-func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
+func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.SyncResult {
 	if status.Terminal(s.opts.Statuses.Phase(pod.UID)) {
-		return podworker.Outcome{Finished: true} // an ended pod stays ended, also after a reboot
+		return podworker.SyncResult{Finished: true} // an ended pod stays ended, also after a reboot
 	}
 	if s.opts.Stopper.Why(pod.UID) != nil {
-		return podworker.Outcome{Finished: true} // the node ends it
+		return podworker.SyncResult{Finished: true} // the node ends it
 	}
 	if s.opts.Gate.Closed() {
-		return podworker.Outcome{}
+		return podworker.SyncResult{}
 	}
 	s.opts.Waiters.Started(pod.UID)
 	ctx, cancel := s.opts.Gate.Within(ctx)
@@ -162,11 +162,11 @@ func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 	}
 	pod = s.opts.Allocations.Allocate(pod)
 	if s.opts.PodStatus.Update(pod, obs, nil) {
-		return podworker.Outcome{Finished: true}
+		return podworker.SyncResult{Finished: true}
 	}
 	deadline, over := s.deadline(pod)
 	if over {
-		return podworker.Outcome{Finished: true}
+		return podworker.SyncResult{Finished: true}
 	}
 	if !deadline.IsZero() { // image pulls and hooks stop at the deadline
 		var cancel context.CancelFunc
@@ -179,7 +179,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.Outcome {
 }
 
 // syncOnce brings a pod one step nearer to its spec.
-func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) podworker.Outcome {
+func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) podworker.SyncResult {
 	if err := s.opts.NetworkFor(pod, obs); err != nil {
 		s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, "NetworkNotReady", "%v", err)
 		return failed(pod, err)
@@ -189,7 +189,7 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 		return failed(pod, err)
 	}
 	probes, sizeErr := s.opts.Allocations.Resize(ctx, pod, obs, s.opts.PodStatus.Probe(pod, obs))
-	result := s.opts.Runtime.SyncPod(ctx, runtime.Wish{Pod: pod, Observed: obs, PullSecrets: secrets, Probes: probes})
+	result := s.opts.Runtime.SyncPod(ctx, runtime.SyncInput{Pod: pod, Observed: obs, PullSecrets: secrets, Probes: probes})
 	if result.Changed || result.Err != nil {
 		if fresh, err := s.opts.PLEG.Refresh(ctx, pod.UID); err == nil {
 			result.More = result.More || endedDuringSync(obs, fresh)
@@ -208,7 +208,7 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 	if result.More {
 		result.RetryAt = time.Now()
 	}
-	return podworker.Outcome{Finished: finished, RetryAt: result.RetryAt}
+	return podworker.SyncResult{Finished: finished, RetryAt: result.RetryAt}
 }
 
 // endedDuringSync reports whether a sandbox or container of a pod has ended during a sync. before and after are
@@ -230,14 +230,14 @@ func endedDuringSync(before, after *observed.Pod) bool {
 
 // failed makes the outcome of a sync that failed. A runtime that is down is logged once, as a condition of the
 // agent, and not for each pod.
-func failed(pod *v1.Pod, err error) podworker.Outcome {
+func failed(pod *v1.Pod, err error) podworker.SyncResult {
 	if cri.IsDown(err) {
-		return podworker.Outcome{Err: err, RetryAt: time.Now().Add(runtimeRetry)}
+		return podworker.SyncResult{Err: err, RetryAt: time.Now().Add(runtimeRetry)}
 	}
 	if !errors.Is(err, context.Canceled) {
 		klog.V(2).InfoS("Pod not in sync yet", "pod", klog.KObj(pod), "err", err)
 	}
-	return podworker.Outcome{Err: err}
+	return podworker.SyncResult{Err: err}
 }
 
 // recordFailure records an event for a failure that the kubelet has an event for. pod and err may be nil. A

@@ -90,7 +90,7 @@ func TestSyncDoesNotStart(t *testing.T) {
 	no := errors.New("no")
 	for name, c := range map[string]struct {
 		set  func(*fixture, *v1.Pod)
-		want podworker.Outcome
+		want podworker.SyncResult
 		// wantEvent is the reason of an event.
 		wantEvent string
 	}{
@@ -98,37 +98,37 @@ func TestSyncDoesNotStart(t *testing.T) {
 			set: func(f *fixture, pod *v1.Pod) {
 				f.opts.Statuses.Set(pod, v1.PodStatus{Phase: v1.PodSucceeded})
 			},
-			want: podworker.Outcome{Finished: true},
+			want: podworker.SyncResult{Finished: true},
 		},
 		"the node ends it": {
 			set:  func(f *fixture, _ *v1.Pod) { f.stopper.why = &status.Stopped{Reason: "Evicted"} },
-			want: podworker.Outcome{Finished: true},
+			want: podworker.SyncResult{Finished: true},
 		},
 		"its containers have ended": {
 			set:  func(f *fixture, _ *v1.Pod) { f.podStatus.finished = true },
-			want: podworker.Outcome{Finished: true},
+			want: podworker.SyncResult{Finished: true},
 		},
 		"the node shuts down": {set: func(f *fixture, _ *v1.Pod) { f.opts.Gate.Set(true) }},
 		"no network": {
 			set:       func(f *fixture, _ *v1.Pod) { f.fail["network"] = no },
-			want:      podworker.Outcome{Err: no},
+			want:      podworker.SyncResult{Err: no},
 			wantEvent: "NetworkNotReady",
 		},
 		"no volumes": {
 			set:       func(f *fixture, _ *v1.Pod) { f.fail["set up volumes"] = no },
-			want:      podworker.Outcome{Err: no},
+			want:      podworker.SyncResult{Err: no},
 			wantEvent: "FailedMount",
 		},
 		"no cgroup": {
 			set:       func(f *fixture, _ *v1.Pod) { f.fail["ensure cgroup"] = no },
-			want:      podworker.Outcome{Err: no},
+			want:      podworker.SyncResult{Err: no},
 			wantEvent: "FailedCreatePodContainer",
 		},
 		"its state is unknown": {
 			set: func(f *fixture, _ *v1.Pod) {
 				f.pleg.healthy, f.fail["refresh"] = no, no
 			},
-			want:      podworker.Outcome{Err: no},
+			want:      podworker.SyncResult{Err: no},
 			wantEvent: "FailedSync",
 		},
 		"exceeds its deadline": {
@@ -138,7 +138,7 @@ func TestSyncDoesNotStart(t *testing.T) {
 				f.opts.Statuses.Set(pod, v1.PodStatus{StartTime: &start})
 				f.opts.Desired.Put(pod, false)
 			},
-			want:      podworker.Outcome{Finished: true},
+			want:      podworker.SyncResult{Finished: true},
 			wantEvent: "DeadlineExceeded",
 		},
 	} {

@@ -14,7 +14,7 @@
 //		                      done: kept while wanted, forgotten when removed
 //
 //	  - Syncing: the pod is wanted. Sync is called when the newest wish changed, when somebody
-//	    called Poke, when the time that Sync asked for has come, and every Resync as a safety net.
+//	    called Enqueue, when the time that Sync asked for has come, and every Resync as a safety net.
 //	  - Terminating: nothing of the pod may start any more. Terminate is called until it returns
 //	    nil, which promises that no container runs. A shorter grace period interrupts it and calls
 //	    it again; a longer one is ignored.
@@ -52,15 +52,15 @@ import (
 // Syncer does the work of a pod. Each method is called from that pod's goroutine only.
 type Syncer interface {
 	// Sync brings the pod nearer to its spec. It may be called any number of times.
-	Sync(ctx context.Context, pod *v1.Pod) Outcome
+	Sync(ctx context.Context, pod *v1.Pod) SyncResult
 	// Terminate stops all that runs of a pod, within the grace period of end if that is set.
 	Terminate(ctx context.Context, end End) error
 	// Terminated is called when nothing of the pod runs any more.
 	Terminated(ctx context.Context, end End) error
 }
 
-// Outcome is what a sync came to.
-type Outcome struct {
+// SyncResult is what a sync came to.
+type SyncResult struct {
 	// Finished: all containers have ended for good; the pod goes to Terminating.
 	Finished bool
 	// RetryAt asks for the next sync at a time (the end of a backoff); zero asks for nothing.
@@ -81,7 +81,7 @@ type End struct {
 	// Removed: nobody wants the pod any more, so that nothing of it has to stay.
 	// False for a pod that finished by itself and is still wanted.
 	Removed bool
-	// Deleted: the pod carries a deletion time, so whoever deleted it waits for a report.
+	// Deleted: the pod carries a deletion time, so anyone who deleted it waits for a report.
 	Deleted bool
 }
 
@@ -118,8 +118,8 @@ func New(ctx context.Context, opts Options) *Pool {
 	return &Pool{opts: opts, workers: map[types.UID]*worker{}, ctx: ctx}
 }
 
-// SetSyncer sets what does the work. It is called once, before the first Update or Remove: a Syncer needs parts that need
-// the pool.
+// SetSyncer sets what does the work. It is called once, before the first Update or Remove: a Syncer needs parts that
+// need the pool.
 func (p *Pool) SetSyncer(s Syncer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,8 +171,8 @@ func (p *Pool) Stop(uid types.UID, grace *int64) {
 	})
 }
 
-// Poke asks for a sync of a pod that the pool knows; it does nothing for others.
-func (p *Pool) Poke(uid types.UID) {
+// Enqueue asks for a sync of a pod that the pool knows; it does nothing for others.
+func (p *Pool) Enqueue(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.workers[uid]; w != nil {
@@ -180,8 +180,8 @@ func (p *Pool) Poke(uid types.UID) {
 	}
 }
 
-// PokeAll asks for a sync of every pod.
-func (p *Pool) PokeAll() {
+// EnqueueAll asks for a sync of every pod.
+func (p *Pool) EnqueueAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.workers {
@@ -189,14 +189,14 @@ func (p *Pool) PokeAll() {
 	}
 }
 
-// Knows tells whether the pool has a worker for a UID, in whatever state.
+// Knows reports whether the pool has a worker for a UID, in whatever state.
 func (p *Pool) Knows(uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.workers[uid] != nil
 }
 
-// Busy tells whether a pod is being worked on right now.
+// Busy reports whether a pod is being worked on right now.
 func (p *Pool) Busy(uid types.UID) bool {
 	p.mu.Lock()
 	w := p.workers[uid]
@@ -241,7 +241,7 @@ func (p *Pool) forget(w *worker) bool {
 		return false
 	}
 	delete(p.workers, w.uid)
-	// Whoever waited for this pod may go on now.
+	// Anyone who waited for this pod may go on now.
 	for _, other := range p.workers {
 		other.mu.Lock()
 		waits := other.news.startAfter == w.uid

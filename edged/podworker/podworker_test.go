@@ -26,7 +26,7 @@ type script struct {
 	calls     []string
 	busy      map[types.UID]bool
 	overlap   bool
-	sync      func(ctx context.Context, pod *v1.Pod) Outcome
+	sync      func(ctx context.Context, pod *v1.Pod) SyncResult
 	terminate func(ctx context.Context, end End) error
 	ended     []End
 }
@@ -47,12 +47,12 @@ func (s *script) enter(uid types.UID, what string) func() {
 	}
 }
 
-func (s *script) Sync(ctx context.Context, pod *v1.Pod) Outcome {
+func (s *script) Sync(ctx context.Context, pod *v1.Pod) SyncResult {
 	defer s.enter(pod.UID, "sync "+pod.Name)()
 	if s.sync != nil {
 		return s.sync(ctx, pod)
 	}
-	return Outcome{}
+	return SyncResult{}
 }
 
 func (s *script) Terminate(ctx context.Context, end End) error {
@@ -133,12 +133,12 @@ func TestOrphanIsTerminatedWithoutAPod(t *testing.T) {
 }
 
 func TestFinishedPodStaysUntilRemoved(t *testing.T) {
-	s := &script{sync: func(context.Context, *v1.Pod) Outcome { return Outcome{Finished: true} }}
+	s := &script{sync: func(context.Context, *v1.Pod) SyncResult { return SyncResult{Finished: true} }}
 	run(t, s, func(p *Pool) {
 		p.Update(pod("a", "1"), "")
 		expect(t, s, "sync a", "terminate", "terminated")
 		p.Update(pod("a", "1"), "")
-		p.Poke("1")
+		p.Enqueue("1")
 		time.Sleep(10 * time.Minute)
 		expect(t, s, "sync a", "terminate", "terminated")
 		p.Remove("1")
@@ -150,7 +150,7 @@ func TestFinishedPodStaysUntilRemoved(t *testing.T) {
 }
 
 func TestDeleteOfAFinishedPodIsReported(t *testing.T) {
-	s := &script{sync: func(context.Context, *v1.Pod) Outcome { return Outcome{Finished: true} }}
+	s := &script{sync: func(context.Context, *v1.Pod) SyncResult { return SyncResult{Finished: true} }}
 	run(t, s, func(p *Pool) {
 		p.Update(pod("a", "1"), "")
 		deleted := pod("a", "1")
@@ -165,9 +165,9 @@ func TestDeleteOfAFinishedPodIsReported(t *testing.T) {
 }
 
 func TestDeleteInterruptsSync(t *testing.T) {
-	s := &script{sync: func(ctx context.Context, _ *v1.Pod) Outcome {
+	s := &script{sync: func(ctx context.Context, _ *v1.Pod) SyncResult {
 		<-ctx.Done() // a pull that never ends
-		return Outcome{Err: ctx.Err()}
+		return SyncResult{Err: ctx.Err()}
 	}}
 	run(t, s, func(p *Pool) {
 		p.Update(pod("a", "1"), "")
@@ -183,9 +183,9 @@ func TestDeleteInterruptsSync(t *testing.T) {
 
 // TestStopInterruptsSync: an evicted pod ends at once, stays as one that is wanted, and starts no more.
 func TestStopInterruptsSync(t *testing.T) {
-	s := &script{sync: func(ctx context.Context, _ *v1.Pod) Outcome {
+	s := &script{sync: func(ctx context.Context, _ *v1.Pod) SyncResult {
 		<-ctx.Done() // a pull that never ends
-		return Outcome{Err: ctx.Err()}
+		return SyncResult{Err: ctx.Err()}
 	}}
 	run(t, s, func(p *Pool) {
 		p.Stop("1", nil) // nobody knows it
@@ -283,11 +283,11 @@ func TestStartAfterWaitsForTheOlderPod(t *testing.T) {
 func TestFailuresBackOffAndNewsComeAtOnce(t *testing.T) {
 	fail := true
 	s := &script{}
-	s.sync = func(context.Context, *v1.Pod) Outcome {
+	s.sync = func(context.Context, *v1.Pod) SyncResult {
 		if fail {
-			return Outcome{Err: errors.New("no")}
+			return SyncResult{Err: errors.New("no")}
 		}
-		return Outcome{}
+		return SyncResult{}
 	}
 	run(t, s, func(p *Pool) {
 		p.Update(pod("a", "1"), "")
@@ -297,7 +297,7 @@ func TestFailuresBackOffAndNewsComeAtOnce(t *testing.T) {
 			t.Errorf("%d syncs in the first minute of failing, want 6", n)
 		}
 		fail = false
-		p.Poke("1")
+		p.Enqueue("1")
 		synctest.Wait()
 		if n := len(s.seen()); n != 7 {
 			t.Errorf("a poke did not sync at once: %d syncs, want 7", n)
@@ -307,7 +307,9 @@ func TestFailuresBackOffAndNewsComeAtOnce(t *testing.T) {
 
 func TestRetryAtIsKept(t *testing.T) {
 	s := &script{}
-	s.sync = func(context.Context, *v1.Pod) Outcome { return Outcome{RetryAt: time.Now().Add(10 * time.Second)} }
+	s.sync = func(context.Context, *v1.Pod) SyncResult {
+		return SyncResult{RetryAt: time.Now().Add(10 * time.Second)}
+	}
 	run(t, s, func(p *Pool) {
 		p.Update(pod("a", "1"), "")
 		time.Sleep(35 * time.Second)
@@ -320,11 +322,11 @@ func TestRetryAtIsKept(t *testing.T) {
 
 func TestPanicIsOnePodsOwn(t *testing.T) {
 	s := &script{}
-	s.sync = func(_ context.Context, pod *v1.Pod) Outcome {
+	s.sync = func(_ context.Context, pod *v1.Pod) SyncResult {
 		if pod.Name == "bad" {
 			panic("boom")
 		}
-		return Outcome{}
+		return SyncResult{}
 	}
 	run(t, s, func(p *Pool) {
 		p.Update(pod("bad", "1"), "")
@@ -341,17 +343,17 @@ func TestPanicIsOnePodsOwn(t *testing.T) {
 // TestByIsKept: a sync is due at a time whatever else is wanted, also while the pod fails.
 func TestByIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
-		out  Outcome
+		out  SyncResult
 		want int // syncs in the first 6 s
 	}{
-		"nothing else is wanted": {Outcome{}, 2},
-		"it is wanted later":     {Outcome{RetryAt: time.Now().Add(time.Hour)}, 2},
-		"the pod fails":          {Outcome{Err: errors.New("no")}, 4}, // 0, 1, 3, 5 s
+		"nothing else is wanted": {SyncResult{}, 2},
+		"it is wanted later":     {SyncResult{RetryAt: time.Now().Add(time.Hour)}, 2},
+		"the pod fails":          {SyncResult{Err: errors.New("no")}, 4}, // 0, 1, 3, 5 s
 	} {
 		s := &script{}
 		run(t, s, func(p *Pool) {
 			end := time.Now().Add(5 * time.Second)
-			s.sync = func(context.Context, *v1.Pod) Outcome {
+			s.sync = func(context.Context, *v1.Pod) SyncResult {
 				if time.Now().Before(end) {
 					out := c.out
 					if !out.RetryAt.IsZero() {
@@ -360,7 +362,7 @@ func TestByIsKept(t *testing.T) {
 					out.By = end
 					return out
 				}
-				return Outcome{}
+				return SyncResult{}
 			}
 			p.Update(pod("a", "1"), "")
 			time.Sleep(6 * time.Second)

@@ -58,7 +58,7 @@ func (w *worker) wish(fold func(*news)) {
 	w.wake.Notify()
 }
 
-// interrupts tells whether the news ends the call under way: a sync of a pod that has to end, or a
+// interrupts reports whether the news ends the call under way: a sync of a pod that has to end, or a
 // termination whose grace got shorter.
 func (w *worker) interrupts() bool {
 	switch w.phase {
@@ -139,7 +139,7 @@ func (w *worker) currentPhase() phase {
 	return w.phase
 }
 
-// idleForGood tells whether a done worker may be forgotten: nobody wants the pod, nothing is new.
+// idleForGood reports whether a done worker may be forgotten: nobody wants the pod, nothing is new.
 func (w *worker) idleForGood() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -180,7 +180,7 @@ func (w *worker) stepSync(n news) (bool, time.Time, error) {
 		return false, time.Time{}, nil // forget() of that pod wakes us
 	}
 	ctx := w.beginCall(nil)
-	var out Outcome
+	var out SyncResult
 	err := call(w.uid, "sync", func() error {
 		out = w.pool.syncer.Sync(ctx, n.pod)
 		return out.Err
@@ -293,7 +293,7 @@ func (w *worker) beginCall(grace *int64) context.Context {
 	return ctx
 }
 
-// endCall ends what beginCall began, and tells whether news interrupted the call.
+// endCall ends what beginCall began, and reports whether news interrupted the call.
 func (w *worker) endCall(ctx context.Context) (interrupted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

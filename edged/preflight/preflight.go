@@ -1,6 +1,6 @@
-// Package preflight looks at a device before the agent runs on it, or while it does, and says in plain words what stands in
-// the way of pods and what to do about it. Looking (Look) changes nothing on the device; what is found (Facts) is judged by
-// pure functions (Check).
+// Package preflight looks at a device before the agent runs on it, or while it does, and says in plain words what
+// stands in the way of pods and what to do about it. Looking (Collect) changes nothing on the device; what is found
+// (Facts) is judged by pure functions (Check).
 package preflight
 
 import (
@@ -102,7 +102,8 @@ type Port struct {
 	// What it is for, and the key that changes it.
 	What, Key string
 	Address   string
-	// Err says why it cannot be had; nil that it can. Holder is who has it ("kubelet (pid 123)"), Own: it is the agent itself.
+	// Err says why it cannot be had; nil that it can. Holder is who has it ("kubelet (pid 123)"), Own: it is the agent
+	// itself.
 	Err    error
 	Holder string
 	Own    bool
@@ -168,7 +169,7 @@ func host(f *Facts) []Finding {
 	return list
 }
 
-// before tells whether a kernel's version is older than another; one that cannot be read is not.
+// before reports whether a kernel's version is older than another; one that cannot be read is not.
 func before(release string, major, minor int) bool {
 	var a, b int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &a, &b); n != 2 {
@@ -228,7 +229,7 @@ func network(c *CNI) []Finding {
 	dir := cmp.Or(c.Dir, "/etc/cni/net.d")
 	switch {
 	case c.Broken != nil:
-		return bad(fmt.Sprintf("the CNI configuration %s is of no use: %v", c.Files[0], c.Broken), "Correct the file; the runtime notices.")
+		return bad(fmt.Sprintf("the CNI configuration %s is invalid: %v", c.Files[0], c.Broken), "Correct the file; the runtime notices.")
 	case len(c.Missing) > 0:
 		return bad(fmt.Sprintf("the CNI configuration %s names plugins that are not in %s: %s", c.Files[0], strings.Join(c.Bins, ", "), strings.Join(c.Missing, ", ")),
 			"Install them (apt-get install containernetworking-plugins puts them into /usr/lib/cni; the runtime's bin_dir has to be that folder).")
@@ -247,7 +248,7 @@ func network(c *CNI) []Finding {
 func wallClock(c *Clock) []Finding {
 	now := c.Now.UTC().Format(time.RFC3339)
 	const remedy = "Set it, or have a time server keep it: timedatectl set-ntp true, or date -s."
-	if why := clock.Wrong(c.Now, c.Synchronized, c.Bound); why != "" {
+	if why := clock.Doubt(c.Now, c.Synchronized, c.Bound); why != "" {
 		return []Finding{{"clock", Warning, "the clock is not set: " + why + ". Pods run; the cloud may not be reached", remedy}}
 	}
 	if !c.Synchronized {
@@ -275,8 +276,8 @@ func ports(all []Port) []Finding {
 	return list
 }
 
-// What is little room on a disk, in bytes, and as a part of it: below a tenth, and a twentieth of the inodes, kubelets evict
-// pods.
+// What is little room on a disk, in bytes, and as a part of it: below a tenth, and a twentieth of the inodes, kubelets
+// evict pods.
 const (
 	roomLeast  = 64 << 20
 	part       = 10
@@ -295,9 +296,9 @@ func disks(all []Disk) []Finding {
 		case d.Free < roomLeast:
 			f.Level, f.Text, f.Remedy = Error, f.Text+": that is not enough to run pods", "Make room, or use a larger disk."
 		case d.Free < d.Size/part:
-			f.Level, f.Text, f.Remedy = Warning, f.Text+": pods may be evicted", "Make room (edgecore images prune removes images that nobody uses), or use a larger disk."
+			f.Level, f.Text, f.Remedy = Warning, f.Text+": pods may be evicted", "Free space (edgecore images prune removes unused images), or use a larger disk."
 		case d.Inodes > 0 && d.FreeInodes < d.Inodes/partInodes:
-			f.Level, f.Text, f.Remedy = Warning, fmt.Sprintf("%s has %d of %d inodes free: pods may be evicted", d.Path, d.FreeInodes, d.Inodes), "Remove small files, or make the file system anew with more inodes."
+			f.Level, f.Text, f.Remedy = Warning, fmt.Sprintf("%s has %d of %d inodes free: pods may be evicted", d.Path, d.FreeInodes, d.Inodes), "Remove small files, or recreate the file system with more inodes."
 		}
 		list = append(list, f)
 	}

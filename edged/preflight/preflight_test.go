@@ -57,7 +57,7 @@ func TestChecks(t *testing.T) {
 		"no systemd":           {func(f *Facts) { f.Cgroups.Systemd = false }, Error, "cgroup driver", "systemd does not run this device", "cgroupDriver: cgroupfs"},
 		"no CNI configuration": {func(f *Facts) { f.CNI.Files, f.CNI.NotReady = nil, "cni plugin not initialized" }, Warning, "pod network", "no CNI configuration in /etc/cni/net.d: pods with hostNetwork run", "Put one there"},
 		"no plugin":            {func(f *Facts) { f.CNI.Missing, f.CNI.Bins = []string{"bridge"}, []string{"/opt/cni/bin"} }, Warning, "pod network", "10-x.conflist names plugins that are not in /opt/cni/bin: bridge", "containernetworking-plugins"},
-		"bad configuration":    {func(f *Facts) { f.CNI.Broken = errors.New("no JSON") }, Warning, "pod network", "10-x.conflist is of no use: no JSON", "Correct"},
+		"bad configuration":    {func(f *Facts) { f.CNI.Broken = errors.New("no JSON") }, Warning, "pod network", "10-x.conflist is invalid: no JSON", "Correct"},
 		"network not ready":    {func(f *Facts) { f.CNI.NotReady = "cni is broken" }, Warning, "pod network", "no network for pods: cni is broken", "/etc/cni/net.d"},
 		"1970": {func(f *Facts) {
 			f.Clock = Clock{Now: time.Unix(0, 0), Bound: clock.Bound{Time: time.Unix(1e9, 0), Of: "this program was made"}}

@@ -60,8 +60,8 @@ func newAttempts(opts Options) *attempts {
 	return a
 }
 
-// shortLinger has the kernel give up a closed connection after a second: with a probe a second the ones in TIME_WAIT would
-// pile up to thousands.
+// shortLinger has the kernel give up a closed connection after a second: with a probe a second the ones in TIME_WAIT
+// would pile up to thousands.
 func shortLinger(_, _ string, c syscall.RawConn) error {
 	var err error
 	ctrl := c.Control(func(fd uintptr) {

@@ -65,7 +65,8 @@ func processTime(b *testing.B) int64 {
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// BenchmarkHundred is 100 pods with an HTTP probe a second, their servers beside them: the share of a core that both use.
+// BenchmarkHundred is 100 pods with an HTTP probe a second, their servers beside them: the share of a core that both
+// use.
 func BenchmarkHundred(b *testing.B) {
 	plain := httptest.NewServer(http.HandlerFunc(pages))
 	defer plain.Close()

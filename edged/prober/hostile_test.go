@@ -139,8 +139,8 @@ func (a answering) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckReque
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, a.first(ctx)
 }
 
-// FuzzAnswer: whatever a pod answers to a probe over HTTP/1.1, HTTP/2, TLS or gRPC, reading it takes a bounded amount of
-// memory. part is repeated up to 12 MiB, which is more than package net/http takes by itself.
+// FuzzAnswer: whatever a pod answers to a probe over HTTP/1.1, HTTP/2, TLS or gRPC, reading it takes a bounded amount
+// of memory. part is repeated up to 12 MiB, which is more than package net/http takes by itself.
 func FuzzAnswer(f *testing.F) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	const many = 1 << 24
@@ -195,8 +195,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		limit := uint64(maxAllocated)
 		if way%4 > 1 {
-			// Until the probe's time is up, frames are read one after another. A small one allocates a few times its size, which
-			// is garbage before the next one is read.
+			// Until the probe's time is up, frames are read one after another. A small one allocates a few times its
+			// size, which is garbage before the next one is read.
 			limit += 8 * uint64(len(answer))
 		}
 		membound.Check(t, limit, func() { tryWithin(t, 1, handler, v1.Container{Name: "a"}, host) })

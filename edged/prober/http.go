@@ -25,8 +25,8 @@ const (
 	http2Stuck = 10 * time.Second
 )
 
-// newTransport makes the transport of all HTTP probes. It keeps no connection, uses no proxy, and trusts any certificate: a
-// probe asks whether somebody answers, not who.
+// newTransport makes the transport of all HTTP probes. It keeps no connection, uses no proxy, and trusts any
+// certificate: a probe asks whether somebody answers, not who.
 func newTransport(d *net.Dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:        d.DialContext,
@@ -34,8 +34,8 @@ func newTransport(d *net.Dialer) *http.Transport {
 		ForceAttemptHTTP2:  true,
 		DisableKeepAlives:  true,
 		DisableCompression: true,
-		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made that
-		// are several times that, and 4 MiB of a body that is not read.
+		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made
+		// that are several times that, and 4 MiB of a body that is not read.
 		MaxResponseHeaderBytes: maxHead,
 		HTTP2: &http.HTTP2Config{
 			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Window,
@@ -45,8 +45,8 @@ func newTransport(d *net.Dialer) *http.Transport {
 	}
 }
 
-// anyCertificate trusts whoever answers. It leaves out the key exchanges that resist quantum computers: nothing is kept
-// secret here, and without them a handshake is a quarter cheaper.
+// anyCertificate trusts anyone who answers. It leaves out the key exchanges that resist quantum computers: nothing is
+// kept secret here, and without them a handshake is a quarter cheaper.
 func anyCertificate() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521}}
 }

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// metricsOf are the values of a metric by its labels in their order; of a histogram, how many attempts there were and how many took no
-// longer than a second.
+// metricsOf are the values of a metric by its labels in their order; of a histogram, how many attempts there were and
+// how many took no longer than a second.
 func metricsOf(t *testing.T, p *Prober) map[string]map[string]float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()

@@ -221,8 +221,8 @@ func probeOf(c *v1.Container, k kind) *v1.Probe {
 // newWatch begins with what the status of before said of the same container, or with nothing.
 func newWatch(c *v1.Container, o *observed.Container, before *v1.PodStatus) *watch {
 	w := &watch{id: o.ID, startedAt: o.StartedAt}
-	// Of the process the kernel knows the age, whichever way the clock was set since: no probe begins early because a device
-	// that booted in 1970 has learnt the time.
+	// Of the process the kernel knows the age, whichever way the clock was set since: no probe begins early because a
+	// device that booted in 1970 has learnt the time.
 	if age, err := clock.ProcessAge(o.PID); err == nil {
 		w.startedAt = time.Now().Add(-age)
 	}
@@ -320,8 +320,8 @@ func period(spec *v1.Probe) time.Duration {
 // earlyFirst is how long after its first attempt a readiness probe is tried again.
 const earlyFirst = 200 * time.Millisecond
 
-// again is when the next attempt begins after one that was due at r.due and ended now. A container that was never ready is
-// asked more often at first: it is most likely about to be, and somebody waits for it.
+// again is when the next attempt begins after one that was due at r.due and ended now. A container that was never ready
+// is asked more often at first: it is most likely about to be, and somebody waits for it.
 func (r *probe) again(now, began time.Time) time.Time {
 	every := period(r.spec)
 	if r.kind == readiness && r.verdict != success && r.last != success && r.early >= 0 {

@@ -189,7 +189,7 @@ func TestFailuresStopAContainer(t *testing.T) {
 		if got := p.Sync(never, seen("a", "b"), View{})["a-id"].Failed.Message; got != "Container a failed liveness probe" {
 			t.Errorf("a container that is not started again: %q, want \"Container a failed liveness probe\"", got)
 		}
-		// The container that takes its place begins anew.
+		// The container that takes its place starts again.
 		got := p.Sync(pod, seen("a=new", "b=new2"), View{})
 		if diff := cmp.Diff(observed.Probes{"new": {Started: true, Ready: true}, "new2": {}}, got); diff != "" {
 			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)

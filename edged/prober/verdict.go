@@ -76,8 +76,8 @@ func threshold(spec *v1.Probe) int32 {
 	return 3
 }
 
-// over tells whether a probe has said all that it can of its container: a startup probe that has come to a verdict, or a
-// liveness probe that has failed.
+// over reports whether a probe has said all that it can of its container: a startup probe that has come to a verdict,
+// or a liveness probe that has failed.
 func (t tally) over(k kind) bool {
 	switch k {
 	case startup:

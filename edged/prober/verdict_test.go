@@ -7,7 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestTally: how a row of attempts becomes a verdict. s: success, f: failure, w: a success with a warning, ?: nothing was learned.
+// TestTally: how a row of attempts becomes a verdict. s: success, f: failure, w: a success with a warning, ?: nothing
+// was learned.
 func TestTally(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec     v1.Probe

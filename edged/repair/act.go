@@ -29,7 +29,8 @@ const (
 	replace
 )
 
-// plan decides what to do. replaced: the image was brought again in this boot; damaged: it is known to be damaged. It is pure.
+// plan decides what to do. replaced: the image was brought again in this boot; damaged: it is known to be damaged. It
+// is pure.
 func plan(rep report, suspicion Suspicion, replaced, damaged bool) step {
 	switch {
 	case len(rep.blobs) > 0, rep.unknown != "" && damaged: // or a blob that was found bad has gone, and has not come again
@@ -182,7 +183,8 @@ func (r *Repairer) discard(ctx context.Context, digests []string) error {
 	return r.opts.Store.CollectGarbage(ctx, lookName)
 }
 
-// replace brings an image again of which nothing can be compared, once in a boot. It goes only when there is another one.
+// replace brings an image again of which nothing can be compared, once in a boot. It goes only when there is another
+// one.
 func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
 	file, err := r.archiveOf(ctx, s)
 	if err == nil && file == "" {
@@ -235,7 +237,7 @@ func (r *Repairer) pull(ctx context.Context, s Suspect) error {
 
 // remedy is what a person can do.
 func (r *Repairer) remedy(s Suspect) string {
-	return fmt.Sprintf("Connect the device to the registry, or put an archive of the image (docker save %s) into %s; it is tried again by itself.", s.Image, r.opts.Archives)
+	return fmt.Sprintf("Connect the device to the registry, or put an archive of the image (docker save %s) into %s; the agent retries automatically.", s.Image, r.opts.Archives)
 }
 
 // damaged tells that an image is damaged.
@@ -269,6 +271,6 @@ func (r *Repairer) event(s Suspect, kind, why, text string) {
 
 func (r *Repairer) note(err error) {
 	if err != nil {
-		klog.V(2).InfoS("Not kept which images were looked at; it is done again after a restart", "err", err)
+		klog.V(2).InfoS("Checked images not recorded; they are checked again after a restart", "err", err)
 	}
 }

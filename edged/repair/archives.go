@@ -21,8 +21,8 @@ func ArchiveDir(rootDir string) string { return filepath.Join(rootDir, "image-ar
 // archiveKinds are the ends of the names of archives.
 var archiveKinds = []string{".tar", ".tar.gz", ".tgz"}
 
-// archiveWith returns the first archive in a folder that holds an image of one of these names; "" where there is none. An archive
-// that cannot be read is left out: another may hold the image.
+// archiveWith returns the first archive in a folder that holds an image of one of these names; "" where there is none.
+// An archive that cannot be read is left out: another may hold the image.
 func archiveWith(dir string, names []string) (string, error) {
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -35,7 +35,7 @@ func archiveWith(dir string, names []string) (string, error) {
 		file := filepath.Join(dir, f.Name())
 		inside, err := namesIn(file)
 		if err != nil {
-			klog.ErrorS(err, "An archive of images is of no use", "file", file)
+			klog.ErrorS(err, "Image archive is invalid", "file", file)
 			continue
 		}
 		if slices.ContainsFunc(inside, func(name string) bool { return slices.Contains(names, name) }) {
@@ -54,7 +54,8 @@ func namesIn(file string) ([]string, error) {
 	return images.ArchiveNames(f)
 }
 
-// archiveOf returns the archive that holds an image, under the name that is wanted or another of its own; "" where there is none.
+// archiveOf returns the archive that holds an image, under the name that is wanted or another of its own; "" where
+// there is none.
 func (r *Repairer) archiveOf(ctx context.Context, s Suspect) (string, error) {
 	names := []string{s.Image}
 	list, err := r.opts.Runtime.Images(ctx)

@@ -45,8 +45,9 @@ type manifest struct {
 }
 
 const (
-	// maxLists is how deep lists of manifests may be in one another, and maxManifests how many of them and of manifests are
-	// read to find an image. A list may name the same one often, so that few small documents could be read for ever.
+	// maxLists is how deep lists of manifests may be in one another, and maxManifests how many of them and of manifests
+	// are read to find an image. A list may name the same one often, so that few small documents could be read for
+	// ever.
 	maxLists, maxManifests = 4, 256
 )
 
@@ -105,7 +106,8 @@ func (v *verifier) imageBelow(ctx context.Context, target, id string, deep int, 
 	return im, nil
 }
 
-// chain names the layers of an image as they lie on one another: https://github.com/opencontainers/image-spec, config.md, ChainID.
+// chain names the layers of an image as they lie on one another: https://github.com/opencontainers/image-spec,
+// config.md, ChainID.
 func (im image) chain() string {
 	chain := im.diffs[0]
 	for _, diff := range im.diffs[1:] {

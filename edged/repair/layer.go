@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The layers of an image are tar archives, and the runtime unpacks each into a folder of its own, in the form that overlayfs
-// wants: a file that a layer removes is a character device 0/0 there. Paths of an archive are the image's, and so not trusted:
-// they are resolved below the layer's folder, and what leads out of it is left alone.
+// The layers of an image are tar archives, and the runtime unpacks each into a folder of its own, in the form that
+// overlayfs wants: a file that a layer removes is a character device 0/0 there. Paths of an archive are the image's,
+// and so not trusted: they are resolved below the layer's folder, and what leads out of it is left alone.
 
 const (
 	whiteout       = ".wh."
@@ -123,7 +123,8 @@ func (l *layer) compare(ctx context.Context, archive io.Reader) (damage, error) 
 
 const compareChunk = 64 << 10
 
-// differs says what is wrong with one file; "" is nothing, or nothing that could be seen. An error is one of the archive.
+// differs says what is wrong with one file; "" is nothing, or nothing that could be seen. An error is one of the
+// archive.
 func (l *layer) differs(e entry, content io.Reader, buffer []byte) (string, error) {
 	base := path.Base(e.name)
 	if base == whiteoutOpaque {
@@ -195,7 +196,7 @@ func (l *layer) fileDiffers(at string, info fs.FileInfo, e entry, content io.Rea
 			return "cannot be read: " + reason(readErr), nil
 		}
 		if !bytes.Equal(want[:n], have[:n]) {
-			return "has not the bytes that it should have", nil
+			return "does not have the expected content", nil
 		}
 		if err != nil {
 			return "", nil
@@ -205,7 +206,8 @@ func (l *layer) fileDiffers(at string, info fs.FileInfo, e entry, content io.Rea
 
 const wrongMode = "has the mode "
 
-// modeOfLink takes it back that a file has the wrong mode, where it has that of another of its names: the last one counts.
+// modeOfLink takes it back that a file has the wrong mode, where it has that of another of its names: the last one
+// counts.
 func (l *layer) modeOfLink(e entry, found *damage) {
 	target := path.Clean(strings.TrimLeft(e.Linkname, "/"))
 	if !strings.HasPrefix(found.files[target], wrongMode) {

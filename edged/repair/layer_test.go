@@ -140,7 +140,7 @@ func TestLayerIsMended(t *testing.T) {
 			map[string]string{"app/lib.so": "has 100000 bytes, and should have 319993"}},
 		"zeros at the end": {func(dir string) error {
 			return os.WriteFile(dir+"/app/lib.so", append(bytes.Clone(long[7:200_007]), make([]byte, len(long)-200_007)...), 0o644)
-		}, map[string]string{"app/lib.so": "has not the bytes that it should have"}},
+		}, map[string]string{"app/lib.so": "does not have the expected content"}},
 		"a file that is gone": {func(dir string) error { return os.Remove(dir + "/etc/passwd") }, map[string]string{"etc/passwd": "is missing"}},
 		"a folder that is gone": {func(dir string) error { return os.RemoveAll(dir + "/etc") },
 			map[string]string{"etc": "is missing", "etc/passwd": "is missing"}},
@@ -290,8 +290,8 @@ func FuzzCompareLayer(f *testing.F) {
 		}
 		var found damage
 		var err error
-		// A record of 512 bytes becomes a header, a path that is resolved and what is said of it; a field of a PAX header of 5
-		// bytes becomes an entry of a map.
+		// A record of 512 bytes becomes a header, a path that is resolved and what is said of it; a field of a PAX
+		// header of 5 bytes becomes an entry of a map.
 		membound.Check(t, membound.Linear(len(data), 256), func() {
 			found, err = compareLayer(t.Context(), dir, false, bytes.NewReader(data))
 		})

@@ -21,8 +21,8 @@ const mendName = ".edgecore-mend"
 // paxXattr begins the names of extended attributes in an archive.
 const paxXattr = "SCHILY.xattr."
 
-// mend puts the files of a layer right that are not as they should be, from its archive. Each takes the place of the damaged one
-// in one step and is on the disk before; a repair that is cut off is begun anew.
+// mend puts the files of a layer right that are not as they should be, from its archive. Each takes the place of the
+// damaged one in one step and is on the disk before; a repair that is cut off is started again.
 func (l *layer) mend(ctx context.Context, archive io.Reader, found damage) error {
 	if err := l.root.MkdirAll(l.base, 0o755); err != nil {
 		return err

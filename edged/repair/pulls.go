@@ -16,8 +16,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/cri"
 )
 
-// A pull fails for ever when containerd counts a blob among what it has and the power cut took its bytes: it neither fetches nor
-// finds it. And a pull that fails for want of a network may not be needed, where an archive holds the image.
+// A pull fails for ever when containerd counts a blob among what it has and the power cut took its bytes: it neither
+// fetches nor finds it. And a pull that fails for want of a network may not be needed, where an archive holds the
+// image.
 
 var (
 	digestText = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
@@ -25,8 +26,8 @@ var (
 	blobSigns = []string{"blob not found", "failed to get reader from content store", "content digest", "wrong diff id", "unexpected eof", "invalid tar header", "gzip: invalid", "unexpected end of json", "invalid character"}
 )
 
-// PullFailed is told that a pull failed. It returns true when the image is here now, or what was in the pull's way has gone: it is
-// to be asked for again.
+// PullFailed is told that a pull failed. It returns true when the image is here now, or what was in the pull's way has
+// gone: it is to be asked for again.
 func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) bool {
 	select {
 	case r.turn <- struct{}{}:
@@ -49,7 +50,7 @@ func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) b
 	return freed || loaded
 }
 
-// due tells whether something may be tried, and puts the next try off.
+// due reports whether something may be tried, and puts the next try off.
 func (r *Repairer) due(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +103,8 @@ func (r *Repairer) freePull(ctx context.Context, said string) (bool, error) {
 	return true, r.discard(ctx, bad)
 }
 
-// makeLayer makes the folder of a layer that is gone. What is not in it is found, and put right, when a container needs it.
+// makeLayer makes the folder of a layer that is gone. What is not in it is found, and put right, when a container needs
+// it.
 func (r *Repairer) makeLayer(ctx context.Context, dir string) (bool, error) {
 	at, err := r.opts.Runtime.LayersAt(ctx)
 	if err != nil || !strings.HasPrefix(dir, at+"/") {

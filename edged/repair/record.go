@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// Record is what is known of this boot: whether the one before ended without notice, which images were found whole since, and
-// which were brought again without proof. It is a file that is written when the agent starts and ends, and when an image was
-// looked at after a failure. Where it cannot be written, it holds as long as the agent.
+// Record is what is known of this boot: whether the one before ended without notice, which images were found whole
+// since, and which were brought again without proof. It is a file that is written when the agent starts and ends, and
+// when an image was looked at after a failure. Where it cannot be written, it holds as long as the agent.
 type Record struct {
 	file string
 
@@ -33,8 +33,8 @@ type record struct {
 	// Good are the ids of images that are whole, Replaced of those that were brought again.
 	Good     []string `json:"good,omitempty"`
 	Replaced []string `json:"replaced,omitempty"`
-	// Damaged are the ids of images that are known to be damaged, from this boot or an earlier one: when their bad blobs have gone,
-	// nothing else tells.
+	// Damaged are the ids of images that are known to be damaged, from this boot or an earlier one: when their bad
+	// blobs have gone, nothing else tells.
 	Damaged []string `json:"damaged,omitempty"`
 }
 
@@ -49,7 +49,8 @@ const (
 // RecordFile is where the record lies in an agent's folder.
 func RecordFile(dir string) string { return filepath.Join(dir, recordName) }
 
-// OpenRecord reads what is known, and notes that an agent runs; without a folder nothing is kept. The record is of use whatever the error says.
+// OpenRecord reads what is known, and notes that an agent runs; without a folder nothing is kept. The record is of use
+// whatever the error says.
 func OpenRecord(dir, boot string) (*Record, error) {
 	r := &Record{}
 	var before *record
@@ -100,14 +101,14 @@ func decodeRecord(data []byte) *record {
 	return &doc
 }
 
-// Unclean tells whether the device went down without notice before this boot.
+// Unclean reports whether the device went down without notice before this boot.
 func (r *Record) Unclean() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.doc.Unclean
 }
 
-// Good tells whether an image was found whole in this boot.
+// Good reports whether an image was found whole in this boot.
 func (r *Record) Good(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +120,7 @@ func (r *Record) SetGood(id string) error {
 	return r.note(func(doc *record) { doc.Good, doc.Damaged = listed(doc.Good, id), unlisted(doc.Damaged, id) })
 }
 
-// Damaged tells whether an image was found damaged and not put right since.
+// Damaged reports whether an image was found damaged and not put right since.
 func (r *Record) Damaged(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +132,7 @@ func (r *Record) SetDamaged(id string) error {
 	return r.note(func(doc *record) { doc.Damaged = listed(doc.Damaged, id) })
 }
 
-// Replaced tells whether an image was brought again in this boot.
+// Replaced reports whether an image was brought again in this boot.
 func (r *Record) Replaced(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package repair puts images right that a power cut left damaged: layers with empty or missing files, blobs that never came to
-// the disk.
+// Package repair puts images right that a power cut left damaged: layers with empty or missing files, blobs that never
+// came to the disk.
 //
-// A runtime does not look whether the layers that it has unpacked are still what they were, so a container starts badly for ever.
-// How it fails is the first sign (judge.go), and no more than that: a wrong command fails in the same way. With containerd the
-// suspicion is tested: each file of each layer is compared with the blob from which the layer was unpacked, which is compared with
-// its digest (verify.go, layer.go). What this package promises:
+// A runtime does not look whether the layers that it has unpacked are still what they were, so a container starts badly
+// for ever. How it fails is the first sign (judge.go), and no more than that: a wrong command fails in the same way.
+// With containerd the suspicion is tested: each file of each layer is compared with the blob from which the layer was
+// unpacked, which is compared with its digest (verify.go, layer.go). What this package promises:
 //
 //   - An image that is whole is never touched. It is not looked at a second time in this boot either.
 //   - A layer whose blob is sound is put right from it, in place, with no network, no registry, and no container stopped; other
@@ -139,10 +139,10 @@ func New(opts Options) *Repairer {
 	return &Repairer{opts: opts, turn: make(chan struct{}, 1), states: map[string]*state{}}
 }
 
-// Examine looks at an image after a failure, and repairs it where that is called for. It returns true when the failure is to be
-// forgotten and the start tried again at once: the image is right now, or gone and to be pulled.
+// Examine looks at an image after a failure, and repairs it where that is called for. It returns true when the failure
+// is to be forgotten and the start tried again at once: the image is right now, or gone and to be pulled.
 func (r *Repairer) Examine(ctx context.Context, s Suspect) bool {
-	suspicion := Judge(s.Failure, r.opts.Record.Unclean())
+	suspicion := Assess(s.Failure, r.opts.Record.Unclean())
 	if suspicion == None || r.opts.Record.Good(s.ID) {
 		return false
 	}
@@ -163,7 +163,7 @@ func (r *Repairer) Examine(ctx context.Context, s Suspect) bool {
 	return again
 }
 
-// before tells whether the question is answered already: by a repair meanwhile, or one that failed a short time ago.
+// before reports whether the question is answered already: by a repair meanwhile, or one that failed a short time ago.
 func (r *Repairer) before(s Suspect) (done, again bool) {
 	if r.opts.Record.Good(s.ID) {
 		return true, false
@@ -180,8 +180,8 @@ func (r *Repairer) before(s Suspect) (done, again bool) {
 	return time.Now().Before(st.next), false
 }
 
-// after remembers how an examination ended. An image is not examined over and over: one that was put right and still fails is
-// looked at as late as one that could not be put right.
+// after remembers how an examination ended. An image is not examined over and over: one that was put right and still
+// fails is looked at as late as one that could not be put right.
 func (r *Repairer) after(s Suspect, repaired bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,7 +203,7 @@ func (r *Repairer) after(s Suspect, repaired bool, err error) {
 
 // ExamineSandbox is Examine for the images of which sandboxes are made. since is when the attempt that failed began.
 func (r *Repairer) ExamineSandbox(ctx context.Context, f Failure, since time.Time) bool {
-	if Judge(f, r.opts.Record.Unclean()) == None {
+	if Assess(f, r.opts.Record.Unclean()) == None {
 		return false
 	}
 	list, err := r.opts.Runtime.Images(ctx)

@@ -539,8 +539,8 @@ func FuzzImage(f *testing.F) {
 		v := verifier{Store: d, have: map[string]bool{id: true, target: true}}
 		var im image
 		var err error
-		// The shortest layer has 3 bytes and becomes a string of 16, in lists that grow by a quarter; documents are read into
-		// buffers that grow likewise.
+		// The shortest layer has 3 bytes and becomes a string of 16, in lists that grow by a quarter; documents are
+		// read into buffers that grow likewise.
 		membound.Check(t, membound.Linear(len(manifest)+len(config), 256), func() { im, err = v.image(t.Context(), target, id) })
 		if err == nil && (len(im.layers) != len(im.diffs) || im.chain() == "" && im.diffs[0] != "") {
 			t.Errorf("image(...) = %+v, nil, want one diff for each layer, or an error", im)

@@ -38,10 +38,10 @@ type damagedLayer struct {
 	damage
 }
 
-// sound tells whether nothing was found.
+// sound reports whether nothing was found.
 func (r report) sound() bool { return len(r.layers) == 0 && len(r.blobs) == 0 }
 
-// whole tells whether all was compared and nothing was found.
+// whole reports whether all was compared and nothing was found.
 func (r report) whole() bool { return r.sound() && r.unknown == "" }
 
 // maxTold bounds how many files are named to a person.
@@ -233,7 +233,8 @@ func (v *verifier) read(ctx context.Context, digest string, f func(raw io.Reader
 
 var missingDir = regexp.MustCompile(`stat (/\S+): no such file or directory`)
 
-// layerDirs returns where the layers of an image are; none where it is not unpacked. unknown says why that cannot be told.
+// layerDirs returns where the layers of an image are; none where it is not unpacked. unknown says why that cannot be
+// told.
 func (r *Repairer) layerDirs(ctx context.Context, chain string) (dirs []string, unknown string, err error) {
 	at, err := r.opts.Runtime.LayersAt(ctx)
 	if err != nil {

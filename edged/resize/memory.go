@@ -48,8 +48,8 @@ func CheckMemory(list []Decrease) error {
 // belowUsage is what stands before the memory in use in an error of CheckMemory.
 const belowUsage = "below current usage ("
 
-// SameFailure reports whether two messages tell of the same failure, which is tried again and again: the memory in use is
-// another each time.
+// SameFailure reports whether two messages tell of the same failure, which is tried again and again: the memory in use
+// is another each time.
 func SameFailure(a, b string) bool { return withoutUsage(a) == withoutUsage(b) }
 
 // withoutUsage is a message without how much memory was in use.

@@ -1,5 +1,5 @@
-// Package resize decides on changes of the cpu and memory of pods that run: what of them the node gives, and what has to
-// be done to a container that runs with other amounts. It is pure.
+// Package resize decides on changes of the cpu and memory of pods that run: what of them the node gives, and what has
+// to be done to a container that runs with other amounts. It is pure.
 //
 // A pod has three sets of amounts: those that it asks for (its spec), those that the node has allocated to it, which it
 // keeps until all of what it asks for fits, and those with which each container really runs. Source: "Resize CPU and
@@ -118,7 +118,7 @@ func Effective(whole *v1.ResourceRequirements, own v1.ResourceRequirements) v1.R
 	return out
 }
 
-// Same tells whether two containers have the same amounts.
+// Same reports whether two containers have the same amounts.
 func Same(a, b v1.ResourceRequirements) bool {
 	return equality.Semantic.DeepEqual(of(&a), of(&b))
 }
@@ -191,9 +191,9 @@ func larger(a, b v1.ResourceList) v1.ResourceList {
 	return out
 }
 
-// Judge decides whether a pod gets the amounts that it asks for, beside others as they are allocated; nil is yes. The
+// Admit decides whether a pod gets the amounts that it asks for, beside others as they are allocated; nil is yes. The
 // reason is Infeasible where the node is too small, else that of a pod which is refused: OutOfcpu, OutOfmemory.
-func Judge(pod *v1.Pod, allocatable v1.ResourceList, others []*v1.Pod) *observed.Reason {
+func Admit(pod *v1.Pod, allocatable v1.ResourceList, others []*v1.Pod) *observed.Reason {
 	wants := admission.Requests(pod)
 	for _, name := range resized {
 		capacity, known := allocatable[name]
@@ -222,8 +222,9 @@ func Judge(pod *v1.Pod, allocatable v1.ResourceList, others []*v1.Pod) *observed
 	return nil
 }
 
-// KeepsSwap refuses a resize that would change how much a container may swap, which follows from its memory request; nil
-// is yes. A container that is restarted for it gets a new amount. swaps reports whether a container of a pod may swap.
+// KeepsSwap refuses a resize that would change how much a container may swap, which follows from its memory request;
+// nil is yes. A container that is restarted for it gets a new amount. swaps reports whether a container of a pod may
+// swap.
 func KeepsSwap(pod, allocated *v1.Pod, swaps func(*v1.Pod, *v1.Container) bool) *observed.Reason {
 	before := map[string]*v1.Container{}
 	each(allocated, func(c *v1.Container) { before[c.Name] = c })
@@ -255,7 +256,7 @@ func amount(name v1.ResourceName, list v1.ResourceList) int64 {
 	return q.Value()
 }
 
-// Restarts tells whether a container has to be started again to go from one set of amounts to another, by its policy.
+// Restarts reports whether a container has to be started again to go from one set of amounts to another, by its policy.
 func Restarts(c *v1.Container, from, to v1.ResourceRequirements) bool {
 	return slices.ContainsFunc(c.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
 		if p.RestartPolicy != v1.RestartContainer {

@@ -209,17 +209,18 @@ func TestJudge(t *testing.T) {
 		"not now":       {podOf(res("1", "1Mi", "", ""), res("501m", "1Mi", "", "")), "OutOfcpu", "Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
 		"no memory now": {podOf(res("1", "1Gi", "", "")), "OutOfmemory", "Node didn't have enough resource: memory, requested: 1073741824, used: 268435456, capacity: 1073741824"},
 	} {
-		got := Judge(c.pod, node, others)
+		got := Admit(c.pod, node, others)
 		if (got == nil) != (c.reason == "") || got != nil && (got.Reason != c.reason || got.Message != c.message) {
 			t.Errorf("%s: %+v, want %q, %q", name, got, c.reason, c.message)
 		}
 	}
-	if got := Judge(podOf(res("100", "", "", "")), v1.ResourceList{}, nil); got != nil {
+	if got := Admit(podOf(res("100", "", "", "")), v1.ResourceList{}, nil); got != nil {
 		t.Errorf("a node that does not know what it has: %+v, want nil", got)
 	}
 }
 
-// TestKeepsSwap: a memory request is not changed where a container may swap before or after, unless it is restarted for it.
+// TestKeepsSwap: a memory request is not changed where a container may swap before or after, unless it is restarted for
+// it.
 func TestKeepsSwap(t *testing.T) {
 	swaps := func(_ *v1.Pod, c *v1.Container) bool {
 		return c.Resources.Requests.Memory().Cmp(*c.Resources.Limits.Memory()) != 0

@@ -24,7 +24,7 @@ const (
 	All
 )
 
-// IsSidecar tells whether an init container keeps running beside the containers.
+// IsSidecar reports whether an init container keeps running beside the containers.
 func IsSidecar(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
@@ -73,7 +73,7 @@ func matches(when *v1.ContainerRestartRuleOnExitCodes, exitCode int32) bool {
 	return false
 }
 
-// isInit tells whether a container is one of the pod's init containers; names are unique in a pod.
+// isInit reports whether a container is one of the pod's init containers; names are unique in a pod.
 func isInit(pod *v1.Pod, c *v1.Container) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 }

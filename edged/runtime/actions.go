@@ -49,7 +49,7 @@ type Start struct {
 	Last *observed.Container
 }
 
-// None tells whether there is nothing to do.
+// None reports whether there is nothing to do.
 func (a Actions) None() bool {
 	return !a.StartOver && !a.KillPod && !a.CreateSandbox && len(a.Kill) == 0 && len(a.Start) == 0
 }
@@ -67,13 +67,13 @@ func Decide(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Actions {
 //     containers; unless everything in the pod has ended for good (replace.go).
 //   - Init containers run one after another, each until it ends well. They run again in a new sandbox,
 //     but never once a container was created in this one. Sidecars are init containers that keep running (init.go).
-//   - A container that runs with the hash of its spec is left alone, whoever started it (Options.Hash), unless its
+//   - A container that runs with the hash of its spec is left alone, no matter who started it (Options.Hash), unless its
 //     startup or liveness probe has failed for good.
 //   - A container that was created and never started, or is in an unknown state, is replaced.
 //   - When all containers have ended for good, the pod is stopped with its sidecars.
 //   - Ephemeral containers are started once, as soon as there is a sandbox.
 func computeActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Actions {
-	if startsOver(pod, obs) {
+	if restartsAllContainers(pod, obs) {
 		return Actions{StartOver: true}
 	}
 	change, attempt := sandboxChange(pod, obs)

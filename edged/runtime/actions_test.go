@@ -112,8 +112,8 @@ func randomPods() int {
 	return 300
 }
 
-// TestActionsOverLives: random pods whose containers end, whose probes fail, whose sandboxes die. No container starts before
-// the init containers have done their work; nothing that works is stopped; a failed probe is the only reason to
+// TestActionsOverLives: random pods whose containers end, whose probes fail, whose sandboxes die. No container starts
+// before the init containers have done their work; nothing that works is stopped; a failed probe is the only reason to
 // stop a sidecar; and when the trouble has ended, the pod comes to rest.
 func TestActionsOverLives(t *testing.T) {
 	for seed := range uint64(randomPods()) {
@@ -187,7 +187,7 @@ func (l *life) finishInit() bool {
 	return false
 }
 
-// step asks for the next actions and does them, if the pod is not done; it tells whether there were any.
+// step asks for the next actions and does them, if the pod is not done; it reports whether there were any.
 func (l *life) step(probesFail bool) bool {
 	probes := observed.Probes{}
 	for _, c := range l.obs.Containers {

@@ -8,7 +8,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 )
 
-// TestHashTakenOver: a container that was taken over is judged by the hash that stands for its own, in the lists as in the details.
+// TestHashTakenOver: a container that was taken over is judged by the hash that stands for its own, in the lists as in
+// the details.
 func TestHashTakenOver(t *testing.T) {
 	_, client := fakecri.Start(t)
 	labels := map[string]string{labelPodName: "p", labelPodNamespace: "default", labelPodUID: "1", labelContainerName: "c0"}

@@ -121,7 +121,7 @@ func (g *rig) heal(pod *v1.Pod, seed uint64, what string) {
 		if err != nil {
 			continue // a fault that hit the observation; the agent reads it again, too
 		}
-		res := g.SyncPod(g.t.Context(), Wish{Pod: pod, Observed: obs})
+		res := g.SyncPod(g.t.Context(), SyncInput{Pod: pod, Observed: obs})
 		if last = res.Err; last != nil || res.Changed {
 			continue
 		}

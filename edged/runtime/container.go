@@ -145,8 +145,8 @@ func (r *Runtime) createAndStart(ctx context.Context, p place, s Start, imageRef
 	return r.postStart(ctx, p, c, id)
 }
 
-// joinTarget lets a container see the processes of another one of its pod. One that sees all processes of the pod or of the node
-// sees them already.
+// joinTarget lets a container see the processes of another one of its pod. One that sees all processes of the pod or of
+// the node sees them already.
 func joinTarget(config *runtimeapi.ContainerConfig, obs *observed.Pod, name string) error {
 	target := obs.Container(name)
 	switch {

@@ -103,8 +103,8 @@ func featuresOf(version *runtimeapi.VersionResponse, status *runtimeapi.StatusRe
 	return f
 }
 
-// configuredHandlers reads the handlers out of containerd's configuration, where it does not list them otherwise: before
-// 1.7. None of them can do anything that came later.
+// configuredHandlers reads the handlers out of containerd's configuration, where it does not list them otherwise:
+// before 1.7. None of them can do anything that came later.
 func configuredHandlers(config string) map[string]Handler {
 	var doc struct {
 		Containerd struct {
@@ -121,8 +121,8 @@ func configuredHandlers(config string) map[string]Handler {
 	return handlers
 }
 
-// mountsImages tells whether a runtime takes an image for a mount; none says so. An unknown one is left to say so when it
-// is asked to.
+// mountsImages reports whether a runtime takes an image for a mount; none says so. An unknown one is left to say so
+// when it is asked to.
 func mountsImages(name, version string) bool {
 	since, known := map[string][2]int{"containerd": {2, 1}, "cri-o": {1, 31}}[strings.ToLower(name)]
 	if !known {
@@ -137,7 +137,7 @@ func mountsImages(name, version string) bool {
 	return err1 != nil || err2 != nil || cmp.Or(cmp.Compare(major, since[0]), cmp.Compare(minor, since[1])) >= 0
 }
 
-// UserNamespaces tells whether pods of a handler can have user namespaces.
+// UserNamespaces reports whether pods of a handler can have user namespaces.
 func (f Features) UserNamespaces(handler string) bool { return f.Handlers[handler].UserNamespaces }
 
 // HandlerNames lists the handlers that have a name.
@@ -168,10 +168,10 @@ func (f Features) Lacks(pod *v1.Pod, handler string) error {
 	return errors.Join(errs...)
 }
 
-// WantsUserNamespace tells whether a pod is to have ids of its own.
+// WantsUserNamespace reports whether a pod is to have ids of its own.
 func WantsUserNamespace(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers }
 
-// StrictGroups tells whether a pod's containers are to be in no groups but those that the pod names.
+// StrictGroups reports whether a pod's containers are to be in no groups but those that the pod names.
 func StrictGroups(pod *v1.Pod) bool {
 	sc := pod.Spec.SecurityContext
 	return sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict

@@ -48,7 +48,8 @@ func TestFeaturesOf(t *testing.T) {
 	}
 }
 
-// TestLacks: what a runtime is too old for is refused by the name of the field, with what it needs; and what it can is passed on.
+// TestLacks: what a runtime is too old for is refused by the name of the field, with what it needs; and what it can is
+// passed on.
 func TestLacks(t *testing.T) {
 	old := &runtimeapi.StatusResponse{}
 	able := &runtimeapi.StatusResponse{Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
@@ -109,7 +110,8 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestUserNamespace: the sandbox, the containers and their mounts have the pod's ids; without ids of its own, those of the node.
+// TestUserNamespace: the sandbox, the containers and their mounts have the pod's ids; without ids of its own, those of
+// the node.
 func TestUserNamespace(t *testing.T) {
 	ids := []*runtimeapi.IDMapping{{HostId: 65536, Length: 65536}}
 	for _, own := range []bool{true, false} {
@@ -270,8 +272,8 @@ func TestRelabel(t *testing.T) {
 	}
 }
 
-// TestPluginAnnotations: a container has the annotations of its device plugin, except where they would change what it is
-// known by.
+// TestPluginAnnotations: a container has the annotations of its device plugin, except where they would change what it
+// is known by.
 func TestPluginAnnotations(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)

@@ -35,7 +35,7 @@ type once struct {
 	done map[string]bool
 }
 
-// first tells whether one was not named before, and remembers it.
+// first reports whether one was not named before, and remembers it.
 func (o *once) first(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,7 +131,8 @@ func (r *Runtime) refreshContainer(ctx context.Context, o *observed.Container) e
 	return r.detailContainer(ctx, o)
 }
 
-// preStop runs the hook of a container that is to be stopped, within its grace period, and tells whether there was one.
+// preStop runs the hook of a container that is to be stopped, within its grace period, and reports whether there was
+// one.
 func (r *Runtime) preStop(ctx context.Context, k kill) (ran bool) {
 	c := k.spec
 	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || k.grace <= 0 || !k.container.Running() || !r.hooked.first(k.container.ID) {

@@ -23,8 +23,8 @@ func imageVolume(pod *v1.Pod, name string) *v1.ImageVolumeSource {
 	return nil
 }
 
-// ensureImageVolumes brings the images that a container mounts onto the node, and returns their references by volume; or
-// why there is one missing and when to try again, as EnsureImage does.
+// ensureImageVolumes brings the images that a container mounts onto the node, and returns their references by volume;
+// or why there is one missing and when to try again, as EnsureImage does.
 func (r *Runtime) ensureImageVolumes(ctx context.Context, p place, c *v1.Container) (refs map[string]string, problem *observed.Reason, retryAt time.Time) {
 	for i := range c.VolumeMounts {
 		name := c.VolumeMounts[i].Name

@@ -22,7 +22,7 @@ const (
 	initFailed
 )
 
-// initialized tells whether a container was already created in a sandbox, which only happens when all init
+// initialized reports whether a container was already created in a sandbox, which only happens when all init
 // containers have done their work.
 func initialized(pod *v1.Pod, obs *observed.Pod, sandbox string) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool { return createdIn(obs, sandbox, c.Name) })
@@ -83,7 +83,7 @@ func initSidecar(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, i int, 
 	return probes.Of(last).Started
 }
 
-// wentOn tells whether an init container after the i-th was created in a sandbox: the i-th, a sidecar, has
+// wentOn reports whether an init container after the i-th was created in a sandbox: the i-th, a sidecar, has
 // started then, and holds up nobody when it has to be started again.
 func wentOn(pod *v1.Pod, obs *observed.Pod, i int, sandbox string) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers[i+1:], func(c v1.Container) bool { return createdIn(obs, sandbox, c.Name) })

@@ -20,7 +20,8 @@ const (
 	defaultGrace = int64(v1.DefaultTerminationGracePeriodSeconds)
 	// minGrace is the shortest grace period of a pod that ends, in seconds: a preStop hook runs for so long at least.
 	minGrace = int64(1)
-	// minGraceLeft is what a container has at the least between its stop signal and SIGKILL, in seconds. Both are the kubelet's.
+	// minGraceLeft is what a container has at the least between its stop signal and SIGKILL, in seconds. Both are the
+	// kubelet's.
 	minGraceLeft = int64(2)
 )
 
@@ -55,8 +56,9 @@ type kill struct {
 	turn func(context.Context) error
 }
 
-// killContainer stops one container: its preStop hook, its turn, then the signal; and SIGKILL when the grace period
-// is over. It returns when the container has ended, or an error. Of what the hook and the turn take, whole seconds are counted.
+// killContainer stops one container: its preStop hook, its turn, then the signal; and SIGKILL when the grace period is
+// over. It returns when the container has ended, or an error. Of what the hook and the turn take, whole seconds are
+// counted.
 func (r *Runtime) killContainer(ctx context.Context, k kill) error {
 	if k.pod != nil && k.spec != nil && k.container.Running() {
 		r.opts.Recorder.ContainerEventf(k.pod, k.spec, v1.EventTypeNormal, eventKilling, "%s", k.message)
@@ -102,8 +104,8 @@ func (r *Runtime) stopContainer(ctx context.Context, id string, after int64) err
 	return ignoreNotFound(err)
 }
 
-// signalled does the runtime's work where it does not know of stop signals (containerd before 2.2): it sends the signal that
-// the container asks for and waits for its end. It returns false when the runtime is to do it after all.
+// signalled does the runtime's work where it does not know of stop signals (containerd before 2.2): it sends the signal
+// that the container asks for and waits for its end. It returns false when the runtime is to do it after all.
 func (r *Runtime) signalled(ctx context.Context, k kill) bool {
 	want := stopSignalOf(k.spec)
 	if want == "" || k.container.StopSignal != "" || !k.container.Running() {

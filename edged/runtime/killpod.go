@@ -19,8 +19,8 @@ import (
 // the last one first, each in what is left of the grace period; when that is over, all at once. preStop hooks run from
 // the beginning on, also those of sidecars.
 //
-// pod is nil for an orphan, whose containers carry their grace in annotations. grace, in seconds, overrides both and is 1
-// at the least. Nothing is removed. It may be called again at any time.
+// pod is nil for an orphan, whose containers carry their grace in annotations. grace, in seconds, overrides both and is
+// 1 at the least. Nothing is removed. It may be called again at any time.
 func (r *Runtime) KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64) error {
 	var wg sync.WaitGroup
 	kills := r.killsOf(ctx, uid, pod, obs, grace)
@@ -88,13 +88,13 @@ func (r *Runtime) killsOf(ctx context.Context, uid types.UID, pod *v1.Pod, obs *
 		kills = append(kills, orderedKill{k, &ending{over: make(chan struct{})}})
 	}
 	if pod != nil {
-		giveTurns(pod, kills)
+		setStopOrder(pod, kills)
 	}
 	return kills
 }
 
-// giveTurns has each sidecar wait for the containers and init containers, and for the sidecars after it.
-func giveTurns(pod *v1.Pod, kills []orderedKill) {
+// setStopOrder has each sidecar wait for the containers and init containers, and for the sidecars after it.
+func setStopOrder(pod *v1.Pod, kills []orderedKill) {
 	first := len(pod.Spec.InitContainers) // rank: a sidecar waits for all of a higher rank
 	rank := func(name string) int {
 		for i := range pod.Spec.InitContainers {

@@ -121,8 +121,8 @@ func TestSidecarsShareTheGrace(t *testing.T) {
 	})
 }
 
-// TestGraceInWholeSeconds: of the time that a hook and the containers before took, whole seconds are counted, and the runtime is asked
-// once, within a time that it can count.
+// TestGraceInWholeSeconds: of the time that a hook and the containers before took, whole seconds are counted, and the
+// runtime is asked once, within a time that it can count.
 func TestGraceInWholeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newDirectRig(t)
@@ -257,8 +257,8 @@ func TestShortestGrace(t *testing.T) {
 	}
 }
 
-// TestPreStopTooLong: when the grace period is over the hook is ended, and the container has 2 s. A command that is killed has
-// failed.
+// TestPreStopTooLong: when the grace period is over the hook is ended, and the container has 2 s. A command that is
+// killed has failed.
 func TestPreStopTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newDirectRig(t)
@@ -312,7 +312,7 @@ func TestPostStart(t *testing.T) {
 		}
 		return 0, nil
 	})
-	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
+	res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	obs := g.observe(pod)
 	if got := res.Reasons["c0"]; got.Reason != "PostStartHookError" || !strings.HasPrefix(got.Message, "Exec lifecycle hook ([postStart c0]) for Container \"c0\"") || res.Err == nil {
 		t.Errorf("reason %+v, error %v; want PostStartHookError with \"Exec lifecycle hook\" and an error", got, res.Err)
@@ -330,7 +330,7 @@ func TestPostStart(t *testing.T) {
 		<-hook.Done()
 		return 0, hook.Err()
 	})
-	if res := g.SyncPod(ctx, Wish{Pod: pod, Observed: obs}); res.Err == nil {
+	if res := g.SyncPod(ctx, SyncInput{Pod: pod, Observed: obs}); res.Err == nil {
 		t.Error("SyncPod cancelled in a hook: Err = nil, want an error")
 	}
 	if c := g.observe(pod).Container("c0"); !c.Running() {
@@ -484,20 +484,20 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestSandboxStatusFails: a sandbox that was made, and of which the runtime does not say what it is like, has an event of
-// its own.
+// TestSandboxStatusFails: a sandbox that was made, and of which the runtime does not say what it is like, has an event
+// of its own.
 func TestSandboxStatusFails(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	g.fake.Fail("PodSandboxStatus", 1, status.Error(codes.Internal, "no answer"))
-	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
+	res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	want := "FailedPodSandBoxStatus Unable to get pod sandbox status: rpc error: code = Internal desc = no answer"
 	if res.Err == nil || !slices.Contains(g.events.list, want) || g.events.has(eventSandboxFailed) {
 		t.Errorf("error %v, events %q; want an error and %q alone", res.Err, g.events.list, want)
 	}
 	g = newRig(t)
 	g.fake.Fail("RunPodSandbox", 2, status.Error(codes.Unknown, "no network"))
-	res = g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
+	res = g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	want = "FailedCreatePodSandBox Failed to create pod sandbox: rpc error: code = Unknown desc = no network"
 	if res.Err == nil || !slices.Contains(g.events.list, want) {
 		t.Errorf("error %v, events %q; want an error and %q", res.Err, g.events.list, want)

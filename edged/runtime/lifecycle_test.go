@@ -20,13 +20,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// TestCreateTakesFewCalls: what a pod's start costs beside the bare calls is one question for its addresses, and one for
-// the user of each image that was not run before.
+// TestCreateTakesFewCalls: what a pod's start costs beside the bare calls is one question for its addresses, and one
+// for the user of each image that was not run before.
 func TestCreateTakesFewCalls(t *testing.T) {
 	g := newRig(t)
 	g.opts.Images = images{"img ": "sha256:one"}
 	pod := testPod(v1.RestartPolicyAlways, 0, 2)
-	res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
+	res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	if res.Err != nil || !res.Changed {
 		t.Fatalf("sync: %+v, want a change and no error", res)
 	}
@@ -99,11 +99,11 @@ func TestOutdatedSnapshot(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	before := g.settle(pod)
 	empty := &observed.Pod{UID: pod.UID, Detailed: true}
-	if res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: empty}); res.Err == nil || !res.Changed {
+	if res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: empty}); res.Err == nil || !res.Changed {
 		t.Errorf("no sandbox in the snapshot: %+v, want an error and a change, so that it is read again", res)
 	}
 	noContainers := &observed.Pod{UID: pod.UID, Detailed: true, Sandboxes: before.Sandboxes}
-	if res := g.SyncPod(t.Context(), Wish{Pod: pod, Observed: noContainers}); res.Err == nil || !res.Changed {
+	if res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: noContainers}); res.Err == nil || !res.Changed {
 		t.Errorf("no containers in the snapshot: %+v, want an error and a change, so that it is read again", res)
 	}
 	after := g.settle(pod)
@@ -149,7 +149,7 @@ func TestReservedNames(t *testing.T) {
 	}
 }
 
-// TestAdoption: a container of the same hash is kept, whoever started it.
+// TestAdoption: a container of the same hash is kept, no matter who started it.
 func TestAdoption(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
@@ -419,7 +419,8 @@ func TestKillAndRemove(t *testing.T) {
 	}
 }
 
-// TestSandboxesAreStoppedOnce: removing a pod does not stop again what was stopped, unless it could not be removed then.
+// TestSandboxesAreStoppedOnce: removing a pod does not stop again what was stopped, unless it could not be removed
+// then.
 func TestSandboxesAreStoppedOnce(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)

@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// RecursiveReadOnly tells whether the handler that runs a pod can make mounts read-only with all that is mounted below
-// them. One that cannot be asked cannot.
+// RecursiveReadOnly reports whether the handler that runs a pod can make mounts read-only with all that is mounted
+// below them. One that cannot be asked cannot.
 func (r *Runtime) RecursiveReadOnly(ctx context.Context, pod *v1.Pod) bool {
 	handler := ""
 	if r.opts.Handler != nil {

@@ -100,8 +100,8 @@ func (r *Runtime) stopSandbox(ctx context.Context, id string) error {
 	return nil
 }
 
-// removeSandbox removes a sandbox, and stops it before unless that was done: the runtime would run all plugins of the network
-// again, to take down what is gone. Removing an absent one is no error.
+// removeSandbox removes a sandbox, and stops it before unless that was done: the runtime would run all plugins of the
+// network again, to take down what is gone. Removing an absent one is no error.
 func (r *Runtime) removeSandbox(ctx context.Context, id string) error {
 	if !r.stopped.has(id) {
 		if err := r.stopSandbox(ctx, id); err != nil {

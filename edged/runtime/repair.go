@@ -18,8 +18,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/repair"
 )
 
-// ImageRepairer looks at an image after a failure that may be its fault, and puts it right; see package repair. Both return true
-// when the start is to be tried again at once.
+// ImageRepairer looks at an image after a failure that may be its fault, and puts it right; see package repair. Both
+// return true when the start is to be tried again at once.
 type ImageRepairer interface {
 	Examine(ctx context.Context, s repair.Suspect) bool
 	ExamineSandbox(ctx context.Context, f repair.Failure, since time.Time) bool
@@ -28,8 +28,8 @@ type ImageRepairer interface {
 // exitUnknown is how containerd shows a container that it found dead: nobody saw how it ended.
 const exitUnknown = 255
 
-// startFailed has the image examined of a container that could not be started. It returns true when nothing is left of the
-// attempt, and it is to be made again.
+// startFailed has the image examined of a container that could not be started. It returns true when nothing is left of
+// the attempt, and it is to be made again.
 func (r *Runtime) startFailed(ctx context.Context, p place, s Start, imageRef string, began time.Time, failed *startError) bool {
 	stage := repair.Start
 	switch failed.Reason.Reason {
@@ -111,9 +111,9 @@ const exitFailedStart = 128
 // stopTries is how often a dead sandbox is told to stop before the pod goes on without.
 const stopTries = 3
 
-// killDead is KillPod for a pod of which nothing runs. What is left of it may be so damaged that the runtime can neither stop nor
-// remove it; that does not keep the pod from a new sandbox for ever, under another attempt. It is stopped and removed as garbage
-// later.
+// killDead is KillPod for a pod of which nothing runs. What is left of it may be so damaged that the runtime can
+// neither stop nor remove it; that does not keep the pod from a new sandbox for ever, under another attempt. It is
+// stopped and removed as garbage later.
 func (r *Runtime) killDead(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
 	err := r.KillPod(ctx, pod.UID, pod, obs, nil)
 	if err == nil || ctx.Err() != nil || cri.IsDown(err) {
@@ -127,9 +127,9 @@ func (r *Runtime) killDead(ctx context.Context, pod *v1.Pod, obs *observed.Pod) 
 	return nil
 }
 
-// ReleaseSandboxes stops the sandboxes of a pod of which nothing runs, but those that were stopped: until then the pod's
-// addresses and host ports are taken. One that cannot be stopped is left to the garbage collection after some tries: a power
-// cut may have damaged it.
+// ReleaseSandboxes stops the sandboxes of a pod of which nothing runs, but those that were stopped: until then the
+// pod's addresses and host ports are taken. One that cannot be stopped is left to the garbage collection after some
+// tries: a power cut may have damaged it.
 func (r *Runtime) ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
 	var errs []error
 	for _, s := range obs.Sandboxes {
@@ -154,7 +154,7 @@ type tries struct {
 	}
 }
 
-// reached counts a failure, and tells whether there were so many.
+// reached counts a failure, and reports whether there were so many.
 func (t *tries) reached(uid types.UID, id string, limit int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -41,8 +41,8 @@ func newRepairRig(t *testing.T, again bool) (*rig, *repairs) {
 
 var errNoExec = status.Error(codes.Unknown, `exec: "/app": exec format error`)
 
-// TestStartAfterRepair: a container whose image was put right is started at once, under the same attempt, also where it would
-// never be tried again.
+// TestStartAfterRepair: a container whose image was put right is started at once, under the same attempt, also where it
+// would never be tried again.
 func TestStartAfterRepair(t *testing.T) {
 	for name, method := range map[string]string{"created": "CreateContainer", "started": "StartContainer"} {
 		g, r := newRepairRig(t, true)
@@ -76,7 +76,8 @@ func TestStartWithoutRepair(t *testing.T) {
 	}
 }
 
-// TestEndIsExamined: how a container ended is told before its next start; not that of one that went down with its sandbox.
+// TestEndIsExamined: how a container ended is told before its next start; not that of one that went down with its
+// sandbox.
 func TestEndIsExamined(t *testing.T) {
 	g, r := newRepairRig(t, true)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)

@@ -12,7 +12,7 @@ import (
 // exitWithSandbox is how a container ends whose sandbox is taken away from under it.
 const exitWithSandbox = 137
 
-// sandboxChange tells whether the pod needs a new sandbox, and with which attempt number.
+// sandboxChange reports whether the pod needs a new sandbox, and with which attempt number.
 func sandboxChange(pod *v1.Pod, obs *observed.Pod) (bool, uint32) {
 	newest := obs.Sandbox()
 	if newest == nil {
@@ -49,7 +49,7 @@ func replaceSandbox(pod *v1.Pod, obs *observed.Pod, attempt uint32) Actions {
 	return a
 }
 
-// initFailedForGood tells whether an init container has failed that is not to run again.
+// initFailedForGood reports whether an init container has failed that is not to run again.
 func initFailedForGood(pod *v1.Pod, obs *observed.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool {
 		last := obs.Container(c.Name)

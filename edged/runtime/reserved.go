@@ -30,19 +30,20 @@ func (e *outdatedError) Error() string {
 	return fmt.Sprintf("%s %s of this pod runs already; its state is read again", e.kind, e.id)
 }
 
-// staleError is a name that what is left over does not give back: a runtime cannot always remove what a power cut has damaged.
+// staleError is a name that what is left over does not give back: a runtime cannot always remove what a power cut has
+// damaged.
 type staleError struct{ err error }
 
 func (e *staleError) Error() string { return e.err.Error() }
 func (e *staleError) Unwrap() error { return e.err }
 
-// stale tells whether another attempt number, and so another name, would help.
+// stale reports whether another attempt number, and so another name, would help.
 func stale(err error) bool {
 	_, ok := errors.AsType[*staleError](err)
 	return ok && !cri.IsDown(err)
 }
 
-// outdated tells whether a failure is only an old snapshot, and asks for a new one then.
+// outdated reports whether a failure is only an old snapshot, and asks for a new one then.
 func (s *SyncResult) outdated(err error) bool {
 	_, ok := errors.AsType[*outdatedError](err)
 	if ok {

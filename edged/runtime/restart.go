@@ -11,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
-// startsOver tells whether a container ended in a way for which its rules start the whole pod over.
-func startsOver(pod *v1.Pod, obs *observed.Pod) bool {
+// restartsAllContainers reports whether a container ended in a way for which its rules start the whole pod over.
+func restartsAllContainers(pod *v1.Pod, obs *observed.Pod) bool {
 	return trigger(pod, obs) != nil
 }
 
@@ -83,7 +83,7 @@ func (a *Actions) kill(c *observed.Container, message string, grace *int64) {
 	a.Kill = append(a.Kill, Kill{ID: c.ID, Name: c.Name, Message: message, Grace: grace})
 }
 
-// restarts tells whether a container that does not run is to be started under its policy and rules.
+// restarts reports whether a container that does not run is to be started under its policy and rules.
 func restarts(pod *v1.Pod, c *v1.Container, last *observed.Container) bool {
 	return last == nil || !last.Exited() || restart.After(pod, c, last.ExitCode) != restart.Stay
 }

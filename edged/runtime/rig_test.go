@@ -110,7 +110,7 @@ func (g *rig) observe(pod *v1.Pod) *observed.Pod {
 
 func (g *rig) sync(pod *v1.Pod) SyncResult {
 	g.t.Helper()
-	return g.SyncPod(g.t.Context(), Wish{Pod: pod, Observed: g.observe(pod)})
+	return g.SyncPod(g.t.Context(), SyncInput{Pod: pod, Observed: g.observe(pod)})
 }
 
 // settle syncs until nothing is left to do.

@@ -4,8 +4,8 @@
 // package made, and it recognises what they made: a container whose hash is unchanged is adopted.
 //
 // What to do next is decided by pure functions over a snapshot (actions.go, init.go, replace.go, restart.go,
-// backoff.go); SyncPod and KillPod carry it out. The methods may be called for different pods at once, and for one pod by one
-// goroutine at a time. The package keeps no state of a pod but its crash backoff, and which containers have had
+// backoff.go); SyncPod and KillPod carry it out. The methods may be called for different pods at once, and for one pod
+// by one goroutine at a time. The package keeps no state of a pod but its crash backoff, and which containers have had
 // their preStop hook.
 package runtime
 

@@ -260,8 +260,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestBackoffOfFailingProbe: a container that the agent stops again and again, since its probe fails, waits longer and longer
-// before it is started, at the times at which a kubelet starts it.
+// TestBackoffOfFailingProbe: a container that the agent stops again and again, since its probe fails, waits longer and
+// longer before it is started, at the times at which a kubelet starts it.
 func TestBackoffOfFailingProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newDirectRig(t)
@@ -271,7 +271,7 @@ func TestBackoffOfFailingProbe(t *testing.T) {
 		last := ""
 		for len(started) < 6 {
 			obs := g.observe(pod)
-			wish := Wish{Pod: pod, Observed: obs}
+			wish := SyncInput{Pod: pod, Observed: obs}
 			if c := obs.Container("c0"); c.Running() {
 				if c.ID != last {
 					started, last = append(started, time.Since(began)), c.ID

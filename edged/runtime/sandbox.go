@@ -39,8 +39,8 @@ func (r *Runtime) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32
 	return config, nil
 }
 
-// portMappings returns the ports of the pod's containers, as a kubelet does: also those that the node does not forward, which have
-// no host port. Those of sidecars are among them; a kubelet forgets them.
+// portMappings returns the ports of the pod's containers, as a kubelet does: also those that the node does not forward,
+// which have no host port. Those of sidecars are among them; a kubelet forgets them.
 func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
 	var out []*runtimeapi.PortMapping
 	for _, c := range slices.Concat(sidecars(pod), pod.Spec.Containers) {
@@ -61,7 +61,8 @@ func portMappings(pod *v1.Pod) []*runtimeapi.PortMapping {
 	return out
 }
 
-// samePort reports whether two ports of a container are one: by their names, or by all that they say where they have none.
+// samePort reports whether two ports of a container are one: by their names, or by all that they say where they have
+// none.
 func samePort(a, b v1.ContainerPort) bool {
 	if a.Name != "" || b.Name != "" {
 		return a.Name == b.Name

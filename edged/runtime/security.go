@@ -218,8 +218,8 @@ func armorName(p *runtimeapi.SecurityProfile) string {
 	return v1.DeprecatedAppArmorBetaProfileNamePrefix + p.LocalhostRef
 }
 
-// relabel has the mounts labelled for the pod, of what is the pod's own: a path of the node that others use, too, keeps its
-// label. pods is the folder of the pods' folders.
+// relabel has the mounts labelled for the pod, of what is the pod's own: a path of the node that others use, too, keeps
+// its label. pods is the folder of the pods' folders.
 func relabel(pod *v1.Pod, c *v1.Container, pods string, mounts []*runtimeapi.Mount) {
 	for _, m := range mounts {
 		if !strings.HasPrefix(m.HostPath, pods+"/") {

@@ -24,8 +24,8 @@ const sandboxLived = 2 * time.Second
 // now is the wall clock: what it is compared with are the runtime's own times.
 func now() time.Time { return time.Now() }
 
-// Wish is what SyncPod works towards, and from where.
-type Wish struct {
+// SyncInput is what SyncPod works towards, and from where.
+type SyncInput struct {
 	Pod *v1.Pod
 	// Observed is a detailed snapshot of the pod.
 	Observed *observed.Pod
@@ -36,7 +36,7 @@ type Wish struct {
 }
 
 // SyncPod brings a pod one step nearer to its spec, or several where they follow from each other.
-func (r *Runtime) SyncPod(ctx context.Context, wish Wish) SyncResult {
+func (r *Runtime) SyncPod(ctx context.Context, wish SyncInput) SyncResult {
 	var res SyncResult
 	pod, obs := wish.Pod, wish.Observed
 	actions := computeActions(pod, obs, wish.Probes)

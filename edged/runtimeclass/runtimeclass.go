@@ -25,8 +25,8 @@ type Resolver struct {
 	Features func(ctx context.Context) (runtime.Features, error)
 }
 
-// Handler returns the handler of a pod's RuntimeClass; "" is the runtime's default. A class that nobody here knows while the cloud
-// cannot be asked is taken for the handler of its name, if there is one.
+// Handler returns the handler of a pod's RuntimeClass; "" is the runtime's default. A class that nobody here knows
+// while the cloud cannot be asked is taken for the handler of its name, if there is one.
 func (r Resolver) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	name := ptr.Deref(pod.Spec.RuntimeClassName, "")
 	if name == "" {

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// period is how often the runtime is asked. While it is not ready, it is asked after retryMin, and then at intervals
-	// that double up to retryMax.
+	// period is how often the runtime is asked. While it is not ready, it is asked after retryMin, and then at
+	// intervals that double up to retryMax.
 	period   = 15 * time.Second
 	retryMin = time.Second
 	retryMax = 5 * time.Second
@@ -44,8 +44,8 @@ type Options struct {
 	Health  *health.Registry
 	// Version keeps the version over restarts of the module.
 	Version *Version
-	// Learned is called when the version and the features are known, Changed when a condition has changed, and Recovered
-	// when a condition holds again.
+	// Learned is called when the version and the features are known, Changed when a condition has changed, and
+	// Recovered when a condition holds again.
 	Learned, Changed, Recovered func()
 }
 

@@ -113,7 +113,8 @@ func (f *fakeRuntime) Status(context.Context) (*runtimeapi.RuntimeStatus, error)
 	return f.status(), nil
 }
 
-// TestRun: a runtime that is not ready is asked more often, each change is noticed once, and a call that failed is repeated.
+// TestRun: a runtime that is not ready is asked more often, each change is noticed once, and a call that failed is
+// repeated.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, registry, version := &fakeRuntime{network: "NoCNI"}, &health.Registry{}, &Version{}

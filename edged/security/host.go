@@ -24,8 +24,8 @@ type Host struct {
 	Thermal []string
 }
 
-// Look finds out about the node; root is "/".
-func Look(root string) Host {
+// ReadHost finds out about the node; root is "/".
+func ReadHost(root string) Host {
 	enabled, err := os.ReadFile(filepath.Join(root, "sys/module/apparmor/parameters/enabled"))
 	kernel, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease"))
 	_, noSELinux := os.Stat(filepath.Join(root, "sys/fs/selinux/enforce"))
@@ -89,8 +89,8 @@ func armorOf(pod *v1.Pod) []*v1.AppArmorProfile {
 	return out
 }
 
-// AppArmor is the profile of a container: its own, else that of the annotation for it, which static pods may have, else the
-// pod's; nil where none says anything. An annotation that makes no sense says nothing.
+// AppArmor is the profile of a container: its own, else that of the annotation for it, which static pods may have, else
+// the pod's; nil where none says anything. An annotation that makes no sense says nothing.
 func AppArmor(pod *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
 	if sc := c.SecurityContext; sc != nil && sc.AppArmorProfile != nil {
 		return sc.AppArmorProfile
@@ -111,8 +111,8 @@ func AppArmor(pod *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
 	return nil
 }
 
-// CheckGroups rejects a pod that must have no groups but its own on a runtime that cannot keep to it. supported tells whether
-// it can; known is false while nobody knows.
+// CheckGroups rejects a pod that must have no groups but its own on a runtime that cannot keep to it. supported reports
+// whether it can; known is false while nobody knows.
 func CheckGroups(pod *v1.Pod, supported, known bool) *observed.Reason {
 	sc := pod.Spec.SecurityContext
 	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict || supported || !known {

@@ -126,7 +126,7 @@ func TestGroups(t *testing.T) {
 
 func TestLook(t *testing.T) {
 	root := t.TempDir()
-	if diff := cmp.Diff(Host{}, Look(root)); diff != "" {
+	if diff := cmp.Diff(Host{}, ReadHost(root)); diff != "" {
 		t.Errorf("an empty node mismatch (-want +got):\n%s", diff)
 	}
 	for path, text := range map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n", "sys/fs/selinux/enforce": "1", "proc/sys/kernel/osrelease": "6.1.0\n",
@@ -142,8 +142,8 @@ func TestLook(t *testing.T) {
 	want := Host{AppArmor: true, SELinux: true, Kernel: "6.1.0", Thermal: []string{
 		"/sys/devices/system/cpu/cpu2/thermal_throttle", "/sys/devices/system/cpu/cpu10/thermal_throttle",
 	}}
-	if diff := cmp.Diff(want, Look(root)); diff != "" {
-		t.Errorf("Look() mismatch (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, ReadHost(root)); diff != "" {
+		t.Errorf("ReadHost() mismatch (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package security says which pods this node must not run for what their security context asks: sysctls that are not
-// allowed, AppArmor where the node has none, groups that the runtime cannot keep to. It is pure; reasons and messages are
-// the kubelet's. It promises that what a pod asks for is given or refused, and never left out.
+// allowed, AppArmor where the node has none, groups that the runtime cannot keep to. It is pure; reasons and messages
+// are the kubelet's. It promises that what a pod asks for is given or refused, and never left out.
 package security
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// safe are the sysctls that every pod may set, and the kernel from which on they belong to the pod alone. Source: "Using
-// sysctls in a Kubernetes Cluster".
+// safe are the sysctls that every pod may set, and the kernel from which on they belong to the pod alone. Source:
+// "Using sysctls in a Kubernetes Cluster".
 var safe = map[string]string{
 	"kernel.shm_rmid_forced":              "",
 	"net.ipv4.ip_local_port_range":        "",
@@ -55,8 +55,8 @@ type Sysctls struct {
 	prefixes []string
 }
 
-// NewSysctls makes the list from the node's kernel release and the unsafe sysctls that the configuration allows: names, or
-// beginnings of names with a * at the end. All have to be of a namespace.
+// NewSysctls makes the list from the node's kernel release and the unsafe sysctls that the configuration allows: names,
+// or beginnings of names with a * at the end. All have to be of a namespace.
 func NewSysctls(kernel string, allowedUnsafe []string) (*Sysctls, error) {
 	s := &Sysctls{names: map[string]bool{}}
 	for name, since := range safe {
@@ -115,7 +115,7 @@ func dotted(name string) string {
 	return strings.NewReplacer("/", ".", ".", "/").Replace(name)
 }
 
-// atLeast tells whether a kernel's release is not older than a version; one that makes no sense is.
+// atLeast reports whether a kernel's release is not older than a version; one that makes no sense is.
 func atLeast(kernel, version string) bool {
 	if version == "" {
 		return true

@@ -126,7 +126,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestAdmittedHasNoShare: an admitted connection does not count for its source, and a closed connection gives its place back once.
+// TestAdmittedHasNoShare: an admitted connection does not count for its source, and a closed connection gives its place
+// back once.
 func TestAdmittedHasNoShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, accept := boundedPipes(t, 8, 2)
@@ -154,8 +155,8 @@ func TestAdmittedHasNoShare(t *testing.T) {
 	})
 }
 
-// TestNewcomerGetsAPlace: where unauthenticated connections hold all places, one from elsewhere gets that of the oldest of
-// the source that has most; admitted ones keep theirs.
+// TestNewcomerGetsAPlace: where unauthenticated connections hold all places, one from elsewhere gets that of the oldest
+// of the source that has most; admitted ones keep theirs.
 func TestNewcomerGetsAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, accept := boundedPipes(t, 4, 2)

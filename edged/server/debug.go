@@ -30,7 +30,8 @@ func Profiling() []Route {
 	}
 }
 
-// LogLevel is the route that changes how much the agent logs, until it is started again: PUT with the level as the body.
+// LogLevel is the route that changes how much the agent logs, until it is started again: PUT with the level as the
+// body.
 func LogLevel() Route {
 	return Route{Pattern: "/debug/flags/v", Methods: []string{http.MethodPut}, Debugging: true, Handler: http.HandlerFunc(setLogLevel)}
 }
@@ -65,7 +66,7 @@ func Configz(config func() any) Route {
 	})}
 }
 
-// RunningPods is the route to what the container runtime runs, whoever wants it.
+// RunningPods is the route to what the container runtime runs, no matter who wants it.
 func RunningPods(pods func() []*v1.Pod) Route {
 	return Route{Pattern: "/runningpods/", Resource: "pods", OrProxy: true, Debugging: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -76,8 +77,8 @@ func RunningPods(pods func() []*v1.Pod) Route {
 // maxCheckpoint is how many seconds a checkpoint may take.
 const maxCheckpoint = 3600
 
-// Checkpoint is the route that has a container's state written to a file, whose path is the answer. Checkpoints are large:
-// one is made at a time.
+// Checkpoint is the route that has a container's state written to a file, whose path is the answer. Checkpoints are
+// large: one is made at a time.
 func Checkpoint(checkpoint func(ctx context.Context, namespace, pod, container string, timeoutSeconds int64) (path string, err error)) Route {
 	one := newGate()
 	return Route{

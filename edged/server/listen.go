@@ -21,8 +21,8 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// Serve serves a handler at an address until ctx ends. Nobody says who they are, so that each source has its share of what may
-// be open.
+// Serve serves a handler at an address until ctx ends. Nobody says who they are, so that each source has its share of
+// what may be open.
 func Serve(ctx context.Context, address string, handler http.Handler) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SystemLogs is the route to the files of the node's log folder (/logs/). Pods may write there through a hostPath: what is
-// served never leaves the folder by a link, and is a file or a folder, never a pipe that would wait for a writer.
+// SystemLogs is the route to the files of the node's log folder (/logs/). Pods may write there through a hostPath: what
+// is served never leaves the folder by a link, and is a file or a folder, never a pipe that would wait for a writer.
 func SystemLogs(dir string) Route {
 	return Route{
 		Pattern: "/logs/{path...}", Handler: http.StripPrefix("/logs/", http.FileServerFS(logDir(dir))),
@@ -20,7 +20,8 @@ func SystemLogs(dir string) Route {
 	}
 }
 
-// logDir is a folder as a file system; it is opened anew each time, since it may not be there yet, or be another by now.
+// logDir is a folder as a file system; it is opened again each time, since it may not be there yet, or be another by
+// now.
 type logDir string
 
 // Open implements fs.FS.

@@ -11,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-// FuzzRequests: whatever a request to one of the ports says, whether its client is admitted or not, reading and answering it
-// takes memory in proportion to its head, of which no more than maxHeader is read.
+// FuzzRequests: whatever a request to one of the ports says, whether its client is admitted or not, reading and
+// answering it takes memory in proportion to its head, of which no more than maxHeader is read.
 func FuzzRequests(f *testing.F) {
 	const host = "Host: localhost\r\n"
 	f.Add("GET /pods HTTP/1.1\r\n"+host, "", uint16(0))
@@ -36,8 +36,8 @@ func FuzzRequests(f *testing.F) {
 		}
 		text = text[:min(len(text), most)] + "\r\n\r\n"
 		for _, h := range handlers {
-			// What the agent says of itself has a fixed size. A line of a head of 4 bytes becomes an entry of a map, and a
-			// parameter of 2 bytes a list of one string in one.
+			// What the agent says of itself has a fixed size. A line of a head of 4 bytes becomes an entry of a map,
+			// and a parameter of 2 bytes a list of one string in one.
 			membound.Check(t, 2<<20+membound.Linear(len(text), 256), func() {
 				r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
 				if err == nil {

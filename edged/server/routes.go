@@ -9,8 +9,8 @@ import (
 
 // Route is one thing that the node's ports serve. Both ports are made of one list of them.
 type Route struct {
-	// Pattern is one of http.ServeMux, without a method and a host: "/stats/summary", "/exec/{namespace}/{pod}/{container}". The
-	// longer form of a path ends in "/" or in "{rest...}".
+	// Pattern is one of http.ServeMux, without a method and a host: "/stats/summary",
+	// "/exec/{namespace}/{pod}/{container}". The longer form of a path ends in "/" or in "{rest...}".
 	Pattern string
 	Handler http.Handler
 	// Methods are those that the authenticated port takes; none are GET and HEAD. The read-only port takes no other.
@@ -19,16 +19,16 @@ type Route struct {
 	ReadOnly bool
 	// LocalOnly: the authenticated port does not have it.
 	LocalOnly bool
-	// Resource is the subresource of nodes that the authorizer is asked about: "log", "stats", "metrics", "pods", "healthz",
-	// "configz", "checkpoint" ...; "" is "proxy", which stands for all that have no name of their own.
+	// Resource is the subresource of nodes that the authorizer is asked about: "log", "stats", "metrics", "pods",
+	// "healthz", "configz", "checkpoint" ...; "" is "proxy", which stands for all that have no name of their own.
 	Resource string
 	// OrProxy: who may use nodes/proxy may use it, too, as before Resource had a name of its own.
 	OrProxy bool
-	// Verb is what the authorizer is asked about; "" goes by the method: get, create, update, patch or delete. What acts in a
-	// container is "create", though WebSocket clients ask for it with GET.
+	// Verb is what the authorizer is asked about; "" goes by the method: get, create, update, patch or delete. What
+	// acts in a container is "create", though WebSocket clients ask for it with GET.
 	Verb string
-	// Stream: answers may take as long as they take, and connections may be upgraded. Others may take as long as the client
-	// goes on reading: it has 30 s for each piece.
+	// Stream: answers may take as long as they take, and connections may be upgraded. Others may take as long as the
+	// client goes on reading: it has 30 s for each piece.
 	Stream bool
 	// Debugging: it is served only where enableDebuggingHandlers is set.
 	Debugging bool
@@ -42,7 +42,7 @@ func (r *Route) methods() []string {
 	return []string{http.MethodGet, http.MethodHead}
 }
 
-// takes tells whether a route takes a method.
+// takes reports whether a route takes a method.
 func (r *Route) takes(method string) bool { return slices.Contains(r.methods(), method) }
 
 // verb is what is asked of the authorizer for a request.
@@ -87,7 +87,7 @@ func (r *Route) served(w http.ResponseWriter, req *http.Request) {
 		c := http.NewResponseController(w)
 		_ = c.SetWriteDeadline(time.Time{}) // a writer without deadlines, in a test
 		_ = c.SetReadDeadline(time.Time{})
-		if p, ok := w.(*patient); ok {
+		if p, ok := w.(*stallGuard); ok {
 			w = p.ResponseWriter
 		}
 	}
@@ -95,16 +95,16 @@ func (r *Route) served(w http.ResponseWriter, req *http.Request) {
 	r.Handler.ServeHTTP(w, req)
 }
 
-// patiently serves answers piece by piece; see patient.
+// patiently serves answers piece by piece; see stallGuard.
 func patiently(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(&patient{ResponseWriter: w, control: http.NewResponseController(w)}, r)
+		next.ServeHTTP(&stallGuard{ResponseWriter: w, control: http.NewResponseController(w)}, r)
 	})
 }
 
-// patient writes an answer in pieces, each of which has a time of its own: a long answer over a slow link arrives as a
+// stallGuard writes an answer in pieces, each of which has a time of its own: a long answer over a slow link arrives as a
 // whole, and a client that does not read is cut off.
-type patient struct {
+type stallGuard struct {
 	http.ResponseWriter
 	control *http.ResponseController
 }
@@ -113,7 +113,7 @@ type patient struct {
 const piece = 4 << 10
 
 // Write implements http.ResponseWriter.
-func (p *patient) Write(data []byte) (written int, err error) {
+func (p *stallGuard) Write(data []byte) (written int, err error) {
 	for {
 		_ = p.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer without deadlines, in a test
 		n, err := p.ResponseWriter.Write(data[:min(len(data), piece)])
@@ -125,4 +125,4 @@ func (p *patient) Write(data []byte) (written int, err error) {
 }
 
 // Unwrap gives http.ResponseController what is below.
-func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (p *stallGuard) Unwrap() http.ResponseWriter { return p.ResponseWriter }

@@ -29,8 +29,8 @@ func (w *slowWriter) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// TestPatience: a long answer over a slow link arrives as a whole; a client that does not read is cut off; streams have no
-// deadline at all.
+// TestPatience: a long answer over a slow link arrives as a whole; a client that does not read is cut off; streams have
+// no deadline at all.
 func TestPatience(t *testing.T) {
 	for name, c := range map[string]struct {
 		each   time.Duration

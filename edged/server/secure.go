@@ -18,8 +18,8 @@ type Guard interface {
 	Check(r *http.Request, verb string, subresources ...string) error
 }
 
-// NewSecure makes the handler of the authenticated port: each request is admitted by guard, or gets nothing, not even whether
-// there is what it asks for.
+// NewSecure makes the handler of the authenticated port: each request is admitted by guard, or gets nothing, not even
+// whether there is what it asks for.
 func NewSecure(o Options, guard Guard) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range append(o.own(), o.Routes...) {
@@ -62,7 +62,8 @@ func ServeTLS(ctx context.Context, address string, handler http.Handler, config 
 		return err
 	}
 	config = config.Clone()
-	// Whose certificate it is, and whether it is any good, is for the guard to find out: the CAs change while the port is open.
+	// Whose certificate it is, and whether it is any good, is for the guard to find out: the CAs change while the port
+	// is open.
 	config.ClientAuth = tls.RequestClientCert
 	config.NextProtos = []string{"http/1.1"} // upgraded connections are of HTTP/1.1, and the others are few
 	srv := newServer(handler)

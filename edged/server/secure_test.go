@@ -132,7 +132,8 @@ func TestEachRouteAsks(t *testing.T) {
 	}
 }
 
-// TestSystemLogsStayInside: pods that may write into the log folder do not get at the rest of the disk, nor hold up the agent.
+// TestSystemLogsStayInside: pods that may write into the log folder do not get at the rest of the disk, nor hold up the
+// agent.
 func TestSystemLogsStayInside(t *testing.T) {
 	dir := t.TempDir()
 	logs := filepath.Join(dir, "log")
@@ -158,7 +159,8 @@ func TestSystemLogsStayInside(t *testing.T) {
 	}
 }
 
-// TestSystemLogsListing: a folder that a pod filled is not listed to its end; a file that is left out is served all the same.
+// TestSystemLogsListing: a folder that a pod filled is not listed to its end; a file that is left out is served all the
+// same.
 func TestSystemLogsListing(t *testing.T) {
 	logs := t.TempDir()
 	for i := range maxEntries + 5 {

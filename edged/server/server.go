@@ -1,7 +1,8 @@
-// Package server is the node's two ports, made of one list of routes. The read-only one says what runs here, and how the
-// agent is: it serves GET and HEAD only, gives out no secrets (pods name them, but do not hold them), and keeps pages of
-// other sites from reading it through a browser on the device. The authenticated one, over TLS, is the kubelet's API: each
-// request is admitted by a guard (package auth) that is asked about the route's verb and subresource of nodes.
+// Package server is the node's two ports, made of one list of routes. The read-only one says what runs here, and how
+// the agent is: it serves GET and HEAD only, gives out no secrets (pods name them, but do not hold them), and keeps
+// pages of other sites from reading it through a browser on the device. The authenticated one, over TLS, is the
+// kubelet's API: each request is admitted by a guard (package auth) that is asked about the route's verb and
+// subresource of nodes.
 package server
 
 import (
@@ -133,7 +134,7 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// localName tells whether a host is an address or this machine's own name for itself.
+// localName reports whether a host is an address or this machine's own name for itself.
 func localName(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -13,7 +13,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/shutdown/logindtest"
 )
 
-// TestFormerLimit: a limit that an earlier version raised in /etc moves to /run, also where logind has taken it already.
+// TestFormerLimit: a limit that an earlier version raised in /etc moves to /run, also where logind has taken it
+// already.
 func TestFormerLimit(t *testing.T) {
 	for _, has := range []time.Duration{5 * time.Second, time.Minute} {
 		l := logindtest.Start(t, has)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Gate is closed while the device shuts down: no pod starts meanwhile. The zero value is open. Its methods may be called
-// from any goroutine.
+// Gate is closed while the device shuts down: no pod starts meanwhile. The zero value is open. Its methods may be
+// called from any goroutine.
 type Gate struct {
 	mu    sync.Mutex
 	open  context.Context // ends when the gate is closed; nil before it was asked for

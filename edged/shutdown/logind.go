@@ -68,7 +68,7 @@ func (l *logind) call(name, path, method string, answer []any, args ...any) erro
 	return nil
 }
 
-// delay is how long logind waits for whoever inhibits a shutdown.
+// delay is how long logind waits for anyone who inhibits a shutdown.
 func (l *logind) delay() (time.Duration, error) {
 	var value dbus.Variant
 	if err := l.call(login1, login1Path, "org.freedesktop.DBus.Properties.Get", []any{&value}, login1Manager, "InhibitDelayMaxUSec"); err != nil {
@@ -94,7 +94,7 @@ func (l *logind) preparing() (bool, error) {
 	return preparing, nil
 }
 
-// reload has logind read its configuration anew.
+// reload has logind read its configuration again.
 func (l *logind) reload() error {
 	return l.call(systemd1, systemd1Path, systemd1Manager+".KillUnit", nil, logindUnit, "all", int32(syscall.SIGHUP))
 }

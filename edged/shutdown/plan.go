@@ -38,8 +38,8 @@ func GroupsOf(c *kubeletconfig.KubeletConfiguration) []Group {
 	return groups
 }
 
-// Assign puts each pod into its group: the last one whose priority is not above the pod's, or else the first. There is a
-// batch for each group.
+// Assign puts each pod into its group: the last one whose priority is not above the pod's, or else the first. There is
+// a batch for each group.
 func Assign(groups []Group, pods []*v1.Pod) []Batch {
 	batches := make([]Batch, len(groups))
 	for i, g := range groups {

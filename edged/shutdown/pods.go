@@ -31,7 +31,7 @@ type PLEG interface {
 // Workers are the workers of pods; see package podworker.
 type Workers interface {
 	Busy(uid types.UID) bool
-	Poke(uid types.UID)
+	Enqueue(uid types.UID)
 }
 
 // Statuses are the statuses of pods in memory; see package status.
@@ -102,7 +102,7 @@ func (p *Pods) End(ctx context.Context, pod *v1.Pod, grace time.Duration) {
 	}
 }
 
-// startsAgain tells whether a pod is to start again after the boot, rather than fail.
+// startsAgain reports whether a pod is to start again after the boot, rather than fail.
 func startsAgain(pod *v1.Pod, static bool) bool {
 	switch pod.Spec.RestartPolicy {
 	case v1.RestartPolicyNever:
@@ -145,7 +145,7 @@ func (p *Pods) untilEnded(ctx context.Context, uid types.UID) {
 // halt stops the containers of a pod that is to run again.
 func (p *Pods) halt(ctx context.Context, pod *v1.Pod, seconds int64) {
 	klog.InfoS("Pod halted until the device is up again", "pod", klog.KObj(pod), "podUID", pod.UID)
-	p.Workers.Poke(pod.UID) // so that a sync under way is followed by one that finds out
+	p.Workers.Enqueue(pod.UID) // so that a sync under way is followed by one that finds out
 	for ctx.Err() == nil {
 		obs, err := p.PLEG.Refresh(ctx, pod.UID)
 		if err == nil && !obs.Alive() && !p.Workers.Busy(pod.UID) {

@@ -69,7 +69,7 @@ func (n *node) Refresh(_ context.Context, uid types.UID) (*observed.Pod, error) 
 	return n.Get(uid), nil
 }
 func (n *node) Busy(types.UID) bool             { return false }
-func (n *node) Poke(types.UID)                  { n.note("poke") }
+func (n *node) Enqueue(types.UID)               { n.note("poke") }
 func (n *node) Phase(types.UID) v1.PodPhase     { return v1.PodRunning }
 func (n *node) Ended(types.UID) <-chan struct{} { return n.ended }
 func (n *node) Why(types.UID) *status.Stopped   { return n.stopped }

@@ -1,6 +1,6 @@
 // Package shutdown ends the pods in good order when the device is shut down or rebooted: it has logind wait
-// (systemd-inhibit(1), "delay"), and ends the pods group by group, those of the lowest priority first, each group within
-// its time. Where there is no logind, or its bus is away, it tries again, and says so as a condition.
+// (systemd-inhibit(1), "delay"), and ends the pods group by group, those of the lowest priority first, each group
+// within its time. Where there is no logind, or its bus is away, it tries again, and says so as a condition.
 //
 // It promises:
 //
@@ -29,7 +29,7 @@ import (
 const (
 	retryMin = time.Second
 	retryMax = time.Minute
-	// reloadWithin is how long logind may take to read its configuration anew.
+	// reloadWithin is how long logind may take to read its configuration again.
 	reloadWithin = 5 * time.Second
 	reloadLook   = 100 * time.Millisecond
 	// confName is the name of our file in logind.conf.d.
@@ -49,8 +49,8 @@ type Options struct {
 	Groups []Group
 	// Address is that of the D-Bus; empty is the system's.
 	Address string
-	// ConfDir is where logind's limit is raised, FormerConfDir where an earlier version of the agent may have done so. An empty
-	// ConfDir has the system's for both; an empty FormerConfDir is none.
+	// ConfDir is where logind's limit is raised, FormerConfDir where an earlier version of the agent may have done so.
+	// An empty ConfDir has the system's for both; an empty FormerConfDir is none.
 	ConfDir, FormerConfDir string
 	// Pods lists the pods of which something runs.
 	Pods func() []*v1.Pod
@@ -150,8 +150,8 @@ func (w *Watcher) session(ctx context.Context) error {
 	}
 }
 
-// catchUp learns whether a shutdown was called off while there was no connection to the bus: without that no pod would start
-// again.
+// catchUp learns whether a shutdown was called off while there was no connection to the bus: without that no pod would
+// start again.
 func (w *Watcher) catchUp(l *logind) error {
 	if !w.began {
 		return nil

@@ -21,9 +21,9 @@ import (
 const (
 	// maxManifest bounds a manifest file: an object in the API is at most 1.5 MiB, and a file may hold several.
 	maxManifest = 16 << 20
-	// maxParts bounds the elements, members and lines of a manifest file, and maxObjects the objects of its documents. A part
-	// of two bytes takes hundreds as a node of YAML, and an object of three bytes takes a thousand as a container. 110 pods of
-	// 200 objects have 22,000.
+	// maxParts bounds the elements, members and lines of a manifest file, and maxObjects the objects of its documents.
+	// A part of two bytes takes hundreds as a node of YAML, and an object of three bytes takes a thousand as a
+	// container. 110 pods of 200 objects have 22,000.
 	maxParts, maxObjects = 500_000, 50_000
 	// yamlBuffer is how much of a stream is looked at to tell YAML from JSON.
 	yamlBuffer = 4096
@@ -221,7 +221,7 @@ func fingerprint(raw []byte, nodeName string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
-// IsStatic tells whether a pod comes from a manifest on the node.
+// IsStatic reports whether a pod comes from a manifest on the node.
 func IsStatic(pod *v1.Pod) bool {
 	return pod != nil && pod.Annotations[AnnotationSource] == sourceFile
 }

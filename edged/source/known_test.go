@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestKnown: pods of manifests may be given the UIDs that they had, and keep them as long as the manifest says the same.
+// TestKnown: pods of manifests may be given the UIDs that they had, and keep them as long as the manifest says the
+// same.
 func TestKnown(t *testing.T) {
 	dir := t.TempDir()
 	write := func(image string) {

@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// probes checks the probes of a container as the API server does. Which containers may have any is checked with lifecycles.
+// probes checks the probes of a container as the API server does. Which containers may have any is checked with
+// lifecycles.
 func (v *validator) probes(p *field.Path, c *v1.Container) {
 	for _, probe := range []struct {
 		name      string

@@ -157,8 +157,9 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var pods []*v1.Pod
 		var err error
-		// An empty container has 3 bytes and becomes a struct of a thousand, in lists that grow by a quarter, twice: to tell
-		// unknown fields, a pod is decoded again. So it is the number of objects that bounds what a large file takes.
+		// An empty container has 3 bytes and becomes a struct of a thousand, in lists that grow by a quarter, twice: to
+		// tell unknown fields, a pod is decoded again. So it is the number of objects that bounds what a large file
+		// takes.
 		limit := 8<<20 + membound.Linear(min(len(data), 3*maxObjects), 16<<10)
 		membound.Check(t, limit, func() { pods, _, err = Decode(data, "n") })
 		if (err == nil) != (len(pods) > 0) {

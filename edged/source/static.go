@@ -72,7 +72,7 @@ type manifest struct {
 	err   error     // of the newest read
 }
 
-// stamp tells whether a file may have changed. The inode is in it because an atomic rename may keep size and time.
+// stamp reports whether a file may have changed. The inode is in it because an atomic rename may keep size and time.
 type stamp struct {
 	size  int64
 	mtime time.Time
@@ -117,7 +117,7 @@ func (s *Static) Run(ctx context.Context) error {
 		case <-quiet.C:
 		case <-rescan.C:
 		}
-		// Adding a watch that exists is free; one whose folder was replaced is set up anew.
+		// Adding a watch that exists is free; one whose folder was replaced is set up again.
 		if err := w.Add(s.watchDir()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			klog.V(2).InfoS("Manifest folder cannot be watched; it is read every rescan", "dir", s.opts.Dir, "err", err)
 		}

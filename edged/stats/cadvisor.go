@@ -12,8 +12,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 )
 
-// The main series of /metrics/cadvisor, under the labels that dashboards and rules select by: those of a whole pod have no container and
-// no image, those of the node have the id "/".
+// The main series of /metrics/cadvisor, under the labels that dashboards and rules select by: those of a whole pod have
+// no container and no image, those of the node have the id "/".
 var (
 	cadvisorLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
 	with           = func(more string) []string { return append(append([]string(nil), cadvisorLabels...), more) }
@@ -99,11 +99,11 @@ func (s *Stats) collectCadvisor(ctx context.Context, ch chan<- prometheus.Metric
 	machineMemory.now(ch, float64(n.capacity), machine...)
 	machineSwap.now(ch, float64(n.swapTotal), machine...)
 	root := []string{"", "/", "", "", "", ""}
-	tellUsage(ch, &n.usage, root)
-	tellLinks(ch, &n.usage, n.links, root)
+	collectUsage(ch, &n.usage, root)
+	collectLinks(ch, &n.usage, n.links, root)
 	if s.opts.PodsCgroup != nil {
 		if d, ok := s.opts.PodsCgroup(); ok && n.pods.known() {
-			tellUsage(ch, &n.pods, []string{"", d.Path, "", "", "", ""})
+			collectUsage(ch, &n.pods, []string{"", d.Path, "", "", "", ""})
 		}
 	}
 	disks := devices(read(s.opts.Proc, "partitions"))
@@ -116,9 +116,9 @@ func (s *Stats) collectCadvisor(ctx context.Context, ch chan<- prometheus.Metric
 func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod, disks map[string]string) {
 	labels := []string{"", p.cgroup.Path, "", "", p.pod.Namespace, p.pod.Name}
 	if p.known() {
-		tellUsage(ch, &p.usage, labels)
-		tellCgroup(ch, &p.usage, &p.cgroup, disks, labels)
-		tellLinks(ch, &p.usage, p.links, labels)
+		collectUsage(ch, &p.usage, labels)
+		collectCgroup(ch, &p.usage, &p.cgroup, disks, labels)
+		collectLinks(ch, &p.usage, p.links, labels)
 	}
 	for i := range p.containers {
 		c := &p.containers[i]
@@ -126,15 +126,15 @@ func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod, disks map[string]st
 			continue
 		}
 		labels := []string{c.name, c.cgroup.Path, c.image, c.id, p.pod.Namespace, p.pod.Name}
-		tellUsage(ch, &c.usage, labels)
-		tellCgroup(ch, &c.usage, &c.cgroup, disks, labels)
+		collectUsage(ch, &c.usage, labels)
+		collectCgroup(ch, &c.usage, &c.cgroup, disks, labels)
 		cStart.now(ch, float64(c.started.UnixNano())/1e9, labels...)
 		cSeen.tell(ch, c.at, ptr.To(float64(c.at.Unix())), labels...)
 	}
 }
 
-// tellUsage tells what was sampled.
-func tellUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
+// collectUsage tells what was sampled.
+func collectUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
 	more := func(values ...string) []string { return append(append([]string(nil), labels...), values...) }
 	cCPU.tell(ch, u.at, seconds(u.cpu), more("total")...)
 	cWorkingSet.tell(ch, u.at, whole(u.workingSet), labels...)
@@ -147,14 +147,14 @@ func tellUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
 	cFaults.tell(ch, u.at, whole(u.majorFaults), more("pgmajfault", "hierarchy")...)
 }
 
-// tellCgroup reads and tells what nobody else asks for: limits, how often they were met, and what was read and written.
-func tellCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks map[string]string, labels []string) {
+// collectCgroup reads and tells what nobody else asks for: limits, how often they were met, and what was read and written.
+func collectCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks map[string]string, labels []string) {
 	cLimit.now(ch, float64(ptr.Deref(u.limit, 0)), labels...)
 	if d.Path == "" {
 		return
 	}
-	tellCPU(ch, u, d, labels)
-	tellMemory(ch, u, d, labels)
+	collectCPU(ch, u, d, labels)
+	collectMemory(ch, u, d, labels)
 	cOOM.tell(ch, u.at, whole(ooms(d)), labels...)
 	pids := d.Dir("pids")
 	cThreadsMax.now(ch, float64(ptr.Deref(limited(number(read(pids, "pids.max"))), 0)), labels...)
@@ -165,12 +165,12 @@ func tellCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks ma
 	if d.Unified != "" {
 		blocks, bytes, counts = d.Unified, "io.stat", "io.stat"
 	}
-	tellBlocks(ch, u, blockIO(read(blocks, bytes), "rbytes", "wbytes"), cFSReads, cFSWrites, disks, labels)
-	tellBlocks(ch, u, blockIO(read(blocks, counts), "rios", "wios"), cFSReadN, cFSWriteN, disks, labels)
+	collectBlocks(ch, u, blockIO(read(blocks, bytes), "rbytes", "wbytes"), cFSReads, cFSWrites, disks, labels)
+	collectBlocks(ch, u, blockIO(read(blocks, counts), "rios", "wios"), cFSReadN, cFSWriteN, disks, labels)
 }
 
-// tellCPU tells the CPU time and its limits. Without a quota nothing is throttled, and dashboards divide by periods.
-func tellCPU(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
+// collectCPU tells the CPU time and its limits. Without a quota nothing is throttled, and dashboards divide by periods.
+func collectCPU(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
 	cpu := table(read(d.Dir("cpu"), "cpu.stat"))
 	cUserCPU.tell(ch, u.at, seconds(cpuPart(d, cpu, "user")), labels...)
 	cSystemCPU.tell(ch, u.at, seconds(cpuPart(d, cpu, "system")), labels...)
@@ -220,8 +220,8 @@ func sharesOf(d *cgroups.Dirs) *uint64 {
 	return ptr.To(2 + (*weight-1)*262142/9999)
 }
 
-// tellMemory tells what memory is used for, and its limits; 0 is none.
-func tellMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
+// collectMemory tells what memory is used for, and its limits; 0 is none.
+func collectMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
 	dir, prefix := d.Unified, ""
 	peak, kernel, swap, reserved := "memory.peak", "", "memory.swap.max", "memory.low"
 	if dir == "" {
@@ -253,8 +253,8 @@ func tellMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels [
 	cReserved.now(ch, float64(ptr.Deref(limited(number(read(dir, reserved))), 0)), labels...)
 }
 
-// tellBlocks tells what was read and written, for each device.
-func tellBlocks(ch chan<- prometheus.Metric, u *usage, all []blocks, reads, writes series, disks map[string]string, labels []string) {
+// collectBlocks tells what was read and written, for each device.
+func collectBlocks(ch chan<- prometheus.Metric, u *usage, all []blocks, reads, writes series, disks map[string]string, labels []string) {
 	for i := range all {
 		b := &all[i]
 		labels := append(append([]string(nil), labels...), disks[b.device])
@@ -286,8 +286,8 @@ func ooms(d *cgroups.Dirs) *uint64 {
 	return entry(table(read(d.Dir("memory"), "memory.oom_control")), "oom_kill")
 }
 
-// tellLinks tells the interfaces.
-func tellLinks(ch chan<- prometheus.Metric, u *usage, list []link, labels []string) {
+// collectLinks tells the interfaces.
+func collectLinks(ch chan<- prometheus.Metric, u *usage, list []link, labels []string) {
 	for i := range list {
 		l := &list[i]
 		labels := append(append([]string(nil), labels...), l.name)

@@ -27,7 +27,7 @@ type usage struct {
 	cpuPSI, memPSI, ioPSI *statsapi.PSIStats
 }
 
-// known tells whether anything was learned.
+// known reports whether anything was learned.
 func (u *usage) known() bool { return u.cpu != nil || u.memory != nil }
 
 // workingSet is what is in use without the files that have not been touched lately.
@@ -148,7 +148,8 @@ func below(d *cgroups.Dirs) []string {
 	return names
 }
 
-// ofContainer finds the cgroup of a container among those of its pod: its id, or "cri-containerd-<id>.scope" and the like with systemd.
+// ofContainer finds the cgroup of a container among those of its pod: its id, or "cri-containerd-<id>.scope" and the
+// like with systemd.
 func ofContainer(names []string, id string) string {
 	if id == "" {
 		return ""
@@ -161,8 +162,8 @@ func ofContainer(names []string, id string) string {
 	return ""
 }
 
-// podLinks reads the network counters of a pod through one of its processes. The process is asked for again afterwards: another one that
-// was given its number meanwhile may have another network.
+// podLinks reads the network counters of a pod through one of its processes. The process is asked for again afterwards:
+// another one that was given its number meanwhile may have another network.
 func podLinks(proc string, pod *cgroups.Dirs, names []string) []link {
 	top := mainDir(pod)
 	for _, name := range names {

@@ -153,8 +153,8 @@ type layer struct {
 	container string
 }
 
-// layers asks the runtime what containers have written into their root file systems; those that have ended and are still there
-// count with the ones that run.
+// layers asks the runtime what containers have written into their root file systems; those that have ended and are
+// still there count with the ones that run.
 func (s *Stats) layers(ctx context.Context) (map[layer]Disk, error) {
 	list, err := s.containerStats(ctx)
 	out := map[layer]Disk{}

@@ -98,8 +98,8 @@ func percent(text string) float64 {
 // hertz is the unit of the kernel's times in /proc, whatever its own clock is.
 const hertz = 100
 
-// cpuTime reads how long all CPUs have worked, in nanoseconds, from the first line of /proc/stat: without idle time, waiting for
-// disks, and what others had of a virtual machine's CPU.
+// cpuTime reads how long all CPUs have worked, in nanoseconds, from the first line of /proc/stat: without idle time,
+// waiting for disks, and what others had of a virtual machine's CPU.
 func cpuTime(stat string) *uint64 {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -181,8 +181,8 @@ type blocks struct {
 // maxDevices bounds how many devices are told of a container.
 const maxDevices = 64
 
-// blockIO reads what was read and written for each device: of io.stat ("8:0 rbytes=1 wbytes=2 rios=3 wios=4") under two names, or of
-// blkio.throttle.io_service_bytes_recursive ("8:0 Read 1").
+// blockIO reads what was read and written for each device: of io.stat ("8:0 rbytes=1 wbytes=2 rios=3 wios=4") under two
+// names, or of blkio.throttle.io_service_bytes_recursive ("8:0 Read 1").
 func blockIO(text, reads, writes string) []blocks {
 	var out []blocks
 	for line := range strings.Lines(text) {
@@ -213,7 +213,8 @@ func blockIO(text, reads, writes string) []blocks {
 	return out
 }
 
-// devices reads the names of block devices by their numbers ("8:0") from /proc/partitions. A device without a name has none.
+// devices reads the names of block devices by their numbers ("8:0") from /proc/partitions. A device without a name has
+// none.
 func devices(partitions string) map[string]string {
 	out := map[string]string{}
 	for line := range strings.Lines(partitions) {

@@ -60,7 +60,7 @@ func (s *Stats) readPods(ctx context.Context) []*pod {
 	return out
 }
 
-// ended tells whether a pod uses nothing but the disk any more.
+// ended reports whether a pod uses nothing but the disk any more.
 func ended(p *v1.Pod) bool {
 	return p.Status.Phase == v1.PodSucceeded || p.Status.Phase == v1.PodFailed
 }
@@ -182,7 +182,8 @@ func (p *pod) addUp() {
 	}
 }
 
-// alone leaves out those pods of which another has the name: one on its way out while its successor is there. Metrics know pods by name.
+// alone leaves out those pods of which another has the name: one on its way out while its successor is there. Metrics
+// know pods by name.
 func alone(pods []*pod) []*pod {
 	type name struct{ namespace, name string }
 	by := map[name]int{}

@@ -46,7 +46,8 @@ type Options struct {
 	Pods    func() []*v1.Pod
 	Runtime Runtime
 	Images  Images
-	// PodCgroup finds a pod's cgroup, PodsCgroup the one above all of them; ok is false where there is none. nil is no cgroups.
+	// PodCgroup finds a pod's cgroup, PodsCgroup the one above all of them; ok is false where there is none. nil is no
+	// cgroups.
 	PodCgroup  func(pod *v1.Pod) (d cgroups.Dirs, ok bool)
 	PodsCgroup func() (d cgroups.Dirs, ok bool)
 	// Volumes measures those that are a pod's own, LogDir is the folder of its logs, HostsFile is its hosts file.
@@ -92,7 +93,8 @@ type shared[T any] struct {
 	err  error
 }
 
-// get returns the sample, a new one where the last is too old. What failed because ctx ended is tried again by the next.
+// get returns the sample, a new one where the last is too old. What failed because ctx ended is tried again by the
+// next.
 func (c *shared[T]) get(ctx context.Context, sample func(ctx context.Context) (T, error)) (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +108,7 @@ func (c *shared[T]) get(ctx context.Context, sample func(ctx context.Context) (T
 	return got, err
 }
 
-// forget has the next one sample anew.
+// forget has the next one sample again.
 func (c *shared[T]) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

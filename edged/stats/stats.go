@@ -1,13 +1,14 @@
 // Package stats tells how much the node and its pods use: of the CPU, of memory, of the disk, and of the process ids.
 //
-// It samples only when somebody asks: an idle node measures nothing. What is cheap to read, such as a file of /proc or of a
-// cgroup, is taken anew for an answer unless another one took it within the last second, so that two who ask at once share
-// one sample. The disk, of which folders have to be walked, is measured at most every 10 seconds, and less often where
-// measuring takes long: it rests for a hundred times of what it took.
+// It samples only when somebody asks: an idle node measures nothing. What is cheap to read, such as a file of /proc or
+// of a cgroup, is taken again for an answer unless another one took it within the last second, so that two who ask at
+// once share one sample. The disk, of which folders have to be walked, is measured at most every 10 seconds, and less
+// often where measuring takes long: it rests for a hundred times of what it took.
 //
-// The CPU, memory and processes of pods and containers come from the files of their cgroups: they are what the runtime would
-// read, without a call through each of its shims. A container that has no cgroup on the host, such as one in a virtual machine,
-// has the figures that the runtime gives; so have root file systems, which only the runtime can measure.
+// The CPU, memory and processes of pods and containers come from the files of their cgroups: they are what the runtime
+// would read, without a call through each of its shims. A container that has no cgroup on the host, such as one in a
+// virtual machine, has the figures that the runtime gives; so have root file systems, which only the runtime can
+// measure.
 package stats
 
 import (
@@ -22,11 +23,11 @@ import (
 type Provider interface {
 	// Summary is what /stats/summary answers. With onlyCPUAndMemory the disk is not measured.
 	Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.Summary, error)
-	// Node is what eviction observes of the node. What could not be learned is zero, with Known false; the error is of what
-	// the node cannot be judged without.
+	// Node is what eviction observes of the node. What could not be learned is zero, with Known false; the error is of
+	// what the node cannot be judged without.
 	Node(ctx context.Context) (NodeUsage, error)
-	// Pods is what each pod of the node uses, with a disk measured within the last 10 seconds or now. A pod that could not be
-	// measured is there, with Known or DiskKnown false; the error is of the last one.
+	// Pods is what each pod of the node uses, with a disk measured within the last 10 seconds or now. A pod that could
+	// not be measured is there, with Known or DiskKnown false; the error is of the last one.
 	Pods(ctx context.Context) ([]PodUsage, error)
 	// PodsMemory is Pods without the disk, which costs little: memory and processes.
 	PodsMemory(ctx context.Context) ([]PodUsage, error)
@@ -42,13 +43,14 @@ type NodeUsage struct {
 	PodsKnown      bool
 	// MaxPIDs is how many processes and threads there may be, RunningPIDs how many there are.
 	MaxPIDs, RunningPIDs uint64
-	// NodeFS is the file system of the agent's folder: volumes and logs. ImageFS is the one of images, ContainerFS the one that
-	// containers write to; both are not Known while the runtime does not answer. Compare Device to see which are one.
+	// NodeFS is the file system of the agent's folder: volumes and logs. ImageFS is the one of images, ContainerFS the
+	// one that containers write to; both are not Known while the runtime does not answer. Compare Device to see which
+	// are one.
 	NodeFS, ImageFS, ContainerFS FS
 }
 
-// Memory is in bytes. AvailableBytes is CapacityBytes without WorkingSetBytes: what is used without the files that the kernel
-// can drop at once.
+// Memory is in bytes. AvailableBytes is CapacityBytes without WorkingSetBytes: what is used without the files that the
+// kernel can drop at once.
 type Memory struct {
 	CapacityBytes, AvailableBytes, WorkingSetBytes uint64
 	SwapTotalBytes, SwapFreeBytes                  uint64
@@ -60,10 +62,12 @@ type FS struct {
 	// Path is a folder in it, Device is its number as stat(2) has it.
 	Path   string
 	Device uint64
-	// AvailableBytes is what an ordinary user may still write. Inodes are 0 in file systems that do not count them, such as btrfs.
+	// AvailableBytes is what an ordinary user may still write. Inodes are 0 in file systems that do not count them,
+	// such as btrfs.
 	CapacityBytes, AvailableBytes uint64
 	Inodes, InodesFree            uint64
-	// UsedBytes and UsedInodes are what images (ImageFS) or containers (ContainerFS) take of it, as the runtime says; 0 where it does not say.
+	// UsedBytes and UsedInodes are what images (ImageFS) or containers (ContainerFS) take of it, as the runtime says; 0
+	// where it does not say.
 	UsedBytes, UsedInodes uint64
 }
 
@@ -77,9 +81,9 @@ type PodUsage struct {
 	Processes        uint64
 	// Containers is the working set, in bytes, of each container of which it is known.
 	Containers map[string]uint64
-	// DiskKnown: what follows was measured; DiskTime is when. Rootfs is what its containers wrote into their root file systems
-	// (on ContainerFS), Logs are those of its containers, Volumes what is its own and on the disk of the node: emptyDirs
-	// and configmaps, not claims nor host paths (both on NodeFS).
+	// DiskKnown: what follows was measured; DiskTime is when. Rootfs is what its containers wrote into their root file
+	// systems (on ContainerFS), Logs are those of its containers, Volumes what is its own and on the disk of the node:
+	// emptyDirs and configmaps, not claims nor host paths (both on NodeFS).
 	DiskKnown             bool
 	DiskTime              time.Time
 	Rootfs, Logs, Volumes Disk

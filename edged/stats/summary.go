@@ -73,7 +73,8 @@ func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.S
 	return summary(&in), ctx.Err()
 }
 
-// twice samples the CPU and memory, and a moment later again where nothing was sampled lately: a usage is that between two samples.
+// twice samples the CPU and memory, and a moment later again where nothing was sampled lately: a usage is that between
+// two samples.
 func (s *Stats) twice(ctx context.Context, in *inputs) (err error) {
 	for again := false; ; again = true {
 		if in.node, err = s.sampleNode(ctx); err != nil {
@@ -93,7 +94,7 @@ func (s *Stats) twice(ctx context.Context, in *inputs) (err error) {
 	}
 }
 
-// rated tells whether all have a CPU usage that were sampled.
+// rated reports whether all have a CPU usage that were sampled.
 func rated(in *inputs) bool {
 	without := func(u *usage) bool { return u.cpu != nil && u.nano == nil }
 	if without(&in.node.usage) {

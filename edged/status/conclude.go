@@ -45,9 +45,9 @@ func begun(list []v1.ContainerStatus) []v1.ContainerStatus {
 	return list[:min(1, len(list))]
 }
 
-// initialized reports whether the containers of a pod could start: it has no init containers, one of its containers
-// has started, or the last init container has done its work. A sidecar has ended by now: the condition tells whether it had
-// started.
+// initialized reports whether the containers of a pod could start: it has no init containers, one of its containers has
+// started, or the last init container has done its work. A sidecar has ended by now: the condition reports whether it
+// had started.
 func initialized(pod *v1.Pod, status *v1.PodStatus) bool {
 	if len(pod.Spec.InitContainers) == 0 {
 		return true

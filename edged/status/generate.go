@@ -4,11 +4,11 @@
 //
 // # The two phases
 //
-// The phase of the containers follows from their states (phase.go). It decides what the agent does: once it is
-// final, nothing of the pod is started again, and what still runs is stopped. The phase that is reported is the
-// same, but a final one is held back until nothing of the pod runs any more: a Job whose sidecar still writes is not
-// complete, and whoever waits for the pod's volumes or devices must not go on. The conditions follow the phase of the
-// containers, so that a pod whose containers have ended is not ready.
+// The phase of the containers follows from their states (phase.go). It decides what the agent does: once it is final,
+// nothing of the pod is started again, and what still runs is stopped. The phase that is reported is the same, but a
+// final one is held back until nothing of the pod runs any more: a Job whose sidecar still writes is not complete, and
+// anyone who waits for the pod's volumes or devices must not go on. The conditions follow the phase of the containers,
+// so that a pod whose containers have ended is not ready.
 //
 // Promises: a reported phase that is final (Succeeded, Failed) stays; restart counts never go down; a condition's
 // transition time changes only when its value does.
@@ -46,8 +46,8 @@ type Inputs struct {
 	Previous v1.PodStatus
 	// Restored: Previous was reported by an earlier run of the agent, perhaps before a reboot.
 	Restored bool
-	// Running is the cpu and memory with which containers run, by container name, where they were allocated other amounts;
-	// under "" that of the pod's cgroup, where the pod has pod-level resources.
+	// Running is the cpu and memory with which containers run, by container name, where they were allocated other
+	// amounts; under "" that of the pod's cgroup, where the pod has pod-level resources.
 	Running map[string]v1.ResourceRequirements
 	// Resize are the conditions of a resize.
 	Resize []v1.PodCondition

@@ -45,7 +45,8 @@ func phaseOf(in Inputs, out *v1.PodStatus) v1.PodPhase {
 
 // counts are how many containers are in which state.
 type counts struct {
-	// initFailed: an init container has failed for good; initPending: one is not done; sidecarPending: one has not started.
+	// initFailed: an init container has failed for good; initPending: one is not done; sidecarPending: one has not
+	// started.
 	initFailed, initPending, sidecarPending bool
 	// running sidecars and containers; containers and sidecars that have never run.
 	running, waiting int

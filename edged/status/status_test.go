@@ -166,7 +166,8 @@ func TestHeldBack(t *testing.T) {
 	}
 }
 
-// TestUnknownTwice: a container of which the runtime knows no state has ended until it is started again, however often it is seen.
+// TestUnknownTwice: a container of which the runtime knows no state has ended until it is started again, however often
+// it is seen.
 func TestUnknownTwice(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, 0, 1)
 	last := generate(p, box(runningC("c0")))
@@ -369,7 +370,8 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-// TestConcludeSidecar: a container that could not be created beside a sidecar has failed with the pod, if the sidecar had started.
+// TestConcludeSidecar: a container that could not be created beside a sidecar has failed with the pod, if the sidecar
+// had started.
 func TestConcludeSidecar(t *testing.T) {
 	p := pod(v1.RestartPolicyNever, 1, 1)
 	p.Spec.InitContainers[0].RestartPolicy = new(v1.ContainerRestartPolicyAlways)

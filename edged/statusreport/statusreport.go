@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// debounce is how long a changed status waits for the next change of the same pod. A pod passes several states within
-	// a moment when it starts, and each write wears the flash. A pod that becomes ready or ends does not wait: see
-	// reportedState.
+	// debounce is how long a changed status waits for the next change of the same pod. A pod passes several states
+	// within a moment when it starts, and each write wears the flash. A pod that becomes ready or ends does not wait:
+	// see reportedState.
 	debounce = 200 * time.Millisecond
 	// retryMin and retryMax bound the wait after the store refused a status.
 	retryMin = time.Second

@@ -153,7 +153,7 @@ func (s *slow) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus)
 	return s.memory.KeepStatus(ctx, pod, status)
 }
 
-// TestDrop: when a pod is dropped, nothing of it is stored any more: whoever then removes its row finds it.
+// TestDrop: when a pod is dropped, nothing of it is stored any more: anyone who then removes its row finds it.
 func TestDrop(t *testing.T) {
 	s := &slow{begun: make(chan struct{}), goOn: make(chan struct{})}
 	r := newReporter(s, func(error) {})

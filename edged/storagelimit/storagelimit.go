@@ -33,8 +33,8 @@ import (
 const (
 	// period is how often pods with limits are measured: as often as the kubelet does it.
 	period = 10 * time.Second
-	// A round that took long is followed by a pause of pauseFactor times its duration, maxPause at most: on a busy device
-	// a round may take long although it costs little.
+	// A round that took long is followed by a pause of pauseFactor times its duration, maxPause at most: on a busy
+	// device a round may take long although it costs little.
 	pauseFactor = 100
 	maxPause    = time.Minute
 	// grace is how long, in seconds, the containers of a pod over its limit may take to stop.

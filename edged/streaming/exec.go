@@ -140,8 +140,8 @@ func (s *Server) Run() http.Handler {
 	})
 }
 
-// parsePorts reads the ports of a port-forward: clients that speak SPDY name them later, those that speak WebSocket here.
-// It is pure.
+// parsePorts reads the ports of a port-forward: clients that speak SPDY name them later, those that speak WebSocket
+// here. It is pure.
 func parsePorts(query url.Values, webSocket bool) ([]int32, error) {
 	var ports []int32
 	for _, list := range append(query["port"], query["ports"]...) {

@@ -31,7 +31,7 @@ const (
 
 var errUpgrade = refuse(http.StatusBadRequest, "Upgrade request required: this path streams over SPDY or WebSocket")
 
-// upgrades tells whether a request asks for another protocol on its connection.
+// upgrades reports whether a request asks for another protocol on its connection.
 func upgrades(r *http.Request) bool {
 	for _, line := range r.Header["Connection"] {
 		for token := range strings.SplitSeq(line, ",") {
@@ -103,7 +103,8 @@ func (s *Server) join(w http.ResponseWriter, r *http.Request, address string) er
 	return nil
 }
 
-// ask sends a request to the runtime's stream and reads the head of the answer; what comes after that is read from rest.
+// ask sends a request to the runtime's stream and reads the head of the answer; what comes after that is read from
+// rest.
 func ask(r *http.Request, target *url.URL) (conn net.Conn, resp *http.Response, rest *bufio.Reader, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
 	defer cancel()

@@ -92,7 +92,7 @@ func (f *flushed) Write(data []byte) (int, error) {
 	return f.w.Write(data)
 }
 
-// flush also sends the head of an answer that has nothing yet, so that whoever follows knows that it does.
+// flush also sends the head of an answer that has nothing yet, so that anyone who follows knows that it does.
 func (f *flushed) flush() error {
 	f.begun = true
 	return f.c.Flush()
@@ -183,7 +183,8 @@ func (s *Server) observed(pod *v1.Pod, id string) *observed.Container {
 	return nil
 }
 
-// alive tells whether a container may still write. Where nothing is known of the pod's containers (yet), its status says.
+// alive reports whether a container may still write. Where nothing is known of the pod's containers (yet), its status
+// says.
 func (s *Server) alive(pod *v1.Pod, name, id string) bool {
 	if s.opts.Node.Observed(pod.UID) != nil {
 		c := s.observed(pod, id)

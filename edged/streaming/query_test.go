@@ -221,8 +221,8 @@ func FuzzQueries(f *testing.F) {
 		now := time.Unix(1<<31, 0)
 		var query url.Values
 		var err error
-		// The server takes no more than 16 KiB of a head. A parameter of 2 bytes becomes a list of one string in a map, or a
-		// string in a list that doubles; a value is quoted in an error.
+		// The server takes no more than 16 KiB of a head. A parameter of 2 bytes becomes a list of one string in a map,
+		// or a string in a list that doubles; a value is quoted in an error.
 		membound.Check(t, membound.Linear(len(text), 256), func() {
 			if query, err = url.ParseQuery(text); err == nil {
 				_, _ = parseLogQuery(query, now)

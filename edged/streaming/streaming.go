@@ -1,10 +1,10 @@
-// Package streaming serves what kubectl asks a node for a pod: logs, exec, attach, port-forward and the older run. Who may
-// ask is the business of package server.
+// Package streaming serves what kubectl asks a node for a pod: logs, exec, attach, port-forward and the older run. Who
+// may ask is the business of package server.
 //
 // Logs are read from their files, so they are there while the container runtime is down. For the rest, the runtime
 // opens a stream and says where; the connection of the client is then joined to it, byte for byte, whatever the two
-// speak (SPDY or WebSocket). Credentials of the client stay here. How many streams and logs are open at once is bounded,
-// and a stream on which nothing flows for the idle timeout is ended. All of them end with the context of New.
+// speak (SPDY or WebSocket). Credentials of the client stay here. How many streams and logs are open at once is
+// bounded, and a stream on which nothing flows for the idle timeout is ended. All of them end with the context of New.
 package streaming
 
 import (
@@ -89,7 +89,7 @@ func (s *Server) Wait() {
 	s.open.Wait()
 }
 
-// begun returns when whoever is about to begin has begun.
+// begun waits until all callers that passed the gate have started.
 func (s *Server) begun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Server) handler(places chan struct{}, what string, serve func(w http.Re
 		case places <- struct{}{}:
 			defer func() { <-places }()
 		default:
-			answer(w, refuse(http.StatusTooManyRequests, "this node has %d %s open, and takes no more; try again when one has ended", cap(places), what))
+			answer(w, refuse(http.StatusTooManyRequests, "this node has %d %s open, which is the limit; try again when one has ended", cap(places), what))
 			return
 		}
 		if !s.begin() {
@@ -199,8 +199,8 @@ func choosePod(pods []*v1.Pod, namespace, name string, uid types.UID) *v1.Pod {
 	return found
 }
 
-// container finds the running container of a request. One that does not run is not found, which is an error of the server
-// for a kubelet, too: clients know its text and its code. The cause follows.
+// container finds the running container of a request. One that does not run is not found, which is an error of the
+// server for a kubelet, too: clients know its text and its code. The cause follows.
 func (s *Server) container(ctx context.Context, pod *v1.Pod, name string) (*observed.Container, error) {
 	if spec(pod, name) == nil {
 		return nil, refuse(http.StatusInternalServerError, "container not found (%q): pod %s has %s", name, pod.Name, strings.Join(containers(pod), ", "))

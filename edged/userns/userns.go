@@ -31,8 +31,8 @@ const maxFile = 64 << 10
 type Options struct {
 	// PodsDir is the folder of the pods' folders.
 	PodsDir string
-	// Subuid and Subgid are the files that say which ids a user may give away; empty is /etc/subuid and /etc/subgid. Without
-	// lines for the user "kubelet" all ids of the node but the first 65,536 are shared out.
+	// Subuid and Subgid are the files that say which ids a user may give away; empty is /etc/subuid and /etc/subgid.
+	// Without lines for the user "kubelet" all ids of the node but the first 65,536 are shared out.
 	Subuid, Subgid string
 }
 

@@ -29,9 +29,9 @@ type payload struct {
 	nested []string
 }
 
-// writeAtomically makes what a volume holds what it should be. Nothing is written when it is. A
-// call that was killed half way is finished, or undone, by the next. Folders for nested mounts come first: where a file has
-// the same name, it is not seen.
+// writeAtomically makes what a volume holds what it should be. Nothing is written when it is. A call that was killed
+// half way is finished, or undone, by the next. Folders for nested mounts come first: where a file has the same name,
+// it is not seen.
 func writeAtomically(dir string, p payload) error {
 	var err error
 	if p.files, err = settle(p.files); err != nil {
@@ -134,7 +134,7 @@ func (p *payload) folder(path string) error {
 	return ensureDir(path, mode, p.gid())
 }
 
-// sameFiles tells whether a folder holds just these files.
+// sameFiles reports whether a folder holds just these files.
 func sameFiles(dir string, files []file) bool {
 	want := make(map[string]file, len(files))
 	for _, f := range files {

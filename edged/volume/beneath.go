@@ -26,7 +26,7 @@ type folderAccess struct {
 // openBeneath opens a path within root and returns it as an O_PATH descriptor. It makes folders that are
 // missing.
 //
-// Whoever writes the volume may change it meanwhile, so nothing is looked up by more than one name at a
+// Anyone who writes the volume may change it meanwhile, so nothing is looked up by more than one name at a
 // time: each step opens one name in a folder that is held open, never following a link; a link is read and
 // its steps are taken in the same way; ".." goes back to the folder that the walk came from. The result is
 // therefore always below root, as with openat2(RESOLVE_BENEATH), which the kernels of older devices (before
@@ -82,8 +82,8 @@ type walk struct {
 	todo   []step
 	links  int
 	access folderAccess
-	// home are the names of root's path without links, from "/" on; nil until a link leaves the volume. While above is not
-	// 0, the walk is outside, at the folder that is so many names above root; only root itself is open then.
+	// home are the names of root's path without links, from "/" on; nil until a link leaves the volume. While above is
+	// not 0, the walk is outside, at the folder that is so many names above root; only root itself is open then.
 	home  []string
 	above int
 }

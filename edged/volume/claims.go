@@ -102,7 +102,7 @@ func checkClaim(pod *v1.Pod, vol *v1.Volume, claim *v1.PersistentVolumeClaim) er
 	return nil
 }
 
-// checkBound tells whether a volume belongs to the claim that names it.
+// checkBound reports whether a volume belongs to the claim that names it.
 func checkBound(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	switch ref := pv.Spec.ClaimRef; {
 	case ref == nil:

@@ -39,8 +39,8 @@ type ClaimUsage struct {
 	FileSystem
 }
 
-// ClaimUsages returns how full the local and NFS volumes of claims are that pods have. As with the kubelet, the figures are those
-// of the file system, and a hostPath volume has none. Those that cannot be looked at in time are left out.
+// ClaimUsages returns how full the local and NFS volumes of claims are that pods have. As with the kubelet, the figures
+// are those of the file system, and a hostPath volume has none. Those that cannot be looked at in time are left out.
 func (m *Manager) ClaimUsages(ctx context.Context) []ClaimUsage {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -92,8 +92,8 @@ func (l *usageLook) fresh() bool {
 	}
 }
 
-// usageInTime returns what usageOf found within the last usageFresh, or looks again and waits for at most usageTimeout. A
-// disk that fails can hold a process so that no signal ends it: the look at such a volume is left alone, and until it
+// usageInTime returns what usageOf found within the last usageFresh, or looks again and waits for at most usageTimeout.
+// A disk that fails can hold a process so that no signal ends it: the look at such a volume is left alone, and until it
 // returns everyone who asks waits for the same one.
 func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (FileSystem, bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)

@@ -159,8 +159,8 @@ func TestClaimUsageIsKept(t *testing.T) {
 	})
 }
 
-// The same with mount(8)'s programs and a file system of the kernel's, which holds whoever asks it so that no signal ends
-// the process.
+// The same with mount(8)'s programs and a file system of the kernel's, which holds anyone who asks it so that no signal
+// ends the process.
 func TestClaimUsageOfAHangingFileSystem(t *testing.T) {
 	m, c, _ := withClaims(t)
 	m.opts.Mounter = mountCommand{}
@@ -180,8 +180,8 @@ func TestClaimUsageOfAHangingFileSystem(t *testing.T) {
 	}
 }
 
-// hangingFileSystem mounts a file system on a folder that does not answer how full it is until the test ends. The channel
-// is closed when it has been asked.
+// hangingFileSystem mounts a file system on a folder that does not answer how full it is until the test ends. The
+// channel is closed when it has been asked.
 func hangingFileSystem(t *testing.T, dir string) <-chan struct{} {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)

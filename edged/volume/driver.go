@@ -14,10 +14,11 @@ import (
 
 // Driver puts volumes in place that are neither files of the agent nor folders of the node: those of CSI.
 //
-// dir is a folder of this volume of this pod alone, where the kubelet has it: <pod>/volumes/kubernetes.io~csi/<Spec.Name>,
-// or <pod>/volumeDevices/kubernetes.io~csi/<Spec.Name> for a device. It is there when Setup is called, and what
-// is in it (a mount, a link to a device, a record of what was done) is the driver's; it should note what
-// Teardown needs before it does what Teardown has to undo, since the agent may be killed at any point.
+// dir is a folder of this volume of this pod alone, where the kubelet has it:
+// <pod>/volumes/kubernetes.io~csi/<Spec.Name>, or <pod>/volumeDevices/kubernetes.io~csi/<Spec.Name> for a device. It is
+// there when Setup is called, and what is in it (a mount, a link to a device, a record of what was done) is the
+// driver's; it should note what Teardown needs before it does what Teardown has to undo, since the agent may be killed
+// at any point.
 type Driver interface {
 	// Setup puts a volume in place and returns its path on the node: a folder to be mounted into containers, or with
 	// Spec.Block a device (or a link to one). It is called at each sync of the pod, also when all is in place
@@ -25,8 +26,8 @@ type Driver interface {
 	// SetOwnership. An error is told to the user in an event as "MountVolume.SetUp failed for volume ...".
 	Setup(ctx context.Context, pod *v1.Pod, spec Spec, dir string) (path string, err error)
 	// Teardown undoes Setup from what is in dir alone: the pod's spec, the claim and this process's memory of them may
-	// be gone. No container of the pod runs any more, and no bind of a path within the volume is left. After
-	// success nothing is mounted in dir. It is called again until it succeeds, and also for a dir that it has done with.
+	// be gone. No container of the pod runs any more, and no bind of a path within the volume is left. After success
+	// nothing is mounted in dir. It is called again until it succeeds, and also for a dir that it has done with.
 	Teardown(ctx context.Context, uid types.UID, dir string) error
 }
 

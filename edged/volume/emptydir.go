@@ -26,9 +26,9 @@ func (m *Manager) setupEmptyDir(pod *v1.Pod, vol *v1.Volume) (string, error) {
 	return dir, makeOnce(dir, mode, gid)
 }
 
-// emptyDirAccess returns the mode and group of an emptyDir. Unless the spec says otherwise, the mode is 0777 on the disk,
-// and in memory what the kernel gives its file systems: 1777, or 0755 with huge pages. With an fsGroup that group has it,
-// and what is made in it.
+// emptyDirAccess returns the mode and group of an emptyDir. Unless the spec says otherwise, the mode is 0777 on the
+// disk, and in memory what the kernel gives its file systems: 1777, or 0755 with huge pages. With an fsGroup that group
+// has it, and what is made in it.
 func emptyDirAccess(src *v1.EmptyDirVolumeSource, group *int64) (os.FileMode, int) {
 	mode := os.FileMode(0o777)
 	switch {
@@ -88,9 +88,9 @@ func memoryLimit(pod *v1.Pod, src *v1.EmptyDirVolumeSource, node int64) int64 {
 	return limit
 }
 
-// podMemoryLimit returns the memory that all containers of a pod may have together, 0 when one of them has
-// no limit: the pod's own limit, or else the larger of what its containers and its init containers have; and the overhead
-// of its runtime. An init container without a limit counts as one with those of the sidecars beside which it runs.
+// podMemoryLimit returns the memory that all containers of a pod may have together, 0 when one of them has no limit:
+// the pod's own limit, or else the larger of what its containers and its init containers have; and the overhead of its
+// runtime. An init container without a limit counts as one with those of the sidecars beside which it runs.
 func podMemoryLimit(pod *v1.Pod) int64 {
 	limit := containersMemoryLimit(pod)
 	if limit > 0 {

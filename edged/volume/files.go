@@ -29,8 +29,8 @@ type source struct {
 	optional bool
 }
 
-// maxContent is how many bytes the agent writes into the volumes of one pod. A pod may project the same key or annotation
-// thousands of times, and most of these files lie in memory.
+// maxContent is how many bytes the agent writes into the volumes of one pod. A pod may project the same key or
+// annotation thousands of times, and most of these files lie in memory.
 const maxContent = 64 << 20
 
 // room is what is left of maxContent for a pod.

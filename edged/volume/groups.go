@@ -8,11 +8,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// gidAnnotation names a group on a PersistentVolume: whoever uses the volume is to be in it.
+// gidAnnotation names a group on a PersistentVolume: anyone who uses the volume is to be in it.
 const gidAnnotation = "pv.beta.kubernetes.io/gid"
 
-// Groups returns the groups that the PersistentVolumes of a pod ask for with their annotation and that are not among the
-// pod's supplementalGroups, in order. The pod's volumes have to be set up.
+// Groups returns the groups that the PersistentVolumes of a pod ask for with their annotation and that are not among
+// the pod's supplementalGroups, in order. The pod's volumes have to be set up.
 func (m *Manager) Groups(pod *v1.Pod) []int64 {
 	var own []int64
 	if sc := pod.Spec.SecurityContext; sc != nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// isHugePages tells whether a medium is HugePages, or HugePages-<size>.
+// isHugePages reports whether a medium is HugePages, or HugePages-<size>.
 func isHugePages(medium v1.StorageMedium) bool {
 	return medium == v1.StorageMediumHugePages || strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
 }

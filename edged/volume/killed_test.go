@@ -24,8 +24,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
-// childEnv, when set, makes this binary an agent that sets pods' volumes up and takes them away until it is killed. It holds
-// the root and the folder of the node.
+// childEnv, when set, makes this binary an agent that sets pods' volumes up and takes them away until it is killed. It
+// holds the root and the folder of the node.
 const childEnv = "EDGECORE_VOLUME_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -157,8 +157,8 @@ func onePod(m *Manager, host string, id types.UID) error {
 // long has TestKilledAgent kill many more agents.
 var long = flag.Bool("long", false, "kill many agents, not only a few")
 
-// TestKilledAgent kills an agent at random points of setting volumes up and taking them away, many times: what the one before left,
-// the next one deals with. In the end nothing is mounted, nothing is left, and the node has lost nothing.
+// TestKilledAgent kills an agent at random points of setting volumes up and taking them away, many times: what the one
+// before left, the next one deals with. In the end nothing is mounted, nothing is left, and the node has lost nothing.
 func TestKilledAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

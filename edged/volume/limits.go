@@ -30,13 +30,14 @@ func LimitedVolumes(pod *v1.Pod) bool {
 	return false
 }
 
-// LimitedStorage tells whether containers of a pod have limits of ephemeral-storage.
+// LimitedStorage reports whether containers of a pod have limits of ephemeral-storage.
 func LimitedStorage(pod *v1.Pod) bool {
 	_, limited := storageLimit(pod)
 	return limited
 }
 
-// sizeLimit is that of an emptyDir on the disk or in huge pages, nil where there is none. In memory, the kernel keeps it.
+// sizeLimit is that of an emptyDir on the disk or in huge pages, nil where there is none. In memory, the kernel keeps
+// it.
 func sizeLimit(vol *v1.Volume) *resource.Quantity {
 	if vol.EmptyDir == nil || vol.EmptyDir.Medium == v1.StorageMediumMemory || vol.EmptyDir.SizeLimit == nil || vol.EmptyDir.SizeLimit.Sign() <= 0 {
 		return nil
@@ -44,8 +45,8 @@ func sizeLimit(vol *v1.Volume) *resource.Quantity {
 	return vol.EmptyDir.SizeLimit
 }
 
-// storageLimit adds up the limits of ephemeral-storage as resources of pods are: all containers that run together, or the
-// largest init container with the sidecars before it; and the overhead of the runtime.
+// storageLimit adds up the limits of ephemeral-storage as resources of pods are: all containers that run together, or
+// the largest init container with the sidecars before it; and the overhead of the runtime.
 func storageLimit(pod *v1.Pod) (limit resource.Quantity, limited bool) {
 	of := func(c *v1.Container) resource.Quantity {
 		q, has := c.Resources.Limits[v1.ResourceEphemeralStorage]

@@ -18,9 +18,9 @@ type Measured struct {
 	Size
 }
 
-// MeasureVolumes returns those volumes of a pod that this node makes for it alone, with what they take. Claims, host paths
-// and what is on servers are not among them. Of a volume that cannot be read it is what was counted, and the error says
-// which.
+// MeasureVolumes returns those volumes of a pod that this node makes for it alone, with what they take. Claims, host
+// paths and what is on servers are not among them. Of a volume that cannot be read it is what was counted, and the
+// error says which.
 func (m *Manager) MeasureVolumes(ctx context.Context, pod *v1.Pod) ([]Measured, error) {
 	var out []Measured
 	var failed []error

@@ -56,8 +56,8 @@ func hostileSources(kind uint8, key, path string, count int) []v1.VolumeProjecti
 	return sources
 }
 
-// FuzzContent: whatever labels, annotations, ConfigMaps and Secrets a pod projects, and how often, their files take memory
-// in proportion to what came over the wire and to maxContent.
+// FuzzContent: whatever labels, annotations, ConfigMaps and Secrets a pod projects, and how often, their files take
+// memory in proportion to what came over the wire and to maxContent.
 func FuzzContent(f *testing.F) {
 	for kind := range uint8(6) {
 		f.Add(kind, "a", "metadata.annotations", "x", uint16(60_000), uint16(10_000))

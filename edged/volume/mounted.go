@@ -67,10 +67,10 @@ func unmountAll(path string) error {
 	return nil
 }
 
-// gone tells whether an error of mount or umount says that nothing is mounted there.
+// gone reports whether an error of mount or umount says that nothing is mounted there.
 func gone(err error) bool { return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) }
 
-// isMountpoint tells whether something is mounted on a path, be it of the same file system.
+// isMountpoint reports whether something is mounted on a path, be it of the same file system.
 func isMountpoint(path string) (bool, error) {
 	own, err := mountIDOf(path)
 	if err != nil {

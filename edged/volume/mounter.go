@@ -14,21 +14,22 @@ import (
 	"time"
 )
 
-// Mounter mounts what takes more than a system call: file systems whose mount(8) has a program of its own. Its calls end
-// with their context, whatever the other side does.
+// Mounter mounts what takes more than a system call: file systems whose mount(8) has a program of its own. Its calls
+// end with their context, whatever the other side does.
 type Mounter interface {
 	// Mount mounts a source on a folder; no fsType is for options that name none, such as bind.
 	Mount(ctx context.Context, source, target, fsType string, options []string) error
 	// Unmount takes the mount on a folder away; force gives up what has not reached the server.
 	Unmount(ctx context.Context, target string, force bool) error
-	// Format makes a file system on a block device that holds nothing, and tells whether it did. One that holds
+	// Format makes a file system on a block device that holds nothing, and reports whether it did. One that holds
 	// anything is left as it is.
 	Format(ctx context.Context, device, fsType string) (bool, error)
 	// Usage returns how full the file system is that is mounted on a folder.
 	Usage(ctx context.Context, target string) (FileSystem, error)
 }
 
-// mountCommand is mount(8) and umount(8). They are processes of their own, so that one that waits for a server can be ended.
+// mountCommand is mount(8) and umount(8). They are processes of their own, so that one that waits for a server can be
+// ended.
 type mountCommand struct{}
 
 // Mount implements Mounter.
@@ -97,7 +98,8 @@ func (mountCommand) Usage(ctx context.Context, target string) (FileSystem, error
 	return fileSystem(size, blocks, free, available, files, filesFree), nil
 }
 
-// isBlank tells whether the beginning of a device, where every file system and partition table has its mark, is all zeros.
+// isBlank reports whether the beginning of a device, where every file system and partition table has its mark, is all
+// zeros.
 func isBlank(device string) (bool, error) {
 	f, err := os.Open(device)
 	if err != nil {

@@ -29,7 +29,7 @@ func (m *Manager) Mounts(pod *v1.Pod, c *v1.Container, vols Volumes, expand func
 	return out, nil
 }
 
-// isImage tells whether a volume is an image, which has no path on the node.
+// isImage reports whether a volume is an image, which has no path on the node.
 func isImage(pod *v1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == name && vol.Image != nil })
 }
@@ -71,7 +71,8 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 			return nil, err
 		}
 		if host, err = m.bindSubPath(pod, c, index, host, sub, propagation); err != nil {
-			// Whoever reads the pod is not to learn what the node has at the end of a link: the details are for the log alone.
+			// Anyone who reads the pod is not to learn what the node has at the end of a link: the details are for the
+			// log alone.
 			klog.ErrorS(err, "SubPath not prepared", "pod", klog.KObj(pod), "container", c.Name, "volume", vm.Name)
 			return nil, fmt.Errorf("failed to %s for volumeMount %q of container %q", subPathStep(err), vm.Name, c.Name)
 		}
@@ -87,7 +88,7 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 	return &runtimeapi.Mount{HostPath: host, ContainerPath: target, Readonly: vm.ReadOnly || place.ReadOnly, RecursiveReadOnly: recursive, Propagation: propagation}, nil
 }
 
-// filledByAgent tells whether the agent fills a volume: containers see such a one read-only.
+// filledByAgent reports whether the agent fills a volume: containers see such a one read-only.
 func filledByAgent(vol *v1.Volume) bool {
 	return vol.ConfigMap != nil || vol.Secret != nil || vol.DownwardAPI != nil || vol.Projected != nil
 }

@@ -50,8 +50,8 @@ func below(root string, paths []string) []string {
 	return out
 }
 
-// makeNested makes the folders for nested mounts in a volume that the agent fills: containers see it read-only, so that the
-// runtime cannot make them. What has such a name already stays: links of a volume that an older agent filled.
+// makeNested makes the folders for nested mounts in a volume that the agent fills: containers see it read-only, so that
+// the runtime cannot make them. What has such a name already stays: links of a volume that an older agent filled.
 func makeNested(dir string, nested []string, group *int64) error {
 	for _, rel := range nested {
 		fd, err := openBeneath(dir, rel, folderAccess{mode: filesFolderMode(nestedMode, group), group: group})

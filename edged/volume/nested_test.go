@@ -56,7 +56,8 @@ func TestNestedMounts(t *testing.T) {
 	}
 }
 
-// access reads mode and group of all in a volume that the agent fills, with "..time" for the name of the folder of its files.
+// access reads mode and group of all in a volume that the agent fills, with "..time" for the name of the folder of its
+// files.
 func access(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	current, err := os.Readlink(filepath.Join(dir, dataLink))

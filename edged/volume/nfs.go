@@ -28,8 +28,8 @@ type nfsMount struct {
 	options  []string
 }
 
-// setupNFS mounts a folder of an NFS server. A server that does not answer holds up this pod alone, for mountTimeout, after
-// which it is tried again. Nothing here looks into the mount: that would wait for the server, too.
+// setupNFS mounts a folder of an NFS server. A server that does not answer holds up this pod alone, for mountTimeout,
+// after which it is tried again. Nothing here looks into the mount: that would wait for the server, too.
 func (m *Manager) setupNFS(ctx context.Context, pod *v1.Pod, n nfsMount) (Place, error) {
 	source, err := nfsSource(n.source)
 	if err != nil {
@@ -109,7 +109,7 @@ func (m *Manager) unmountOne(ctx context.Context, point string, limit time.Durat
 	return m.opts.Mounter.Unmount(forced, point, true)
 }
 
-// ofServer tells whether file systems of a type live on a server.
+// ofServer reports whether file systems of a type live on a server.
 func ofServer(fsType string) bool { return fsType == "nfs" || fsType == "nfs4" }
 
 func hasDotDot(p string) bool {

@@ -44,7 +44,7 @@ func (o Ownership) bits(folder bool) uint32 {
 	return bits
 }
 
-// fits tells whether a file or folder needs no change. It is pure.
+// fits reports whether a file or folder needs no change. It is pure.
 func (o Ownership) fits(st *unix.Stat_t) bool {
 	if int64(st.Gid) != o.Group {
 		return false
@@ -56,10 +56,10 @@ func (o Ownership) fits(st *unix.Stat_t) bool {
 	return st.Mode&bits == bits
 }
 
-// SetOwnership gives a volume to a group: the group of all in it, what the group needs of their modes, and folders whose
-// files get the group. Links are changed, never followed; what is mounted below is left alone; what is right
-// already is not written. The top folder comes last, so that with OnRootMismatch a call that was
-// killed half way is done again.
+// SetOwnership gives a volume to a group: the group of all in it, what the group needs of their modes, and folders
+// whose files get the group. Links are changed, never followed; what is mounted below is left alone; what is right
+// already is not written. The top folder comes last, so that with OnRootMismatch a call that was killed half way is
+// done again.
 //
 // A file that may not be changed is logged and left, as the kubelet does: a container can make one.
 func SetOwnership(ctx context.Context, dir string, o Ownership) error {
@@ -123,9 +123,9 @@ func (g *giver) change(fd int, st *unix.Stat_t, name string) error {
 	return err
 }
 
-// content changes what is in a folder, the deepest first. No folder is held open while those below it are looked
-// at: however deep they are nested, a few descriptors are enough. The way back is by "..", as long as that is still the folder
-// that it was.
+// content changes what is in a folder, the deepest first. No folder is held open while those below it are looked at:
+// however deep they are nested, a few descriptors are enough. The way back is by "..", as long as that is still the
+// folder that it was.
 func (g *giver) content(top int) error {
 	dir, err := openDir(top, ".")
 	if err != nil {

@@ -60,7 +60,8 @@ func (m *Manager) checkNode(ctx context.Context, spec Spec) error {
 	return nil
 }
 
-// checkAlone refuses a volume that one pod alone may have, and another on this node has. It also notes that this pod has it.
+// checkAlone refuses a volume that one pod alone may have, and another on this node has. It also notes that this pod
+// has it.
 func (m *Manager) checkAlone(pod *v1.Pod, spec Spec) error {
 	modes := spec.PV.Spec.AccessModes
 	if len(modes) != 1 || modes[0] != v1.ReadWriteOncePod {
@@ -82,7 +83,7 @@ func (m *Manager) checkAlone(pod *v1.Pod, spec Spec) error {
 	return nil
 }
 
-// hasFolder tells whether a pod other than one has a folder of a volume: of before this agent started.
+// hasFolder reports whether a pod other than one has a folder of a volume: of before this agent started.
 func (m *Manager) hasFolder(name string, besides types.UID) (bool, error) {
 	for _, parent := range []string{volumesDir, devicesDir} {
 		dirs, err := filepath.Glob(filepath.Join(m.opts.Root, "pods", "*", parent, "*", name))
@@ -135,8 +136,8 @@ func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (Place
 	return place, m.giveOptions(ctx, path, dir, spec)
 }
 
-// giveOptions has the bind of a local volume keep the mount options of its PersistentVolume, such as noexec. A bind without
-// them is taken away.
+// giveOptions has the bind of a local volume keep the mount options of its PersistentVolume, such as noexec. A bind
+// without them is taken away.
 func (m *Manager) giveOptions(ctx context.Context, path, dir string, spec Spec) error {
 	named := mountOptions(spec.PV)
 	if len(named) == 0 {
@@ -153,8 +154,8 @@ func (m *Manager) giveOptions(ctx context.Context, path, dir string, spec Spec) 
 	return nil
 }
 
-// giveLocal sets the group of a local volume before it is bound, so that a bind tells that it was done. A volume that another
-// pod has keeps its group.
+// giveLocal sets the group of a local volume before it is bound, so that a bind tells that it was done. A volume that
+// another pod has keeps its group.
 func (m *Manager) giveLocal(ctx context.Context, pod *v1.Pod, spec Spec, path string) error {
 	own := OwnershipOf(pod)
 	if own == nil || spec.ReadOnly {
@@ -233,8 +234,8 @@ func (m *Manager) mountTarget(pod *v1.Pod, plugin, name string) (dir string, mou
 	return dir, mounted, err
 }
 
-// bindFolder binds a folder of the node, without what is mounted in it. The bind shares mounts with the folder where that
-// is on a shared mount, as mountPropagation needs; unmountAll makes it private before it takes it away.
+// bindFolder binds a folder of the node, without what is mounted in it. The bind shares mounts with the folder where
+// that is on a shared mount, as mountPropagation needs; unmountAll makes it private before it takes it away.
 func bindFolder(path, dir string, readOnly bool) error {
 	err := unix.Mount(path, dir, "", unix.MS_BIND, "")
 	if err != nil {

@@ -81,8 +81,8 @@ func TestLocalVolume(t *testing.T) {
 	}
 }
 
-// TestLocalVolumeOptions: the bind of a folder has the options of its PersistentVolume, beside a read-only one; where it
-// cannot have them, the volume is not set up.
+// TestLocalVolumeOptions: the bind of a folder has the options of its PersistentVolume, beside a read-only one; where
+// it cannot have them, the volume is not set up.
 func TestLocalVolumeOptions(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
 		m, c, _ := withClaims(t)
@@ -113,8 +113,8 @@ func TestLocalVolumeOptions(t *testing.T) {
 	}
 }
 
-// A container's mountPropagation needs a mount that shares with the node's, as does a sub-path. Nothing of the node's is
-// unmounted with the volume.
+// A container's mountPropagation needs a mount that shares with the node's, as does a sub-path. Nothing of the node's
+// is unmounted with the volume.
 func TestLocalVolumeSharesMounts(t *testing.T) {
 	for _, sub := range []string{"", "sub"} {
 		t.Run("subPath "+sub, func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestLocalVolumeSharesMounts(t *testing.T) {
 	}
 }
 
-// TestPropagationOnPrivateMount: where the node's mounts are private, as without systemd, a volume of the pod that a container mounts
-// with mountPropagation is on a shared mount nevertheless, and goes with the pod.
+// TestPropagationOnPrivateMount: where the node's mounts are private, as without systemd, a volume of the pod that a
+// container mounts with mountPropagation is on a shared mount nevertheless, and goes with the pod.
 func TestPropagationOnPrivateMount(t *testing.T) {
 	for name, emptyDir := range map[string]*v1.EmptyDirVolumeSource{
 		"disk":   {},

@@ -86,8 +86,8 @@ func (m *Manager) tokenFiles(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAc
 	return []file{f}, nil
 }
 
-// private makes a file one for its owner alone, or the pod's group: for the owner that is asked for, or the user whom all of
-// the pod run as, where that is known.
+// private makes a file one for its owner alone, or the pod's group: for the owner that is asked for, or the user whom
+// all of the pod run as, where that is known.
 func (f *file) private(pod *v1.Pod, owner *int64) {
 	user, one := onlyUser(pod)
 	if owner == nil && one {

@@ -6,8 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// RecursiveReadOnly tells whether a mount is to be read-only with all that is mounted below it. supported tells whether the
-// runtime can do that; it is asked only when that matters.
+// RecursiveReadOnly reports whether a mount is to be read-only with all that is mounted below it. supported reports
+// whether the runtime can do that; it is asked only when that matters.
 func RecursiveReadOnly(vm *v1.VolumeMount, supported func() bool) (bool, error) {
 	if vm.RecursiveReadOnly == nil || *vm.RecursiveReadOnly == v1.RecursiveReadOnlyDisabled {
 		return false, nil

@@ -15,7 +15,7 @@ const (
 	KindSecret    Kind = "secret"
 )
 
-// Refers tells whether a pod names an object of a kind, in whatever place a pod can: volumes,
+// Refers reports whether a pod names an object of a kind, in whatever place a pod can: volumes,
 // environments of all kinds of containers, pull secrets.
 func Refers(pod *v1.Pod, kind Kind, name string) bool {
 	return slices.Contains(References(pod, kind), name)

@@ -96,8 +96,9 @@ const (
 	fsAppend    = 0x20
 )
 
-// unlock takes those flags from an entry of a folder and from the folder, and tells whether any was there: a container with
-// the capability may have set them. Only files and folders on the mount that is being removed have theirs taken.
+// unlock takes those flags from an entry of a folder and from the folder, and reports whether any was there: a
+// container with the capability may have set them. Only files and folders on the mount that is being removed have
+// theirs taken.
 func (r *removal) unlock(parent *os.File, name string) bool {
 	unlocked := len(r.open) > 0 && clearFlags(int(parent.Fd()))
 	fd, err := unix.Openat(int(parent.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

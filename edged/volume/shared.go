@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// share puts a folder of a pod on a shared mount, as mountPropagation needs. systemd makes every mount shared; on a system without
-// it the folder becomes a mount of its own, which is torn down with the pod.
+// share puts a folder of a pod on a shared mount, as mountPropagation needs. systemd makes every mount shared; on a
+// system without it the folder becomes a mount of its own, which is torn down with the pod.
 func share(dir string) error {
 	shared, err := isShared(dir)
 	if err != nil || shared {

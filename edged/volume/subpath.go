@@ -84,7 +84,7 @@ func bind(fd int, target string, propagation runtimeapi.MountPropagation) error 
 	return nil
 }
 
-// isBoundTo tells whether a place is a mount of just what is open as fd.
+// isBoundTo reports whether a place is a mount of just what is open as fd.
 func isBoundTo(target string, fd int) (bool, error) {
 	var have, want unix.Stat_t
 	if err := unix.Lstat(target, &have); err != nil {

@@ -118,7 +118,7 @@ func (m *Manager) remove(ctx context.Context, dir string) error {
 	return removeTree(ctx, dir)
 }
 
-// isThere tells whether there is anything at a path, as far as one can see.
+// isThere reports whether there is anything at a path, as far as one can see.
 func isThere(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, os.ErrNotExist)

@@ -77,8 +77,8 @@ func (m *Manager) bundles(ctx context.Context, ask *v1.ClusterTrustBundleProject
 	return all, nil
 }
 
-// anchors brings the certificates of bundles into one file: each once, without what is between them, in an order that does
-// not change.
+// anchors brings the certificates of bundles into one file: each once, without what is between them, in an order that
+// does not change.
 func anchors(bundles []certificatesv1.ClusterTrustBundle) []byte {
 	blocks := map[string]bool{}
 	for _, b := range bundles {

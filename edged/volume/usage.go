@@ -23,8 +23,9 @@ func DiskUsage(ctx context.Context, path string) (int64, error) {
 type Size struct{ Bytes, Inodes int64 }
 
 // Measure returns what a file or folder takes of the disk with all in it, each file once however many names it has, and
-// nothing of what is mounted in it or of links' targets. What changes meanwhile is counted as it is met; one that is not
-// there takes nothing. A folder that cannot be read is left out: the size is then that of the rest, with the first error.
+// nothing of what is mounted in it or of links' targets. What changes meanwhile is counted as it is met; one that is
+// not there takes nothing. A folder that cannot be read is left out: the size is then that of the rest, with the first
+// error.
 func Measure(ctx context.Context, path string) (Size, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -74,8 +75,8 @@ func (c *counter) add(st *unix.Stat_t) {
 	c.size.Inodes++
 }
 
-// folders counts what is in a folder and below. Few folders are open at a time, however deep they are nested: the way back
-// is by "..".
+// folders counts what is in a folder and below. Few folders are open at a time, however deep they are nested: the way
+// back is by "..".
 func (c *counter) folders(top *os.File) error {
 	here := level{dir: top}
 	defer func() { here.close() }()

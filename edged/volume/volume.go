@@ -1,24 +1,24 @@
 // Package volume puts a pod's volumes in place on the node and takes them away again: emptyDir, hostPath, configMap,
-// secret, downwardAPI, projected volumes of those, of tokens and of trust bundles, NFS, and what claims are bound to. Folders lie
-// where the kubelet has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
+// secret, downwardAPI, projected volumes of those, of tokens and of trust bundles, NFS, and what claims are bound to.
+// Folders lie where the kubelet has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
 //
-// Setup may be called at any time, and again: it makes what is missing and brings the content of
-// configMaps and secrets up to date, in one step for each volume. Where nothing differs it writes nothing,
-// not even a time stamp. What containers did to an emptyDir stays. Secrets, and what follows a pod's labels, lie in memory
-// (tmpfs, kept out of swap where the kernel can), never on flash.
+// Setup may be called at any time, and again: it makes what is missing and brings the content of configMaps and secrets
+// up to date, in one step for each volume. Where nothing differs it writes nothing, not even a time stamp. What
+// containers did to an emptyDir stays. Secrets, and what follows a pod's labels, lie in memory (tmpfs, kept out of swap
+// where the kernel can), never on flash.
 //
 // # Claims
 //
-// A persistentVolumeClaim, and the claim of a generic ephemeral volume, is looked up through Options.Claims once: what it
-// is bound to (a Spec) is remembered until the pod's volumes are taken away, so that a pod that runs asks nobody.
-// hostPath, local and NFS volumes are put in place here. Those of CSI, also the ones that are written in the pod,
-// are handed to Options.Driver, which gives back a folder, or with volumeMode Block a device; see Driver.
+// A persistentVolumeClaim, and the claim of a generic ephemeral volume, is looked up through Options.Claims once: what
+// it is bound to (a Spec) is remembered until the pod's volumes are taken away, so that a pod that runs asks nobody.
+// hostPath, local and NFS volumes are put in place here. Those of CSI, also the ones that are written in the pod, are
+// handed to Options.Driver, which gives back a folder, or with volumeMode Block a device; see Driver.
 //
 // # The end
 //
-// Teardown first takes away the binds of sub-paths, then has the driver take away its volumes, then unmounts and removes what
-// is below the pod's folder and never anything else: it does not cross a mount, follow a link, or remove while
-// something is mounted. It goes by what is on the disk alone. Both may be killed at any point and called again.
+// Teardown first takes away the binds of sub-paths, then has the driver take away its volumes, then unmounts and
+// removes what is below the pod's folder and never anything else: it does not cross a mount, follow a link, or remove
+// while something is mounted. It goes by what is on the disk alone. Both may be killed at any point and called again.
 package volume
 
 import (
@@ -70,12 +70,12 @@ type Options struct {
 	Claims Claims
 	// Driver puts the volumes of CSI in place; nil where there is no CSI.
 	Driver Driver
-	// Selects tells whether this node is one of those that a selector means: volumes may be for some nodes alone. nil takes
-	// them all.
+	// Selects reports whether this node is one of those that a selector means: volumes may be for some nodes alone. nil
+	// takes them all.
 	Selects func(ctx context.Context, selector *v1.NodeSelector) (bool, error)
 	// Mounter mounts what is on servers and block devices; nil is mount(8).
 	Mounter Mounter
-	// RecursiveReadOnly tells whether the runtime of a pod can make mounts read-only with all below them; nil cannot.
+	// RecursiveReadOnly reports whether the runtime of a pod can make mounts read-only with all below them; nil cannot.
 	RecursiveReadOnly func(pod *v1.Pod) bool
 	// MemoryBytes is the node's allocatable memory: what an emptyDir in memory may grow to when neither
 	// it nor its pod has a limit. 0 leaves it to the kernel (half of the memory).
@@ -138,8 +138,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Setup puts the volumes of a pod in place that its containers have, and says where. The first that fails is the error; a
-// pod with such a volume that this node cannot have gets nothing at all. Volumes that no container has are left out,
+// Setup puts the volumes of a pod in place that its containers have, and says where. The first that fails is the error;
+// a pod with such a volume that this node cannot have gets nothing at all. Volumes that no container has are left out,
 // whatever they are.
 func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	if err := Unsupported(pod); err != nil {
@@ -264,7 +264,7 @@ func (m *Manager) podDir(uid types.UID) (string, error) {
 	return filepath.Join(m.opts.Root, "pods", string(uid)), nil
 }
 
-// validUID tells whether a text can be a pod's UID: that excludes names that mean something to the file
+// validUID reports whether a text can be a pod's UID: that excludes names that mean something to the file
 // system, as ".." or "lost+found".
 func validUID(uid string) bool {
 	if uid == "" || len(uid) > 128 || uid[0] == '.' {
@@ -324,8 +324,9 @@ func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, files [
 	return dir, nil
 }
 
-// makeFilesDir makes the folder of a volume that the agent fills: on the disk for configMaps, which change rarely and hold no
-// secrets, else in memory, with as much of it as an emptyDir of the pod may have. Its mode is that of an emptyDir.
+// makeFilesDir makes the folder of a volume that the agent fills: on the disk for configMaps, which change rarely and
+// hold no secrets, else in memory, with as much of it as an emptyDir of the pod may have. Its mode is that of an
+// emptyDir.
 func (m *Manager) makeFilesDir(pod *v1.Pod, plugin, dir string) error {
 	src := &v1.EmptyDirVolumeSource{}
 	if plugin != pluginConfigMap && !(plugin == pluginDownwardAPI && isFilledFolder(dir)) {
@@ -340,8 +341,8 @@ func (m *Manager) makeFilesDir(pod *v1.Pod, plugin, dir string) error {
 	return ensureDir(dir, mode, gid)
 }
 
-// isFilledFolder reports whether a folder has files of a volume, and is no mount. Older agents kept downwardAPI volumes on
-// the disk: containers that run have that folder, so it is kept up to date there for as long as the pod lives.
+// isFilledFolder reports whether a folder has files of a volume, and is no mount. Older agents kept downwardAPI volumes
+// on the disk: containers that run have that folder, so it is kept up to date there for as long as the pod lives.
 func isFilledFolder(dir string) bool {
 	if _, err := os.Lstat(filepath.Join(dir, dataLink)); err != nil {
 		return false

@@ -83,8 +83,8 @@ const (
 	earlyUseless // it brought no other CA
 )
 
-// RenewSoon has Rotate renew the certificate within the hour, because the cloud seems to have another CA than the device
-// knows. When that turns out to be wrong, it does nothing any more. It does not block.
+// RenewSoon has Rotate renew the certificate within the hour, because the cloud seems to have another CA than the
+// device knows. When that turns out to be wrong, it does nothing any more. It does not block.
 func (k *Keeper) RenewSoon() { k.early.CompareAndSwap(notEarly, earlyAsked) }
 
 // Ensure makes sure that there is a certificate for this node, and gets one with the token if there is none.
@@ -119,7 +119,7 @@ func (k *Keeper) Check() error {
 	case errors.Is(err, fs.ErrPermission):
 		return problem(BadFiles, err, "the device's certificate cannot be read (%v): run as root", err)
 	case err != nil:
-		return problem(BadFiles, err, "the device's certificate is of no use (%v): %s; no state is lost", err, renew)
+		return problem(BadFiles, err, "the device's certificate is invalid (%v): %s; no state is lost", err, renew)
 	}
 	cert := id.Cert()
 	if err := certs.CheckNode(cert, k.opts.Node, false); err != nil && !certs.IsLegacy(cert.Subject) {
@@ -220,8 +220,8 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 	}
 	err = k.checkIssued(a.body, key, config.RootCAs)
 	if with != nil && errors.As(err, new(x509.UnknownAuthorityError)) {
-		// The cloud has another CA since. This connection is to the cloud all the same: it showed a certificate that leads to
-		// the CA of before.
+		// The cloud has another CA since. This connection is to the cloud all the same: it showed a certificate that
+		// leads to the CA of before.
 		if ca, err = k.nextCA(ctx, config); err != nil {
 			return err
 		}

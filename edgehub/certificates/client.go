@@ -103,7 +103,7 @@ func (c *client) explain(err error) error {
 		}
 		return problem(Clock, err, "this device's clock says %s, and the cloud's certificate ended at %s: set the clock if it is wrong; otherwise cloudcore's certificate has to be renewed", now, cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &unknown), errors.As(err, &invalid):
-		return problem(WrongCA, err, "who answers at %s is not the cloud that this device trusts: its certificate is of another CA. If the address is right and the cloud was set up anew, join again with a new token (edgecore join)", c.server)
+		return problem(WrongCA, err, "the server at %s is not the cloud that this device trusts: its certificate is signed by another CA. If the address is right and the cloud was reinstalled, join again with a new token (edgecore join)", c.server)
 	case errors.As(err, &dns):
 		return problem(Unreachable, err, "the cloud's name %s cannot be looked up: check the name, and this device's DNS (%v)", dns.Name, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -194,7 +194,7 @@ func (c *client) fetchCA(ctx context.Context, token *certs.Token) (*x509.Certifi
 		return nil, a.date, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server)
 	}
 	if !token.SignedBy(a.body) {
-		return nil, a.date, problem(WrongCA, nil, "the cloud at %s has another CA than the token names: the address or the token is that of another cloud, or somebody is between. Get a new token (cloudcore gettoken) from the cloud at this address; nothing was sent to it", c.server)
+		return nil, a.date, problem(WrongCA, nil, "the CA of the cloud at %s does not match the token: the address or the token belongs to another cloud, or the connection is intercepted. Get a new token (cloudcore gettoken) from the cloud at this address; nothing was sent to it", c.server)
 	}
 	return cert, a.date, nil
 }

@@ -23,8 +23,8 @@ func write(w http.ResponseWriter, text string) error {
 	return nil
 }
 
-// FuzzAnswer: whatever answers a device that joins, its head, its CA and its certificate take memory in proportion to a small
-// answer, no file is written for it, and the error has one line that is not long.
+// FuzzAnswer: whatever answers a device that joins, its head, its CA and its certificate take memory in proportion to a
+// small answer, no file is written for it, and the error has one line that is not long.
 func FuzzAnswer(f *testing.F) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	f.Add(uint8(0), ok, "a: b\r\n", uint32(200_000), "\r\nx")

@@ -122,7 +122,7 @@ func TestJoinFails(t *testing.T) {
 		"no token":          {"", c, nil, certificates.NoToken, []string{"cloudcore gettoken"}},
 		"half a token":      {c.token(t, "")[:90], c, nil, certificates.BadToken, []string{"copy the whole line"}},
 		"wrong token":       {forged.String(), c, nil, certificates.BadToken, []string{"does not accept the token", "signature is invalid", "get a new one (cloudcore gettoken"}},
-		"another cloud's":   {other.token(t, ""), c, nil, certificates.WrongCA, []string{"another CA than the token names", "Get a new token", "nothing was sent"}},
+		"another cloud's":   {other.token(t, ""), c, nil, certificates.WrongCA, []string{"does not match the token", "Get a new token", "nothing was sent"}},
 		"another node's":    {c.token(t, "edge2"), c, nil, certificates.WrongNode, []string{`the token is for node "edge2", and this device is "edge1"`, "--edgenode-name edge2"}},
 		"spent":             {spent.String(), c, nil, certificates.TokenExpired, []string{"the token ended at 2026-11-21T11:00:00Z, 1h0m0s ago", "get a new one"}},
 		"clock behind":      {late.token(t, ""), late, nil, certificates.Clock, []string{"says 2026-11-21T12:00:00Z, 30h0m0s behind the cloud's, which says 2026-11-22T18:00:00Z", "timedatectl"}},
@@ -232,7 +232,7 @@ func TestStrangers(t *testing.T) {
 		"another's name":       {"/edge.crt", issued("edge2", c, true), certificates.Refused, `is that of node "edge2"`},
 		"another's key":        {"/edge.crt", issued("edge1", c, false), certificates.Refused, "it is for another key"},
 		"another CA's":         {"/edge.crt", issued("edge1", other, true), certificates.Refused, "unknown authority"},
-		"a CA that is not his": {"/ca.crt", func(w http.ResponseWriter, _ *http.Request) { w.Write(other.CA().Raw) }, certificates.WrongCA, "another CA than the token names"},
+		"a CA that is not his": {"/ca.crt", func(w http.ResponseWriter, _ *http.Request) { w.Write(other.CA().Raw) }, certificates.WrongCA, "does not match the token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &oldCloud{t: t, ca: c.Authority, now: clk.now, answer: func(w http.ResponseWriter, r *http.Request) bool {

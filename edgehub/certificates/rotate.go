@@ -60,7 +60,7 @@ func (k *Keeper) Await(ctx context.Context) error {
 }
 
 // Rotate renews the certificate when its time has come, until ctx ends. After each renewal it calls renewed,
-// for the link to be made anew; connections that there are go on meanwhile.
+// for the link to be recreated; connections that there are go on meanwhile.
 func (k *Keeper) Rotate(ctx context.Context, renewed func()) {
 	share, backoff, ill := renewShare(), retry.NewBackoff(firstRetry, lastRetry), false
 	for ctx.Err() == nil {

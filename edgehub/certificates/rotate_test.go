@@ -160,7 +160,7 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestRenewalRefused: the cloud was set up anew, or does not know the certificate.
+// TestRenewalRefused: the cloud was set up again, or does not know the certificate.
 func TestRenewalRefused(t *testing.T) {
 	clk := newClock()
 	c, anew := newCloud(t, clk, nil), newCloud(t, clk, nil)
@@ -232,7 +232,7 @@ func TestClockOfTheCertificate(t *testing.T) {
 	}
 }
 
-// TestOtherFiles: what Check says of files that are of no use.
+// TestOtherFiles: what Check says of files that are invalid.
 func TestOtherFiles(t *testing.T) {
 	c := newCloud(t, newClock(), nil)
 	opts := c.options(t, c.token(t, ""))
@@ -245,7 +245,7 @@ func TestOtherFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := certificates.New(opts)
-	wantProblem(t, k.Check(), certificates.BadFiles, "is of no use", "no state is lost")
+	wantProblem(t, k.Check(), certificates.BadFiles, "is invalid", "no state is lost")
 	if err := k.Ensure(t.Context()); err != nil { // the token repairs it
 		t.Fatal(err)
 	}

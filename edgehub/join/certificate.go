@@ -13,8 +13,8 @@ import (
 // keepUntil is the share of a certificate's life up to which a join leaves it as it is.
 const keepUntil = 0.7
 
-// Certificate makes sure that the node has a good one, and returns what it did. A token, of which text is the text, is needed for a
-// new one only. takeName has this device take the place of a node of its name.
+// Certificate makes sure that the node has a good one, and returns what it did. A token, of which text is the text, is
+// needed for a new one only. takeName has this device take the place of a node of its name.
 func Certificate(
 	ctx context.Context, cfg *v1alpha2.EdgeCore, token *certs.Token, text string, takeName bool,
 ) (string, error) {

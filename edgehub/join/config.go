@@ -1,4 +1,5 @@
-// Package join binds a device to a cloud: it works out the configuration of a node that joins, and gets the node's certificate.
+// Package join binds a device to a cloud: it works out the configuration of a node that joins, and gets the node's
+// certificate.
 package join
 
 import (
@@ -141,7 +142,8 @@ type Plan struct {
 	old []byte
 }
 
-// MakePlan works out the configuration at a path and checks it; nothing is written. fresh is what a file begins with that is not there.
+// MakePlan works out the configuration at a path and checks it; nothing is written. fresh is what a file begins with
+// that is not there.
 func MakePlan(path string, fresh []byte, r *Request) (*Plan, error) {
 	p := &Plan{}
 	tree := map[string]any{}
@@ -205,7 +207,7 @@ func (p *Plan) check(tree map[string]any) error {
 	return nil
 }
 
-// same tells whether two files say the same.
+// same reports whether two files say the same.
 func same(a, b []byte) bool {
 	x, errX := yaml.YAMLToJSON(a)
 	y, errY := yaml.YAMLToJSON(b)

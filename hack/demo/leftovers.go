@@ -80,7 +80,8 @@ func halt(ctx context.Context, dir string) error {
 	return nil
 }
 
-// clear removes what is left in a folder of a demo whose process was killed, and the folder. A demo that runs is an error.
+// clear removes what is left in a folder of a demo whose process was killed, and the folder. A demo that runs is an
+// error.
 func clear(ctx context.Context, dir string) error {
 	r, err := load(dir)
 	if err != nil {

@@ -41,8 +41,8 @@ func TestShShowsWhatItRuns(t *testing.T) {
 	}
 }
 
-// TestShEndsWithItsChildren: a command that is to end does so with all that it started. A child holds its output open for
-// hours.
+// TestShEndsWithItsChildren: a command that is to end does so with all that it started. A child holds its output open
+// for hours.
 func TestShEndsWithItsChildren(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

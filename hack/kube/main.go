@@ -1,6 +1,7 @@
-// Command kube builds etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of
-// test/kube, the kubelet of test/kubelet, the metrics-server of test/metricsserver and the CSI driver of test/gcepd, unless the
-// cache has them, and prints the folder that holds the first. The tests that need them build them too; run first, it shows how far the build is.
+// Command kube builds etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of test/kube, the
+// kubelet of test/kubelet, the metrics-server of test/metricsserver and the CSI driver of test/gcepd, unless the cache
+// has them, and prints the folder that holds the first. The tests that need them build them too; run first, it shows
+// how far the build is.
 package main
 
 import (

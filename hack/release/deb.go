@@ -183,8 +183,8 @@ func (r *release) fill(name string, c control) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// pack writes the package, and a link to it whose name has no version in it. Packages of other versions go, so that a pattern
-// such as edgecore_*_arm64.deb means the one.
+// pack writes the package, and a link to it whose name has no version in it. Packages of other versions go, so that a
+// pattern such as edgecore_*_arm64.deb means the one.
 func (r *release) pack(ctx context.Context, t target, files tree, name string) error {
 	dir := filepath.Join(r.work, "package-"+t.debian)
 	if err := files.write(dir); err != nil {

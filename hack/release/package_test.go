@@ -22,9 +22,9 @@ echo "edgecore $*" >>/calls
 [ ! -e /left ] || cp /left "$3"
 `
 
-// stubSystemctl stands for systemd's, which does not run here: the service is enabled unless /disabled is there, and runs unless
-// /stopped is. The state of containerd.service is what the file /containerd.service holds, and is inactive without one; so for
-// crio.service.
+// stubSystemctl stands for systemd's, which does not run here: the service is enabled unless /disabled is there, and
+// runs unless /stopped is. The state of containerd.service is what the file /containerd.service holds, and is inactive
+// without one; so for crio.service.
 const stubSystemctl = `#!/bin/sh
 case "$*" in
 *--root=*) exec /usr/bin/systemctl "$@" ;;
@@ -230,7 +230,8 @@ drwx------ /var/lib/edgecore`)
 	}
 }
 
-// foreignService: KubeEdge's agent, whose service has the same name, is neither started anew nor stopped, nor are its pods ended.
+// foreignService: KubeEdge's agent, whose service has the same name, is neither started again nor stopped, nor are its
+// pods ended.
 func foreignService(m *machine) {
 	const unit = "/etc/systemd/system/edgecore.service"
 	m.write(unit, "[Service]\nExecStart=/usr/local/bin/edgecore\n")
@@ -247,7 +248,8 @@ func foreignService(m *machine) {
 	m.expect("sha256sum "+unit, sum)
 }
 
-// unitOfNoPackage: where KubeEdge's unit lies in the package's place, it is kept in the administrator's, which goes first.
+// unitOfNoPackage: where KubeEdge's unit lies in the package's place, it is kept in the administrator's, which goes
+// first.
 func unitOfNoPackage(m *machine) {
 	const text = "[Service]\nExecStart=/usr/local/bin/edgecore --of-kubeedge\n"
 	m.write("/usr/lib/systemd/system/edgecore.service", text)
@@ -275,7 +277,8 @@ func disabled(m *machine) {
 	m.expect("ls /etc/systemd/system/multi-user.target.wants/edgecore.service 2>/dev/null", "exit status 2")
 }
 
-// podsRunOn: a runtime that does not answer keeps nobody from removing the package, and nothing is deleted that may be mounted.
+// podsRunOn: a runtime that does not answer keeps nobody from removing the package, and nothing is deleted that may be
+// mounted.
 func podsRunOn(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.write("/var/lib/edgecore/left-overs", "/var/lib/kubelet/pods/old\n") // of an earlier removal

@@ -73,7 +73,7 @@ func TestDebianVersion(t *testing.T) {
 	}
 }
 
-// TestUpgradesGoUp: whoever builds on gets a version that dpkg takes for a newer one.
+// TestUpgradesGoUp: anyone who builds on gets a version that dpkg takes for a newer one.
 func TestUpgradesGoUp(t *testing.T) {
 	versions := []string{
 		debianVersion("ca8ef2a", made), debianVersion("0123abc", made.Add(time.Second)), debianVersion("v1.2.0-alpha.1", made),

@@ -46,7 +46,8 @@ func ownPartitions(m *machine) {
 	m.sh("umount /var/lib/edgecore /etc/edgecore")
 }
 
-// mountsWithSpaces: what is mounted in a folder that pods have left is not deleted, whatever its name and its file system.
+// mountsWithSpaces: what is mounted in a folder that pods have left is not deleted, whatever its name and its file
+// system.
 func mountsWithSpaces(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("mkdir -p /srv '/var/lib/kubelet/pods/1 2/volumes/v 1' && touch /srv/data && mount --bind /srv '/var/lib/kubelet/pods/1 2/volumes/v 1'")

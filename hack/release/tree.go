@@ -26,7 +26,8 @@ type tree map[string]entry
 
 func (t tree) add(name string, data []byte) { t[name] = entry{data, 0o644} }
 
-// compressed adds a file as Debian wants those below /usr/share/doc and /usr/share/man: in gzip's best form, without its time.
+// compressed adds a file as Debian wants those below /usr/share/doc and /usr/share/man: in gzip's best form, without
+// its time.
 func (t tree) compressed(name string, data []byte) error {
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)

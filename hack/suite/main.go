@@ -1,6 +1,6 @@
-// Command suite runs the tests of the project: the short suite of `make test`, and the areas of `make test-all`. It runs
-// packages beside each other up to the number of cores, fails when a test that stands for a promise did not run, and
-// prints what was covered and how long each package took.
+// Command suite runs the tests of the project: the short suite of `make test`, and the areas of `make test-all`. It
+// runs packages beside each other up to the number of cores, fails when a test that stands for a promise did not run,
+// and prints what was covered and how long each package took.
 package main
 
 import (
@@ -142,7 +142,8 @@ func runArea(ctx context.Context, a area) error {
 	return r.verdict(a)
 }
 
-// sweep removes what tests that were interrupted have started: processes of the programs in dir, containerds and clusters.
+// sweep removes what tests that were interrupted have started: processes of the programs in dir, containerds and
+// clusters.
 func sweep(ctx context.Context, dir string) error {
 	fmt.Println("==> interrupted: removing what the tests have started")
 	ctx, cancel := daemon.Within(context.WithoutCancel(ctx))

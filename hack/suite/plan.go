@@ -24,10 +24,11 @@ type area struct {
 	name, about string
 	// folders are those of the code that the area covers, from the root of the project.
 	folders []string
-	// before are commands that prepare it, after those that belong to it and follow the tests; words are split at spaces.
+	// before are commands that prepare it, after those that belong to it and follow the tests; words are split at
+	// spaces.
 	before, after []string
-	// raced builds edgecore and cloudcore with the race detector, whose reports the fixtures look for in their logs. Not for
-	// the suites that measure memory.
+	// raced builds edgecore and cloudcore with the race detector, whose reports the fixtures look for in their logs.
+	// Not for the suites that measure memory.
 	raced bool
 	jobs  []job
 	// promises must each be shown by a test that passes.

@@ -1,7 +1,7 @@
 package main
 
-// promises are those of the README, each with the test that shows it on real parts. `make test` fails if one of these tests
-// did not run. The suites hold more; `make test-all` runs them whole.
+// promises are those of the README, each with the test that shows it on real parts. `make test` fails if one of these
+// tests did not run. The suites hold more; `make test-all` runs them whole.
 var promises = []promise{
 	// A node on its own.
 	{"pods run as their manifests say", "./test/edge", "TestPodsRunAsTheySay", nil},
@@ -20,7 +20,7 @@ var promises = []promise{
 	{"volumes of CSI drivers survive an agent that is killed", "./test/edge", "TestCSIOverKills", nil},
 	{"the runtime has the names, logs and containers that crictl expects", "./test", "TestRuntime", nil},
 	{"a container's death is noticed at once", "./test/pleg", "TestDeathIsNoticed", nil},
-	{"dead containers and leftovers that nobody needs go", "./test/gc", "TestClear", nil},
+	{"unused containers and leftovers are removed", "./test/gc", "TestClear", nil},
 	{"pods are evicted before a resource runs out", "./test/evict", "TestShortOfEverything", []string{"memory"}},
 	{"the node's figures are those of what its pods do", "./test/stats", "TestStats", nil},
 	{"damaged images are repaired", "./test/repair", "TestRepair/containerd_1", []string{"layers"}},

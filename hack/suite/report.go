@@ -43,9 +43,9 @@ func (r *result) count(action string) int {
 	return n
 }
 
-// shown reports whether a promise's test passed, and at least one subtest for each of the promise's rows: `go test` does not
-// fail when -run selects no subtest. longest is the longest time of the test and its subtests, because a parent's time
-// does not include parallel subtests.
+// shown reports whether a promise's test passed, and at least one subtest for each of the promise's rows: `go test`
+// does not fail when -run selects no subtest. longest is the longest time of the test and its subtests, because a
+// parent's time does not include parallel subtests.
 func (r *result) shown(p promise) (longest time.Duration, ok bool) {
 	passed, missing := false, slices.Clone(p.rows)
 	for _, j := range r.jobs {
@@ -64,8 +64,8 @@ func (r *result) shown(p promise) (longest time.Duration, ok bool) {
 	return longest, passed && len(missing) == 0
 }
 
-// verdict returns why the area has failed: a test or a command that failed, a promise that nothing has shown, a test that
-// was skipped, or nothing tested at all.
+// verdict returns why the area has failed: a test or a command that failed, a promise that nothing has shown, a test
+// that was skipped, or nothing tested at all.
 func (r *result) verdict(a area) error {
 	var errs []error
 	for _, j := range r.jobs {

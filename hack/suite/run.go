@@ -106,7 +106,8 @@ type commandResult struct {
 	err  error
 }
 
-// runJobs runs jobs in their order, at most slots of them at a time, and prints each package's outcome when it is there.
+// runJobs runs jobs in their order, at most slots of them at a time, and prints each package's outcome when it is
+// there.
 func runJobs(ctx context.Context, jobs []job, env []string, slots int) *result {
 	r := &result{jobs: make([]jobResult, len(jobs))}
 	free := make(chan struct{}, slots)
@@ -177,8 +178,8 @@ func runJob(ctx context.Context, j job, env []string, say func(string)) ([]outco
 	return c.outcomes, err
 }
 
-// endWithContext has the whole process group of a command end with its context. Tests that are interrupted clean up nothing;
-// see sweep.
+// endWithContext has the whole process group of a command end with its context. Tests that are interrupted clean up
+// nothing; see sweep.
 func endWithContext(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -42,8 +42,8 @@ func tests(t *testing.T, pkg string) []string {
 	return names
 }
 
-// TestPlanFitsTheTree checks that every test, package and folder in the plan exists. Otherwise a renamed test would stop
-// running unnoticed.
+// TestPlanFitsTheTree checks that every test, package and folder in the plan exists. Otherwise a renamed test would
+// stop running unnoticed.
 func TestPlanFitsTheTree(t *testing.T) {
 	all := areas(options{})
 	for pkg, name := range integration {
@@ -109,8 +109,8 @@ func TestLongForms(t *testing.T) {
 	}
 }
 
-// TestDocumented checks that CONTRIBUTING.md names each area with the folders that it covers, and that the build tags of the
-// Makefile are those of the programs under test.
+// TestDocumented checks that CONTRIBUTING.md names each area with the folders that it covers, and that the build tags
+// of the Makefile are those of the programs under test.
 func TestDocumented(t *testing.T) {
 	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
 	if err != nil {

@@ -35,9 +35,9 @@ func insert(b testing.TB, s *Store, senders int, round int) time.Duration {
 	return time.Since(began)
 }
 
-// BenchmarkGroupCommit inserts 500 pods from 16 senders and reports how many times the rate of one sender that is, in the
-// same run, and how many Applies share a transaction. On a virtual disk, whose fsync costs next to nothing, a factor
-// of 3 or more is expected; with a real fsync it is higher.
+// BenchmarkGroupCommit inserts 500 pods from 16 senders and reports how many times the rate of one sender that is, in
+// the same run, and how many Applies share a transaction. On a virtual disk, whose fsync costs next to nothing, a
+// factor of 3 or more is expected; with a real fsync it is higher.
 func BenchmarkGroupCommit(b *testing.B) {
 	s := openTest(b, filepath.Join(b.TempDir(), "edgecore.db"))
 	commits := countCommits(b, s)

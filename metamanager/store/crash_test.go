@@ -23,8 +23,8 @@ const (
 	longCrashRounds = 500
 )
 
-// testGap is the MaxGap of tests with small files: a whole damaged table is still passed over row by row. With -long it is
-// the default.
+// testGap is the MaxGap of tests with small files: a whole damaged table is still passed over row by row. With -long it
+// is the default.
 func testGap() int64 {
 	if *long {
 		return 0
@@ -99,8 +99,9 @@ func startWriter(t *testing.T, path string) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, bufio.NewScanner(out)
 }
 
-// killedWriter runs a writer, kills it a random moment after a random number of acknowledged writes, and notes all that it
-// acknowledged. One writer in eight is killed at a random moment after its start instead: while it opens the store, perhaps.
+// killedWriter runs a writer, kills it a random moment after a random number of acknowledged writes, and notes all that
+// it acknowledged. One writer in eight is killed at a random moment after its start instead: while it opens the store,
+// perhaps.
 func killedWriter(t *testing.T, path string, acked map[string]string) int {
 	t.Helper()
 	cmd, lines := startWriter(t, path)

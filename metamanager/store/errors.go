@@ -14,7 +14,7 @@ var (
 	// ErrNotFound: there is no such row.
 	ErrNotFound = errors.New("not in the store")
 	// ErrFull: the disk has no room. Nothing was stored; trying again later is right.
-	ErrFull = errors.New("the disk is full: free some space, the agent goes on by itself")
+	ErrFull = errors.New("the disk is full: free some space; the agent then continues by itself")
 	// ErrReadOnly: the disk takes no writes, as after a failure of an SD card.
 	ErrReadOnly = errors.New("the disk is read-only: check dmesg for its errors, and remount or replace it")
 	// ErrCorrupt: the file was found to be damaged. The next Open repairs it.
@@ -78,7 +78,7 @@ func kindOfErrno(err error) error {
 
 func isFull(err error) bool { return errors.Is(classify(err), ErrFull) }
 
-// ownError tells whether an error is of one operation alone: the transaction around it still stands.
+// ownError reports whether an error is of one operation alone: the transaction around it still stands.
 func ownError(err error) bool {
 	var e sqlite3.Error
 	if !errors.As(err, &e) {

@@ -12,7 +12,7 @@ import (
 // while the store is open. Its size is the mark, since a size needs no room on a full disk.
 type lock struct {
 	f *os.File
-	// unclean: whoever had the store before did not close it.
+	// unclean: the previous owner did not close the store.
 	unclean bool
 }
 
@@ -122,7 +122,7 @@ func (r reserve) free() int64 {
 	return int64(fs.Bavail) * int64(fs.Bsize)
 }
 
-// release gives the room back, and tells whether there was any.
+// release gives the room back, and reports whether there was any.
 func (r reserve) release() bool { return os.Remove(r.name()) == nil }
 
 // createFile makes an empty file that only root reads, if there is none.

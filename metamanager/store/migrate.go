@@ -16,7 +16,7 @@ func checkVersion(version int) error {
 	if version <= len(migrations) || version > maxVersion {
 		return nil
 	}
-	return fmt.Errorf("%w of edgecore (schema %d, this one knows %d): install that version again, or move the file away to start anew",
+	return fmt.Errorf("%w of edgecore (schema %d, this one knows %d): install that version again, or move the file away to start with an empty store",
 		ErrNewer, version, len(migrations))
 }
 

@@ -53,8 +53,8 @@ func UpsertIf(m Meta, guard func(old []byte) bool) Op {
 	return Op{kind: opUpsert, meta: m, guard: guard}
 }
 
-// ReplaceIf stores a row in place of one of that key if guard, as in UpsertIf, says so of its value. Where there is none,
-// it stores nothing.
+// ReplaceIf stores a row in place of one of that key if guard, as in UpsertIf, says so of its value. Where there is
+// none, it stores nothing.
 func ReplaceIf(m Meta, guard func(old []byte) bool) Op {
 	return Op{kind: opReplace, meta: m, guard: guard}
 }
@@ -77,8 +77,9 @@ func OutboxAck(key string, seq int64) Op {
 	return Op{kind: opOutboxAck, meta: Meta{Key: key}, seq: seq}
 }
 
-// Urgent lets operations that store a little have some of the reserve on a full disk: half of it in all, until their rows
-// are removed or there is room, and a quarter of that each. An Apply gets it if its other operations only take away.
+// Urgent lets operations that store a little have some of the reserve on a full disk: half of it in all, until their
+// rows are removed or there is room, and a quarter of that each. An Apply gets it if its other operations only take
+// away.
 func Urgent(ops ...Op) []Op {
 	out := make([]Op, len(ops))
 	for i, op := range ops {

@@ -15,12 +15,12 @@ import (
 
 // Repair, and what a crash in the midst of it leaves:
 //
-//	1. what can be read is copied into edgecore.db.rebuild       the damaged file is still there: all begins anew
+//	1. what can be read is copied into edgecore.db.rebuild       the damaged file is still there: all starts again
 //	2. edgecore.db becomes edgecore.db.corrupt-<time>, then
 //	   so do its -wal and -shm                                   only .rebuild is there, and it is whole: step 3
 //	3. .rebuild becomes edgecore.db
 
-// keepAside is how many damaged files are kept for whoever wants to look at them.
+// keepAside is how many damaged files are kept for anyone who wants to look at them.
 const keepAside = 3
 
 // besides are the ends of the names of what SQLite keeps beside a file; KubeEdge's files have a journal.
@@ -148,7 +148,7 @@ func damageOf(err error) (string, error) {
 	return "", err
 }
 
-// isDamage tells whether an error, met while a file was opened, is the file's own. Others (a full disk, a
+// isDamage reports whether an error, met while a file was opened, is the file's own. Others (a full disk, a
 // lock, an end of the context) are no reason to replace it.
 func isDamage(err error) bool {
 	err = classify(err)

@@ -25,7 +25,7 @@ const (
 type salvageTable struct {
 	name, columns, put string
 	width              int
-	// json: a value that is none is of no use to anyone.
+	// json: a value that is none is invalid to anyone.
 	json bool
 }
 
@@ -218,7 +218,7 @@ func (c *rowCopy) put(ctx context.Context, values []any) error {
 	return err
 }
 
-// sane tells whether a row may be one that was written. SQLite has no checksums: damage inside of a text is not
+// sane reports whether a row may be one that was written. SQLite has no checksums: damage inside of a text is not
 // an error to it.
 func (t *salvageTable) sane(values []any) bool {
 	for _, v := range values {

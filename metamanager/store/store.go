@@ -163,7 +163,7 @@ func openCopy(ctx context.Context, path string, opts Options) (*Store, *Recovery
 	return s, recovery, nil
 }
 
-// Frozen tells whether the disk took no writes when the store was opened, so that it is but a copy.
+// Frozen reports whether the disk took no writes when the store was opened, so that it is but a copy.
 func (s *Store) Frozen() bool { return s.frozen }
 
 // openChecked opens a file that may be damaged. Damage that only shows when the file is used is repaired too.

@@ -162,7 +162,7 @@ func (w *writer) serve(batch []*job) {
 	}
 }
 
-// makeRoom tries what may give a job the room that it lacks: the log can begin anew when it was folded into the
+// makeRoom tries what may give a job the room that it lacks: the log can begin again when it was folded into the
 // file, and what only takes away, or is urgent, may have the reserve.
 func (w *writer) makeRoom(j *job, err error) error {
 	for _, try := range []func() bool{

@@ -26,8 +26,8 @@ const (
 	namePrefix   = "system:node:"
 )
 
-// The subject that KubeEdge gave to every node alike until 1.15: it does not say which node it is. Clouds write the organization
-// like this, the edges of 1.12 ask for it as "kubeEdge".
+// The subject that KubeEdge gave to every node alike until 1.15: it does not say which node it is. Clouds write the
+// organization like this, the edges of 1.12 ask for it as "kubeEdge".
 const (
 	legacyOrganization = "KubeEdge"
 	legacyCommonName   = "kubeedge.io"
@@ -50,7 +50,7 @@ func NodeOf(subject pkix.Name) (string, error) {
 	return node, nil
 }
 
-// IsLegacy tells whether a subject is the one that old KubeEdge gave to every node.
+// IsLegacy reports whether a subject is the one that old KubeEdge gave to every node.
 func IsLegacy(subject pkix.Name) bool {
 	return subject.CommonName == legacyCommonName && len(subject.Organization) > 0 && strings.EqualFold(subject.Organization[0], legacyOrganization)
 }
@@ -87,7 +87,7 @@ func Pool(cas ...*x509.Certificate) *x509.CertPool {
 	return pool
 }
 
-// Fits tells whether a certificate is for a key.
+// Fits reports whether a certificate is for a key.
 func Fits(cert *x509.Certificate, key crypto.Signer) bool {
 	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
 	return ok && public.Equal(cert.PublicKey)

@@ -14,9 +14,9 @@ import (
 // themselves (NodeRestriction).
 const HolderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
 
-// A holder is the device that joined with a token, as all its certificates name it: the one that it joined with, and those
-// that this one was renewed to. It is the serialNumber of the subject, which is an attribute of a name (RFC 5280) and not
-// the certificate's own number. It is a valid value for a label.
+// A holder is the device that joined with a token, as all its certificates name it: the one that it joined with, and
+// those that this one was renewed to. It is the serialNumber of the subject, which is an attribute of a name (RFC 5280)
+// and not the certificate's own number. It is a valid value for a label.
 var holderForm = regexp.MustCompile(`^([bg])-([0-9]{1,12})-[0-9a-f]{16}$`)
 
 // NewHolder makes the holder of a device that joins. bound: its token is for its node alone.

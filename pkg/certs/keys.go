@@ -98,7 +98,7 @@ func NewRequest(node string, key crypto.Signer) ([]byte, error) {
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: Subject(node)}, key)
 }
 
-// ParseRequest reads a request in DER form, and checks that whoever made it has the key.
+// ParseRequest reads a request in DER form, and checks that anyone who made it has the key.
 func ParseRequest(der []byte) (*x509.CertificateRequest, error) {
 	switch {
 	case len(der) == 0:
@@ -132,7 +132,7 @@ func checkPublicKey(public crypto.PublicKey) error {
 	case ed25519.PublicKey:
 		return nil
 	}
-	return fmt.Errorf("the certificate request's key is of no use; want EC (P-256, P-384, P-521), Ed25519 or RSA of %d to %d bits", minRSA, maxRSA)
+	return fmt.Errorf("the certificate request's key is invalid; want EC (P-256, P-384, P-521), Ed25519 or RSA of %d to %d bits", minRSA, maxRSA)
 }
 
 // NewSerial makes a serial number as KubeEdge does: random, below 2^63, above 0.

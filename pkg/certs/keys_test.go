@@ -132,7 +132,7 @@ func TestParseRequest(t *testing.T) {
 		err string
 	}{
 		"P-256": {good, ""}, "P-384": {request(p384), ""}, "RSA": {request(rsa2048), ""},
-		"P-224":   {request(p224), "key is of no use"},
+		"P-224":   {request(p224), "key is invalid"},
 		"forged":  {forged, "not signed by its key"},
 		"empty":   {nil, "is empty"},
 		"no DER":  {[]byte("-----BEGIN"), "not a certificate request in DER form"},
@@ -201,8 +201,9 @@ func FuzzParseRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, der []byte) {
 		var req *x509.CertificateRequest
 		var err error
-		// An empty part of a name is 9 bytes long; it becomes a value with the list of numbers of its type, in lists that
-		// grow, once as it was sent and once as a pkix.Name. Checking a signature takes 1 MiB at most, for RSA of 8192 bits.
+		// An empty part of a name is 9 bytes long; it becomes a value with the list of numbers of its type, in lists
+		// that grow, once as it was sent and once as a pkix.Name. Checking a signature takes 1 MiB at most, for RSA of
+		// 8192 bits.
 		membound.Check(t, 1<<20+membound.Linear(min(len(der), MaxRequest), 256), func() { req, err = ParseRequest(der) })
 		if err == nil && req.CheckSignature() != nil {
 			t.Errorf("ParseRequest of a request with signature error %v = nil, want an error", req.CheckSignature())

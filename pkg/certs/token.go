@@ -22,7 +22,7 @@ type Token struct {
 	CAHash [sha256.Size]byte
 	// Bearer is the JSON Web Token: what is sent to the cloud.
 	Bearer string
-	// Claims are what the token says of itself. Only the cloud can tell whether that is true.
+	// Claims are what the token says of itself. Only the cloud can report whether that is true.
 	Claims Claims
 }
 
@@ -32,8 +32,8 @@ type Claims struct {
 	Expires time.Time
 	// Node is the only node that the token is for; empty if it is for any.
 	Node string
-	// Since is the last revocation of the node that was known when the token was made: certificates that begin before it are
-	// refused. It is zero if there was none.
+	// Since is the last revocation of the node that was known when the token was made: certificates that begin before
+	// it are refused. It is zero if there was none.
 	Since time.Time
 }
 
@@ -107,7 +107,7 @@ func NewToken(ca []byte, bearer string) (*Token, error) {
 	return ParseToken(hex.EncodeToString(hash[:]) + "." + bearer)
 }
 
-// SignedBy tells whether a CA certificate, in DER form, is the one that the token names.
+// SignedBy reports whether a CA certificate, in DER form, is the one that the token names.
 func (t *Token) SignedBy(ca []byte) bool {
 	hash := sha256.Sum256(ca)
 	return subtle.ConstantTimeCompare(hash[:], t.CAHash[:]) == 1

@@ -1,4 +1,5 @@
-// Package configreload takes over changes of the agent's configuration file while the agent runs: on SIGHUP, and when the file changes.
+// Package configreload takes over changes of the agent's configuration file while the agent runs: on SIGHUP, and when
+// the file changes.
 package configreload
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
-// quietFor is how long the configuration file has to be unchanged before it is read: whoever writes it may not be done.
+// quietFor is how long the configuration file has to be unchanged before it is read: anyone who writes it may not be
+// done.
 const quietFor = 500 * time.Millisecond
 
 // Options make a Reloader.
@@ -29,13 +31,13 @@ type Options struct {
 	// Started is what the agent was started with.
 	Started    *v1alpha2.EdgeCore
 	Conditions *health.Registry
-	// Take takes over what can change while pods run; the rest of the configuration counts for nothing. An error is shown as a
-	// condition, and the file is tried again when it changes.
+	// Take takes over what can change while pods run; the rest of the configuration counts for nothing. An error is
+	// shown as a condition, and the file is tried again when it changes.
 	Take func(*v1alpha2.EdgeCore) error
 }
 
-// reloader takes over changes. What can change while pods run does; the rest is named, and waits for a restart. A file that is of no
-// use changes nothing. One goroutine calls its methods.
+// reloader takes over changes. What can change while pods run does; the rest is named, and waits for a restart. A file
+// that is of no use changes nothing. One goroutine calls its methods.
 type reloader struct {
 	Options
 	// taken is the newest file that was of use.
@@ -83,7 +85,7 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 			return
 		case <-watch.Events:
 		case err := <-watch.Errors:
-			klog.V(2).InfoS("Events of the configuration file lost; it is looked at anew", "file", r.File, "err", err)
+			klog.V(2).InfoS("Events of the configuration file lost; it is checked again", "file", r.File, "err", err)
 		case <-told:
 			klog.InfoS("SIGHUP: reading the configuration", "file", r.File)
 			r.reload()
@@ -99,8 +101,8 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 	}
 }
 
-// watchFolders watches where the file is named and, where that is a link, where it lies: files are replaced, not written
-// into. To add what is watched already changes nothing.
+// watchFolders watches where the file is named and, where that is a link, where it lies: files are replaced, not
+// written into. To add what is watched already changes nothing.
 func (r *reloader) watchFolders(watch *fsnotify.Watcher) {
 	folders := []string{filepath.Dir(r.File)}
 	if real, err := filepath.EvalSymlinks(r.File); err == nil && filepath.Dir(real) != folders[0] {
@@ -116,7 +118,7 @@ func (r *reloader) watchFolders(watch *fsnotify.Watcher) {
 	}
 }
 
-// stamp tells whether a file may have changed.
+// stamp reports whether a file may have changed.
 type stamp struct {
 	size  int64
 	time  time.Time

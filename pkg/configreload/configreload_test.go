@@ -61,10 +61,10 @@ func TestReload(t *testing.T) {
 	}{
 		{"nothing", "maxPods: 20, eventRecordQPS: 5", false, nil},
 		{"what is taken over", "maxPods: 20, eventRecordQPS: 6", true, nil},
-		{"of no use", "maxPods: 20, eventRecordQPS: -1", false, map[health.Code]string{health.ConfigurationBad: "eventRecordQPS"}},
+		{"invalid", "maxPods: 20, eventRecordQPS: -1", false, map[health.Code]string{health.ConfigurationBad: "eventRecordQPS"}},
 		{"no YAML", "maxPods: [", false, map[health.Code]string{health.ConfigurationBad: ""}},
 		{"mended, and one that waits", "maxPods: 30, eventRecordQPS: 6", true, map[health.Code]string{health.RestartNeeded: "maxPods: 20 -> 30"}},
-		{"of no use while one waits", "maxPods: -1", false, map[health.Code]string{health.ConfigurationBad: "maxPods", health.RestartNeeded: "maxPods: 20 -> 30"}},
+		{"invalid while one waits", "maxPods: -1", false, map[health.Code]string{health.ConfigurationBad: "maxPods", health.RestartNeeded: "maxPods: 20 -> 30"}},
 		{"two wait", "maxPods: 31, podPidsLimit: 99", true, map[health.Code]string{health.RestartNeeded: "maxPods: 20 -> 31; modules.edged.tailoredKubeletConfig.podPidsLimit: -1 -> 99"}},
 		{"taken back", "maxPods: 20, eventRecordQPS: 5", true, nil},
 	} {
@@ -94,7 +94,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestReloadNoticesTheFile: a file that is replaced, written into, or changed behind a link is read without being asked.
+// TestReloadNoticesTheFile: a file that is replaced, written into, or changed behind a link is read without being
+// asked.
 func TestReloadNoticesTheFile(t *testing.T) {
 	r, _, taken := aReloader(t, fmt.Sprintf(inKubelet, "eventRecordQPS: 5"))
 	real := r.File

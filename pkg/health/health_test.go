@@ -38,8 +38,8 @@ func TestRegistry(t *testing.T) {
 	})
 }
 
-// TestEveryCodeIsExplained: whoever reads a condition learns what to do. The codes are read from the source, so that a new
-// one cannot be forgotten.
+// TestEveryCodeIsExplained: anyone who reads a condition learns what to do. The codes are read from the source, so that
+// a new one cannot be forgotten.
 func TestEveryCodeIsExplained(t *testing.T) {
 	source, err := os.ReadFile("conditions.go")
 	if err != nil {

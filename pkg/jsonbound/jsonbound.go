@@ -1,5 +1,5 @@
-// Package jsonbound counts the elements of a text in JSON before it is decoded. An element takes as little as two bytes in
-// the text and can take hundreds in memory, so that a bound of the size alone does not bound what decoding takes.
+// Package jsonbound counts the elements of a text in JSON before it is decoded. An element takes as little as two bytes
+// in the text and can take hundreds in memory, so that a bound of the size alone does not bound what decoding takes.
 package jsonbound
 
 import "bytes"
@@ -21,7 +21,8 @@ func HasMore(data []byte, most int) bool {
 	return count > most
 }
 
-// endOfString returns where the string ends that began before a place: at its quote, or at the end of a text that has none.
+// endOfString returns where the string ends that began before a place: at its quote, or at the end of a text that has
+// none.
 func endOfString(data []byte, at int) int {
 	for at < len(data) {
 		next := bytes.IndexAny(data[at:], `"\`)

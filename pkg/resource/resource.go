@@ -36,8 +36,8 @@ const (
 	TypeEndpoints             = "endpoints"
 	TypeCSR                   = "certificatesigningrequest"
 
-	// What a node's authenticated port asks the cluster about whoever asks it; clouds of KubeEdge know none of it. The name of
-	// a review is the node's; of ClientCA there is only one.
+	// What a node's authenticated port asks the cluster about anyone who asks it; clouds of KubeEdge know none of it.
+	// The name of a review is the node's; of ClientCA there is only one.
 	TypeTokenReview  = "tokenreview"
 	TypeAccessReview = "subjectaccessreview"
 	TypeClientCA     = "clientca"

@@ -1,5 +1,5 @@
-// Package retry spaces attempts at something that fails. Delays double up to a maximum, and have a random part: devices that
-// lost the same server do not all return at the same moment.
+// Package retry spaces attempts at something that fails. Delays double up to a maximum, and have a random part: devices
+// that lost the same server do not all return at the same moment.
 package retry
 
 import (
@@ -13,8 +13,8 @@ import (
 // jitter is the largest random part of a delay, as a share of it.
 const jitter = 0.25
 
-// Backoff returns delays of which each is about twice the one before, and longer by a random part of up to a quarter. It is
-// for one goroutine. Make it with NewBackoff.
+// Backoff returns delays of which each is about twice the one before, and longer by a random part of up to a quarter.
+// It is for one goroutine. Make it with NewBackoff.
 type Backoff struct {
 	first, last time.Duration
 	steps       wait.Backoff

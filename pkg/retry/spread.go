@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Spread returns delays that are random over their whole range: at least the lowest, and at most a limit that doubles with
-// each failure. Devices that lost one server return over time, whereas those of a Backoff return within a quarter of the
-// delay. It is for one goroutine. Make it with NewSpread.
+// Spread returns delays that are random over their whole range: at least the lowest, and at most a limit that doubles
+// with each failure. Devices that lost one server return over time, whereas those of a Backoff return within a quarter
+// of the delay. It is for one goroutine. Make it with NewSpread.
 type Spread struct {
 	lowest, highest time.Duration
 	failures        int

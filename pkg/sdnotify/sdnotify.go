@@ -49,7 +49,7 @@ func FromEnv(getenv func(string) string, pid int) (*Notifier, error) {
 	return n, nil
 }
 
-// Watched tells whether the service manager ends a process that does not say that it lives.
+// Watched reports whether the service manager ends a process that does not say that it lives.
 func (n *Notifier) Watched() bool { return n != nil && n.limit > 0 }
 
 // Send tells states, or lines of other variables.
@@ -86,7 +86,7 @@ func (n *Notifier) Keep(ctx context.Context, alive func() error, status func() s
 		if err := alive(); err != nil {
 			lines = nil
 			if err.Error() != dead {
-				klog.ErrorS(err, "The process is stuck; the service manager is to start it anew", "within", n.limit)
+				klog.ErrorS(err, "The process is stuck; the service manager restarts it", "within", n.limit)
 			}
 			dead = err.Error()
 		}

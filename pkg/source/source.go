@@ -9,8 +9,8 @@ import (
 // hostBits is the length of the IPv6 networks whose hosts may choose among all of their addresses.
 const hostBits = 64
 
-// Of returns the source of a TCP or UDP address: one IPv4 address, or one IPv6 network of 64 bits. It is invalid (the zero
-// Prefix) for an address of another kind, such as a Unix socket.
+// Of returns the source of a TCP or UDP address: one IPv4 address, or one IPv6 network of 64 bits. It is invalid (the
+// zero Prefix) for an address of another kind, such as a Unix socket.
 func Of(address net.Addr) netip.Prefix {
 	var ip net.IP
 	switch a := address.(type) {

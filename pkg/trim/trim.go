@@ -1,5 +1,5 @@
-// Package trim gives memory back that a program needed for a while and needs no more. Go would do it by and by, and only
-// after collections, of which there are few in a program at rest.
+// Package trim gives memory back that a program needed for a while and needs no more. Go would do it by and by, and
+// only after collections, of which there are few in a program at rest.
 package trim
 
 import (
@@ -45,8 +45,8 @@ func Run(ctx context.Context, opts Options) {
 	}
 }
 
-// worth tells whether enough lies idle, or is garbage, to be worth a collection. All in bytes: idle is the heap that could be
-// given back, objects what the rest holds, live what it held after the last collection.
+// worth reports whether enough lies idle, or is garbage, to be worth a collection. All in bytes: idle is the heap that
+// could be given back, objects what the rest holds, live what it held after the last collection.
 func worth(idle, objects, live, heap uint64) bool {
 	garbage := objects - min(live, objects)
 	return float64(idle+garbage) > above*float64(max(live, heap))

@@ -52,8 +52,8 @@ func choose(version, commit string, info *debug.BuildInfo) (string, string) {
 	return version, commit
 }
 
-// Built is the time of the commit of which this build is, as the Go tools noted; zero where they did not. It is over, whatever a
-// clock says.
+// Built is the time of the commit of which this build is, as the Go tools noted; zero where they did not. It is over,
+// whatever a clock says.
 func Built() time.Time {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

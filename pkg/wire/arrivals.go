@@ -20,9 +20,9 @@ type ReadBuffers struct{ chunks, inflaters sync.Pool }
 // chunk is how much is read at once: the most that TLS has in a record is 16 KB, but messages are mostly smaller.
 const chunk = 4 << 10
 
-// arrivals reads the cloud's end of a WebSocket. Of thousands nearly all are at rest, and what they cost is the stack of
-// the goroutine that reads: deep in TLS, which takes 8 to 16 KB. So it waits where the stack is shallow, and
-// reads what there is, without waiting, in a goroutine that ends.
+// arrivals reads the cloud's end of a WebSocket. Of thousands nearly all are at rest, and what they cost is the stack
+// of the goroutine that reads: deep in TLS, which takes 8 to 16 KB. So it waits where the stack is shallow, and reads
+// what there is, without waiting, in a goroutine that ends.
 type arrivals struct {
 	conn    *wsConn
 	socket  *waitingConn

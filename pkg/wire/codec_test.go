@@ -333,7 +333,8 @@ func FuzzReadPacked(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var m *model.Message
 		var err error
-		// A byte of a string that is not JSON may become six, in buffers that double while they grow, if none is kept for it.
+		// A byte of a string that is not JSON may become six, in buffers that double while they grow, if none is kept
+		// for it.
 		membound.Check(t, membound.Linear(len(data), 64), func() { m, err = ReadPacked(bytes.NewReader(data), 1<<20) })
 		if err != nil {
 			return

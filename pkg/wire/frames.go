@@ -133,7 +133,7 @@ func (f *frameReader) begin() error {
 	return nil
 }
 
-// fits tells whether a frame of this length may come now.
+// fits reports whether a frame of this length may come now.
 func (f *frameReader) fits(length uint64) error {
 	switch f.opcode {
 	case opClose, opPing, opPong:

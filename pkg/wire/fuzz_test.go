@@ -60,8 +60,8 @@ func FuzzFrames(f *testing.F) {
 			_, _ = near.Write(data)
 			_ = near.Close()
 		}()
-		// No message is larger than 4096 bytes, and the smallest takes 7 bytes of a link: while it is compressed it makes
-		// a buffer of its own, and what came behind it is copied.
+		// No message is larger than 4096 bytes, and the smallest takes 7 bytes of a link: while it is compressed it
+		// makes a buffer of its own, and what came behind it is copied.
 		membound.Check(t, membound.Linear(len(data), 1024), func() {
 			for range len(data) + 1 {
 				m, e := c.Read()
@@ -140,8 +140,8 @@ func FuzzHeaderMessage(f *testing.F) {
 		m.Route.Operation, m.Route.Resource, m.Content = headerName, headerName, content
 		var header http.Header
 		var err error
-		// An empty name or value is 3 bytes long and becomes a string, in lists and maps that double; read once and then
-		// copied into a header.
+		// An empty name or value is 3 bytes long and becomes a string, in lists and maps that double; read once and
+		// then copied into a header.
 		membound.Check(t, membound.Linear(len(content), 128), func() { header, err = readHeader(m) })
 		if err != nil {
 			return

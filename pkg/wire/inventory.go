@@ -20,8 +20,8 @@ type Held struct {
 	UID string `json:"u"`
 	// Version is what Version says of it.
 	Version string `json:"v"`
-	// Status is, of a pod, the StatusHash of what the node reported last, or StatusPending while a newer status waits to be
-	// sent. It is empty while the node has reported none, and from edgecore before this field existed.
+	// Status is, of a pod, the StatusHash of what the node reported last, or StatusPending while a newer status waits
+	// to be sent. It is empty while the node has reported none, and from edgecore before this field existed.
 	Status string `json:"s,omitempty"`
 }
 
@@ -33,8 +33,8 @@ type Inventory struct {
 // Synced is the content of the cloud's answer: every difference was sent, and acknowledged.
 type Synced struct {
 	Synced bool `json:"synced"`
-	// Report names the pods, as in Held.Key, whose status at the API server is not the one that the node reported last: it
-	// was lost, or somebody else has written it. The node reports them again.
+	// Report names the pods, as in Held.Key, whose status at the API server is not the one that the node reported last:
+	// it was lost, or somebody else has written it. The node reports them again.
 	Report []string `json:"report,omitempty"`
 }
 
@@ -50,7 +50,7 @@ func NewInventory(objects []Held) (*model.Message, error) {
 	return model.New(model.ModuleMetaManager, model.GroupResource, OpInventory, ResourceInventory, content), nil
 }
 
-// IsInventory tells whether a message is one of NewInventory.
+// IsInventory reports whether a message is one of NewInventory.
 func IsInventory(m *model.Message) bool {
 	return m.Route.Operation == OpInventory && m.Route.Resource == ResourceInventory
 }

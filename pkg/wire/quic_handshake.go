@@ -71,8 +71,8 @@ func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
 	return c.start(), nil
 }
 
-// refusalQUIC makes an error of the cloud's good-bye that of its answer: an edge that was held up sees the answer no more
-// when the cloud has ended the connection.
+// refusalQUIC makes an error of the cloud's good-bye that of its answer: an edge that was held up sees the answer no
+// more when the cloud has ended the connection.
 func refusalQUIC(err error) error {
 	var closed *quic.ApplicationError
 	if errors.As(err, &closed) && closed.Remote && closed.ErrorMessage != "" {

@@ -79,7 +79,8 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 	}
 }
 
-// TestQUICHeaderOfCloud: what the cloud answers on the control stream, to an edge that it lets in and to one that it does not.
+// TestQUICHeaderOfCloud: what the cloud answers on the control stream, to an edge that it lets in and to one that it
+// does not.
 func TestQUICHeaderOfCloud(t *testing.T) {
 	cloud := newQUICCloud(t, func(c Caller) (AcceptOptions, error) {
 		if c.Header.Get(HeaderNodeID) != "edge-1" {

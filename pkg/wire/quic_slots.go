@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// handshakesMax is how many connections may be between TLS and their header message, sourceHandshakesMax how many of
-	// them may come from one address: many nodes may share one behind NAT, but they do not all connect within the same
-	// moment.
+	// handshakesMax is how many connections may be between TLS and their header message, sourceHandshakesMax how many
+	// of them may come from one address: many nodes may share one behind NAT, but they do not all connect within the
+	// same moment.
 	handshakesMax       = 256
 	sourceHandshakesMax = 32
 )

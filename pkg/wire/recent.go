@@ -17,7 +17,7 @@ type Recent struct {
 	next int
 }
 
-// Has tells whether a message is among the last that were added.
+// Has reports whether a message is among the last that were added.
 func (r *Recent) Has(id string) bool {
 	sum := hashed(id)
 	r.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsentMax is how much may wait in the kernel behind what is on its way. What waits there delays pings: without a limit
-// a slow link that carries a large message looks like a silent one.
+// unsentMax is how much may wait in the kernel behind what is on its way. What waits there delays pings: without a
+// limit a slow link that carries a large message looks like a silent one.
 const unsentMax = 16 << 10
 
 // tuneConn sets what both ends want of a TCP socket. A kernel that does not know it does without.

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// StatusPending in Held.Status says that a newer status of the pod waits on the node to be sent: what the API server has
-// is known to be old, and the newer one follows without being asked for.
+// StatusPending in Held.Status says that a newer status of the pod waits on the node to be sent: what the API server
+// has is known to be old, and the newer one follows without being asked for.
 const StatusPending = "pending"
 
-// podStatus is the part of a v1.PodStatus that a node reports and that users and controllers act on. Times of conditions,
-// addresses of the node and resources are left out: the API server, other writers or older versions may write them in
-// another way. A field that is added here changes every hash: nodes then report each status once more.
+// podStatus is the part of a v1.PodStatus that a node reports and that users and controllers act on. Times of
+// conditions, addresses of the node and resources are left out: the API server, other writers or older versions may
+// write them in another way. A field that is added here changes every hash: nodes then report each status once more.
 type podStatus struct {
 	Phase      string         `json:"phase,omitempty"`
 	Reason     string         `json:"reason,omitempty"`
@@ -63,12 +63,13 @@ type containerState struct {
 	} `json:"terminated,omitempty"`
 }
 
-// nodeConditions are the conditions of a pod that a node decides on. Others are written by others: the scheduler, the node
-// lifecycle controller (DisruptionTarget) and owners of readiness gates.
+// nodeConditions are the conditions of a pod that a node decides on. Others are written by others: the scheduler, the
+// node lifecycle controller (DisruptionTarget) and owners of readiness gates.
 var nodeConditions = [...]string{"PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"}
 
-// StatusHash returns a short hash of a pod's status, from an object in JSON that has it in its field "status": a v1.Pod, or
-// the patch with which a node reports it. Two statuses with the same hash say the same about the pod and its containers.
+// StatusHash returns a short hash of a pod's status, from an object in JSON that has it in its field "status": a
+// v1.Pod, or the patch with which a node reports it. Two statuses with the same hash say the same about the pod and its
+// containers.
 func StatusHash(object []byte) (string, error) {
 	var o struct {
 		Status *podStatus `json:"status"`

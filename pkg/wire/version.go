@@ -10,10 +10,10 @@ import (
 )
 
 // Version is a short hash of what the edge acts on in an object: equal for two that the edge need not tell apart. Left
-// out are the status (the edge makes it; but for the conditions that a pod's readiness gates name, which others set), what the API server counts and keeps (resourceVersion, generation,
-// managedFields, selfLink), apiVersion and kind (objects of a typed client have none), and nulls, empty objects
-// and empty lists (which one encoder writes and another leaves out). Empty strings, zeros and false stay:
-// they may be values that somebody set.
+// out are the status (the edge makes it; but for the conditions that a pod's readiness gates name, which others set),
+// what the API server counts and keeps (resourceVersion, generation, managedFields, selfLink), apiVersion and kind
+// (objects of a typed client have none), and nulls, empty objects and empty lists (which one encoder writes and another
+// leaves out). Empty strings, zeros and false stay: they may be values that somebody set.
 func Version(obj []byte) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(obj))
 	d.UseNumber()
@@ -71,7 +71,7 @@ func gatesOf(fields map[string]any) map[string]any {
 	return gates
 }
 
-// prune takes nulls and what is empty out of an object, and tells whether nothing is left. Elements of lists
+// prune takes nulls and what is empty out of an object, and reports whether nothing is left. Elements of lists
 // keep their places.
 func prune(value any) (empty bool) {
 	switch v := value.(type) {

@@ -463,7 +463,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestHandshakeIsPlain: headers arrive, h2 is never offered, and nothing beyond the protocol when nothing was asked for.
+// TestHandshakeIsPlain: headers arrive, h2 is never offered, and nothing beyond the protocol when nothing was asked
+// for.
 func TestHandshakeIsPlain(t *testing.T) {
 	ca := wiretest.NewCA(t)
 	requests := make(chan *http.Request, 1)

@@ -28,8 +28,8 @@ func (d *device) podFolder(pod *v1.Pod, more ...string) string {
 	return filepath.Join(append([]string{d.path("var/lib/edged/pods"), string(pod.UID)}, more...)...)
 }
 
-// volume makes a volume the way kubelets write those of configmaps and the like: the files in a folder of their own, with
-// links to it, that an update may replace in one step. Secrets and tokens are in memory.
+// volume makes a volume the way kubelets write those of configmaps and the like: the files in a folder of their own,
+// with links to it, that an update may replace in one step. Secrets and tokens are in memory.
 func (d *device) volume(pod *v1.Pod, plugin, name string, memory bool, files map[string]string) string {
 	dir := d.podFolder(pod, "volumes", "kubernetes.io~"+plugin, name)
 	env.Must(d.t, os.MkdirAll(dir, 0o777))
@@ -50,7 +50,8 @@ func (d *device) volume(pod *v1.Pod, plugin, name string, memory bool, files map
 	return dir
 }
 
-// start runs a pod of one container as a kubelet before 1.31 does. restarts is how often the container was started anew.
+// start runs a pod of one container as a kubelet before 1.31 does. restarts is how often the container was started
+// again.
 func (d *device) start(pod *v1.Pod, restarts int, static bool, mounts map[string]string) *made {
 	c := &pod.Spec.Containers[0]
 	logs := filepath.Join(d.path("var/log/pods"), pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))

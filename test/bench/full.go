@@ -20,8 +20,8 @@ const (
 	rootCA = "kube-root-ca.crt"
 )
 
-// full makes one pod with a volume of each common kind after another, as a cloud sends them, in turn with a floor that mounts
-// the same.
+// full makes one pod with a volume of each common kind after another, as a cloud sends them, in turn with a floor that
+// mounts the same.
 func (b *bench) full(ctx context.Context) (err error) {
 	say("one pod with token, configmap, secret and emptyDir, %d times", b.pods)
 	d, err := b.newDevice(ctx)

@@ -238,7 +238,7 @@ func (b *bench) restart(ctx context.Context) error {
 	return nil
 }
 
-// allFresh tells whether every container was started after a time.
+// allFresh reports whether every container was started after a time.
 func allFresh(pods map[string]*v1.Pod, since time.Time) bool {
 	for _, p := range pods {
 		for _, c := range p.Status.ContainerStatuses {

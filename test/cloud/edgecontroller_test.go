@@ -67,8 +67,8 @@ func TestWideImpersonation(t *testing.T) {
 	c.refused("wide", "query", "kube-system/secret/none", nil, metav1.StatusReasonForbidden)
 }
 
-// TestAPIServerRestarts: meanwhile, nothing is said to be gone and requests fail in a way that is tried again; afterwards,
-// changes arrive.
+// TestAPIServerRestarts: meanwhile, nothing is said to be gone and requests fail in a way that is tried again;
+// afterwards, changes arrive.
 func TestAPIServerRestarts(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")

@@ -287,7 +287,8 @@ func (c *cloud) must(node, op, res string, content any) *model.Message {
 	return m
 }
 
-// soon asks for what must succeed once the API server's own authorizer and admission have heard of what was made just now.
+// soon asks for what must succeed once the API server's own authorizer and admission have heard of what was made just
+// now.
 func (c *cloud) soon(node, op, res string, content any) *model.Message {
 	c.t.Helper()
 	var m *model.Message

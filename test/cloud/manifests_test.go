@@ -20,8 +20,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestManifests: the API server takes them all, the example configuration is valid and without warnings, and cloudcore may do
-// what it has to, and no more. Without them, it says what to do.
+// TestManifests: the API server takes them all, the example configuration is valid and without warnings, and cloudcore
+// may do what it has to, and no more. Without them, it says what to do.
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{})

@@ -63,8 +63,8 @@ type row struct {
 	// bound has the pod wait until its claim, which has the row's name, is bound, as the scheduler does. Without it the
 	// controllers that attach volumes may meet the pod before they know its volume, and look again after 3 minutes.
 	bound bool
-	// spec is the pod's spec, as YAML without indentation. The harness sets nodeName, a termination grace of 1 s and, in
-	// containers that say nothing, the image Demo and a command that runs until it is told to end.
+	// spec is the pod's spec, as YAML without indentation. The harness sets nodeName, a termination grace of 1 s and,
+	// in containers that say nothing, the image Demo and a command that runs until it is told to end.
 	spec string
 	// labels and annotations of the pod.
 	labels, annotations map[string]string
@@ -324,7 +324,8 @@ func (p *pod) logged(container, text string) {
 	})
 }
 
-// patch changes the pod by a strategic merge patch in YAML; subresource may be "resize", "status" or "ephemeralcontainers".
+// patch changes the pod by a strategic merge patch in YAML; subresource may be "resize", "status" or
+// "ephemeralcontainers".
 func (p *pod) patch(change string, subresource ...string) {
 	p.Helper()
 	data, err := yaml.YAMLToJSON([]byte(change))

@@ -170,7 +170,8 @@ func (n *node) goroutines(t *testing.T) (count int) {
 	return count
 }
 
-// stacks has the agent say what its goroutines do, which ends it, and counts them by the functions that they began with.
+// stacks has the agent say what its goroutines do, which ends it, and counts them by the functions that they began
+// with.
 func (n *node) stacks(t *testing.T) string {
 	pid := n.PID()
 	if pid == 0 {

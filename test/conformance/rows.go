@@ -7,8 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Pod is the pod of a row, for tests that do something else with it. In Objects and Spec, @NODE@ stands for the node's name, which is
-// also the namespace's, and @NAME@ for the pod's.
+// Pod is the pod of a row, for tests that do something else with it. In Objects and Spec, @NODE@ stands for the node's
+// name, which is also the namespace's, and @NAME@ for the pod's.
 type Pod struct {
 	Name, Objects, Spec string
 	Labels, Annotations map[string]string

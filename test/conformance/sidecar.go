@@ -176,8 +176,8 @@ func ended(s *v1.PodStatus, names ...string) error {
 	return nil
 }
 
-// end deletes the pod with a grace period (nil: its own) and holds it by a finalizer. It waits until every container has
-// ended, and returns the status then.
+// end deletes the pod with a grace period (nil: its own) and holds it by a finalizer. It waits until every container
+// has ended, and returns the status then.
 func (p *pod) end(grace *int64) *v1.PodStatus {
 	p.Helper()
 	p.patch("metadata: {finalizers: [edgecore.local/look]}")

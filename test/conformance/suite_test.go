@@ -17,8 +17,8 @@ var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cl
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// TestPods runs every row on each runtime. -run selects a runtime and rows by name: -run 'TestPods/containerd1/^(probe|sidecar)-'
-// starts one node and runs the rows of probes and of sidecars.
+// TestPods runs every row on each runtime. -run selects a runtime and rows by name: -run
+// 'TestPods/containerd1/^(probe|sidecar)-' starts one node and runs the rows of probes and of sidecars.
 func TestPods(t *testing.T) {
 	f := start(t)
 	for _, name := range []string{containerd1, containerd2} {

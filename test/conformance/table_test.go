@@ -67,7 +67,8 @@ func braces(text string) []string {
 	return out
 }
 
-// TestTable: docs/pod-support.md has every field of a pod, says of each what is done with it, and names tests that exist.
+// TestTable: docs/pod-support.md has every field of a pod, says of each what is done with it, and names tests that
+// exist.
 func TestTable(t *testing.T) {
 	lines := readTable(t)
 	fields := slices.Concat(leaves(reflect.TypeFor[v1.PodSpec](), "spec"), leaves(reflect.TypeFor[v1.PodStatus](), "status"))

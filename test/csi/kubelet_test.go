@@ -10,7 +10,8 @@ import (
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// stagedIn are the folders, under that of all CSI, in which kubelets stage a volume: those before 1.24, and those of today.
+// stagedIn are the folders, under that of all CSI, in which kubelets stage a volume: those before 1.24, and those of
+// today.
 var stagedIn = map[string]string{"by name": "pv/pv-vol", "by handle": driverName + "/" + sha("vol")}
 
 // kubeletStages stages a volume as a kubelet does, and writes what that would write. It returns where.
@@ -35,8 +36,8 @@ func ext4Volume() *spec.VolumeCapability {
 	}
 }
 
-// A volume that a kubelet has brought to a pod is the pod's when this agent takes the device over, is taken away where the
-// kubelet has put it, and could be taken away by the kubelet if the device is given back.
+// A volume that a kubelet has brought to a pod is the pod's when this agent takes the device over, is taken away where
+// the kubelet has put it, and could be taken away by the kubelet if the device is given back.
 func TestKubeletsVolume(t *testing.T) {
 	for name, dir := range stagedIn {
 		t.Run(name, func(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestCheckpoint: a container's state is written to a file, and the container runs on. Where CRIU is missing, or the kernel has
-// not what it needs, the answer says so; see test/vm for a machine that has both.
+// TestCheckpoint: a container's state is written to a file, and the container runs on. Where CRIU is missing, or the
+// kernel has not what it needs, the answer says so; see test/vm for a machine that has both.
 func TestCheckpoint(t *testing.T) {
 	t.Parallel()
 	port, err := daemon.FreePort() // one that is given opens the kubelet's API without a link

@@ -15,8 +15,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestEndPods: when the agent goes for good, its pods end in good order, and nothing of them runs or is mounted any more. Those of
-// others stay. What pods have stored is there when an agent comes back.
+// TestEndPods: when the agent goes for good, its pods end in good order, and nothing of them runs or is mounted any
+// more. Those of others stay. What pods have stored is there when an agent comes back.
 func TestEndPods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, env.NodeOptions{})
@@ -93,7 +93,8 @@ func TestEndPods(t *testing.T) {
 	n.purge()
 }
 
-// purge ends agent and pods and deletes what they say they have left over, as the package's purge does. Then nothing is left.
+// purge ends agent and pods and deletes what they say they have left over, as the package's purge does. Then nothing is
+// left.
 func (n *node) purge() {
 	n.T.Helper()
 	env.Must(n.T, n.Stop(n.T.Context()))

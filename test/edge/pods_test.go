@@ -269,8 +269,8 @@ func TestChangedManifest(t *testing.T) {
 	}
 }
 
-// TestManifestComesBack: a pod that has ended begins anew when its manifest comes back, at once, also if it went while the
-// agent was not there to see it.
+// TestManifestComesBack: a pod that has ended starts again when its manifest comes back, at once, also if it went while
+// the agent was not there to see it.
 func TestManifestComesBack(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, env.NodeOptions{})

@@ -87,8 +87,8 @@ func readyOf(p *v1.Pod) v1.PodCondition {
 	return v1.PodCondition{}
 }
 
-// TestProbesSurviveRestarts: what probes have found is known after a restart of the agent; nothing flaps, nothing is restarted,
-// and what changes then is noticed.
+// TestProbesSurviveRestarts: what probes have found is known after a restart of the agent; nothing flaps, nothing is
+// restarted, and what changes then is noticed.
 func TestProbesSurviveRestarts(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, env.NodeOptions{})

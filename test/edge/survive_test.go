@@ -188,7 +188,7 @@ func TestHangingRuntime(t *testing.T) {
 	n.untouched(before)
 }
 
-// TestStrangersAndOrphans: pods of an unchanged spec are adopted whoever made them; what nobody wants is
+// TestStrangersAndOrphans: pods of an unchanged spec are adopted, no matter who made them; what nobody wants is
 // stopped after its grace; what is no pod is left alone.
 func TestStrangersAndOrphans(t *testing.T) {
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 // nodeName is the node's name in the cluster.
 const nodeName = "edge-1"
 
-// conditioned checks the conditions of a Node, all of which are False but Ready and those that are named with their reasons,
-// and that it has the taints of those.
+// conditioned checks the conditions of a Node, all of which are False but Ready and those that are named with their
+// reasons, and that it has the taints of those.
 func conditioned(reasons map[v1.NodeConditionType]string) func(*v1.Node) error {
 	return func(n *v1.Node) error {
 		for _, kind := range []v1.NodeConditionType{v1.NodeReady, v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure} {

@@ -1,5 +1,5 @@
-// Package evict shows on real parts that a node which runs out of memory, disk, inodes or processes ends the pods that take
-// them, in order, and no others; that what is reserved is enforced; and that the cluster learns of it.
+// Package evict shows on real parts that a node which runs out of memory, disk, inodes or processes ends the pods that
+// take them, in order, and no others; that what is reserved is enforced; and that the cluster learns of it.
 package evict
 
 import (
@@ -83,7 +83,8 @@ func newNode(t *testing.T, opts env.NodeOptions, signals string, pods ...*v1.Pod
 	return n
 }
 
-// pod is a pod of one container, whose script begins when the test says go with the pod's name. It has an emptyDir at /data.
+// pod is a pod of one container, whose script begins when the test says go with the pod's name. It has an emptyDir at
+// /data.
 func pod(signals, name, script string, more ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},

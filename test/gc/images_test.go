@@ -41,7 +41,8 @@ func TestImages(t *testing.T) {
 	t.Run("go when there is not a byte left", func(t *testing.T) { fullDisk(t, n.with(t)) })
 }
 
-// giveWay: images go in the order of their last use, the collection stops when there is room, and what anybody needs stays.
+// giveWay: images go in the order of their last use, the collection stops when there is room, and what anybody needs
+// stays.
 func giveWay(t *testing.T, n *node) {
 	const layer = 12 * mib
 	stays := n.registry.push(t, "stays", layer)
@@ -206,8 +207,8 @@ func byHand(t *testing.T, n *node) {
 	n.Running("stays", "site")
 }
 
-// fullDisk: on a disk without a free byte images still go, those that are needed stay, the pods run on, and what stands in the way
-// is said until it is gone. What has the agent look is a change of its configuration and a SIGHUP.
+// fullDisk: on a disk without a free byte images still go, those that are needed stay, the pods run on, and what stands
+// in the way is said until it is gone. What has the agent look is a change of its configuration and a SIGHUP.
 func fullDisk(t *testing.T, n *node) {
 	spare := n.registry.push(t, "spare", 12*mib)
 	n.Command("images", "pull", spare)

@@ -17,7 +17,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestClear: dead containers go as the configuration says, and whatever earlier pods left behind goes when the agent starts.
+// TestClear: dead containers go as the configuration says, and whatever earlier pods left behind goes when the agent
+// starts.
 func TestClear(t *testing.T) {
 	t.Parallel()
 	n := &node{Node: env.StartNode(t, built, env.NodeOptions{Agent: agent.Options{
@@ -47,8 +48,8 @@ func (n *node) containers(uid string) map[string]runtimeapi.ContainerState {
 	return states
 }
 
-// deadContainers: with maxPerPodContainerCount 0 none is kept beside the one that runs, and what happened stays in the status; the
-// newest attempt of a pod that has ended goes, too.
+// deadContainers: with maxPerPodContainerCount 0 none is kept beside the one that runs, and what happened stays in the
+// status; the newest attempt of a pod that has ended goes, too.
 func deadContainers(t *testing.T, n *node) {
 	n.Manifest("crashes", pod("crashes", images.Demo,
 		"echo x >> /scratch/n; [ $(wc -l < /scratch/n) -gt 3 ] || exit 3; "+env.Forever, scratch))
@@ -118,8 +119,8 @@ func plant(t *testing.T, n *node, like, uid string) (link string) {
 	return link
 }
 
-// leftBehind: pods whose containers somebody took away, and pods that nobody has ever heard of, leave nothing behind; a pod that
-// runs is not touched.
+// leftBehind: pods whose containers somebody took away, and pods that nobody has ever heard of, leave nothing behind; a
+// pod that runs is not touched.
 func leftBehind(t *testing.T, n *node) {
 	n.Manifest("goes", pod("goes", images.Demo, env.Forever, scratch))
 	goes := n.Running("goes")["goes"]

@@ -1,5 +1,5 @@
-// Package gc shows on a real containerd, whose disk is small and fills, that the node stays clear of what nobody needs: images,
-// dead containers, and what pods leave behind.
+// Package gc shows on a real containerd, whose disk is small and fills, that the node stays clear of what nobody needs:
+// images, dead containers, and what pods leave behind.
 package gc
 
 import (
@@ -34,8 +34,8 @@ var built = programs.Flags()
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
-// smallDisk mounts a file system of so many bytes where a containerd with the returned root will keep its images. It goes with
-// the containerd.
+// smallDisk mounts a file system of so many bytes where a containerd with the returned root will keep its images. It
+// goes with the containerd.
 func smallDisk(t *testing.T, bytes int) (root string) {
 	t.Helper()
 	root = filepath.Join(t.TempDir(), "disk")
@@ -124,8 +124,8 @@ func (m *mirror) served() (limit int64, changed <-chan struct{}) {
 	return m.limit, m.changed
 }
 
-// closeRange gives a request for the rest of a blob, by which a pull goes on where it was cut off, the end that the registry
-// wants to see in it. It returns where the rest begins.
+// closeRange gives a request for the rest of a blob, by which a pull goes on where it was cut off, the end that the
+// registry wants to see in it. It returns where the rest begins.
 func closeRange(store http.Handler, r *http.Request) (from int64) {
 	text, open := strings.CutSuffix(r.Header.Get("Range"), "-")
 	if !open {

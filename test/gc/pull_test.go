@@ -19,9 +19,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestPulls: the agent sees how far a pull is, a pull that hangs is given up, and what comes later completes it. On both
-// containerds, whose lists of what they fetch this reads. When a pull is given up, and that a slow one is not, is shown
-// on a simulated clock in edged/images.
+// TestPulls: the agent sees how far a pull is, a pull that hangs is given up, and what comes later completes it. On
+// both containerds, whose lists of what they fetch this reads. When a pull is given up, and that a slow one is not, is
+// shown on a simulated clock in edged/images.
 func TestPulls(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {

@@ -23,8 +23,8 @@ import (
 // staticCloudcore goes into the image of cloudcore, which has no C library; the one that the tests run may need one.
 var staticCloudcore = flag.String("static-cloudcore", "", "the static cloudcore to put into the image; built if empty")
 
-// TestDeployedCloudcore: cloudcore runs from its image and its manifests, and each documented command that is executed in it
-// works as it is written: through kube-apiserver, the node's port and the runtime.
+// TestDeployedCloudcore: cloudcore runs from its image and its manifests, and each documented command that is executed
+// in it works as it is written: through kube-apiserver, the node's port and the runtime.
 func TestDeployedCloudcore(t *testing.T) {
 	t.Parallel()
 	c := env.StartCluster(t, built, env.ClusterOptions{
@@ -114,8 +114,8 @@ func importCloudcore(t *testing.T, n *env.Node) {
 	})
 }
 
-// deployment is a kustomization of cloudcore's manifests for a node that is on this machine, on which kube-apiserver listens on
-// the loopback: the pod is in the network of the machine, has ports of its own, and may run on an edge node.
+// deployment is a kustomization of cloudcore's manifests for a node that is on this machine, on which kube-apiserver
+// listens on the loopback: the pod is in the network of the machine, has ports of its own, and may run on an edge node.
 func deployment(t *testing.T, c *env.Cluster) string {
 	t.Helper()
 	ports := make([]int, 4)

@@ -195,7 +195,8 @@ func (n *node) testAttach(t *testing.T) {
 	_ = c.Wait()
 }
 
-// talk starts a kubectl and says hello to what it has attached to, until there is the answer. It returns the kubectl's input.
+// talk starts a kubectl and says hello to what it has attached to, until there is the answer. It returns the kubectl's
+// input.
 func (c *call) talk(t *testing.T) io.Writer {
 	t.Helper()
 	typed, err := c.StdinPipe()
@@ -211,8 +212,8 @@ func (c *call) talk(t *testing.T) io.Writer {
 	return typed
 }
 
-// insist says something each second until stop is called: containerd 1.6 takes input a moment before it gives output, and what
-// is answered in between goes to the log alone. What cannot be said has a stream that ended, which says why.
+// insist says something each second until stop is called: containerd 1.6 takes input a moment before it gives output,
+// and what is answered in between goes to the log alone. What cannot be said has a stream that ended, which says why.
 func insist(say func() error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -172,8 +172,8 @@ func (n *node) testDirect(t *testing.T) {
 // pair is a certificate and its key, as PEM.
 type pair struct{ cert, key []byte }
 
-// strangersCertificate is that of a user of the cluster's most powerful group, by an authority that the cluster does not
-// know.
+// strangersCertificate is that of a user of the cluster's most powerful group, by an authority that the cluster does
+// not know.
 func strangersCertificate() (pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

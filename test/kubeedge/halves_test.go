@@ -62,7 +62,8 @@ func TestTheirCloud(t *testing.T) {
 	})
 }
 
-// TestCloudFirst: cloudcore takes the place of KubeEdge's, and the edges and their pods go on without a new certificate.
+// TestCloudFirst: cloudcore takes the place of KubeEdge's, and the edges and their pods go on without a new
+// certificate.
 func TestCloudFirst(t *testing.T) {
 	each(t, func(t *testing.T, version string) {
 		f := newFixture(t, version)

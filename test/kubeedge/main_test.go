@@ -1,6 +1,6 @@
-// Package kubeedge shows that users of KubeEdge can move over one half at a time: KubeEdge's own edgecore at our cloudcore, our
-// edgecore at KubeEdge's cloudcore, and a device of KubeEdge that is taken over and given back. What the wire looks like is the
-// subject of test/wire; here both ends are real.
+// Package kubeedge shows that users of KubeEdge can move over one half at a time: KubeEdge's own edgecore at our
+// cloudcore, our edgecore at KubeEdge's cloudcore, and a device of KubeEdge that is taken over and given back. What the
+// wire looks like is the subject of test/wire; here both ends are real.
 package kubeedge
 
 import (

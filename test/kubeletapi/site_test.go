@@ -65,7 +65,7 @@ func (f *fixture) client(t *testing.T, who string, config *tls.Config) (*http.Cl
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, Timeout: wait.Max()}, token
 }
 
-// ask asks the node as somebody, whoever signed its certificate, and returns the code and the body.
+// ask asks the node as somebody, no matter who signed its certificate, and returns the code and the body.
 func (f *fixture) ask(t *testing.T, who, method, path string) (string, error) {
 	t.Helper()
 	client, token := f.client(t, who, &tls.Config{InsecureSkipVerify: true})

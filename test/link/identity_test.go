@@ -22,7 +22,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestIdentity: the CA is replaced and a node is revoked while the node is connected and two cloudcores run. Its pod runs on.
+// TestIdentity: the CA is replaced and a node is revoked while the node is connected and two cloudcores run. Its pod
+// runs on.
 func TestIdentity(t *testing.T) {
 	c := startCluster(t, kube.Options{})
 	other := c.WithCloud(t)

@@ -16,8 +16,8 @@ import (
 
 // TestRestoredEtcd: etcd is restored from a backup, so that resource versions begin again at a lower number. The node
 // gets the state of the backup, and every change after it, while what the node has is of a higher version. Pods that
-// were the same before and after are not restarted. Where a watch of cloudcore goes on as if nothing had happened, cloudcore
-// notices that itself and ends; the test starts it again, as its Deployment does.
+// were the same before and after are not restarted. Where a watch of cloudcore goes on as if nothing had happened,
+// cloudcore notices that itself and ends; the test starts it again, as its Deployment does.
 func TestRestoredEtcd(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, kube.Options{})

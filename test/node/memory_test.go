@@ -13,8 +13,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
 )
 
-// withoutMemory runs a program in mounts of its own, in which the memory cgroup is missing: what a Raspberry Pi shows that was
-// booted with its own command line. The mounts of others are not touched.
+// withoutMemory runs a program in mounts of its own, in which the memory cgroup is missing: what a Raspberry Pi shows
+// that was booted with its own command line. The mounts of others are not touched.
 const withoutMemory = `#!/bin/sh
 exec unshare --mount --propagation private sh -c '
 set -e

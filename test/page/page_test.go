@@ -32,8 +32,8 @@ func TestDevice(t *testing.T) {
 	t.Run("reload", func(t *testing.T) { device{d.With(t)}.reload(t) })
 }
 
-// page: the page says what is well and what is not, on a phone, a small phone and a desk, by day and by night; it asks for
-// nothing else, and a pod's words stay words.
+// page: the page says what is well and what is not, on a phone, a small phone and a desk, by day and by night; it asks
+// for nothing else, and a pod's words stay words.
 func (d device) page(t *testing.T) {
 	const injected = `<img src=x onerror=alert(1)>`
 	d.Manifest("good", env.Pod("good", forever))
@@ -79,7 +79,7 @@ func (d device) page(t *testing.T) {
 			}
 			text := p.text("document.body.innerText")
 			for _, want := range []string{
-				"1 thing needs attention", "A static pod manifest is of no use", "bad.yaml", "Correct the file", "This device has joined no cloud",
+				"1 thing needs attention", "A static pod manifest is invalid", "bad.yaml", "Correct the file", "This device has joined no cloud",
 				"1 of 3 healthy", "absent-gate-7", "crash-gate-7", "exit code 3: " + injected, "LAST ERRORS", "edgecore ", "containerd", "UTC",
 			} {
 				if !strings.Contains(text, want) {
@@ -123,8 +123,8 @@ func container(p *v1.Pod) *v1.ContainerStatus {
 	return &p.Status.ContainerStatuses[0]
 }
 
-// faint names texts whose colour is too near to what is behind them, as WCAG's AA has it; small names those that are too small
-// for a phone.
+// faint names texts whose colour is too near to what is behind them, as WCAG's AA has it; small names those that are
+// too small for a phone.
 const (
 	faint = `(() => {
 		const lum = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 }); return .2126 * r + .7152 * g + .0722 * b };
@@ -139,8 +139,8 @@ const (
 	small = `[...document.body.querySelectorAll('*')].filter(e => e.textContent.trim() && parseFloat(getComputedStyle(e).fontSize) < 13).map(e => e.textContent.slice(0, 40)).join('; ')`
 )
 
-// reload: while pods run, the file is changed and SIGHUP is sent; the pods that run stay as they are, new ones get what is
-// new, and what cannot change is named.
+// reload: while pods run, the file is changed and SIGHUP is sent; the pods that run stay as they are, new ones get what
+// is new, and what cannot change is named.
 func (d device) reload(t *testing.T) {
 	original, err := os.ReadFile(d.Config())
 	env.Must(t, err)

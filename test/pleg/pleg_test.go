@@ -145,7 +145,7 @@ func (e *env) startPod(pod *v1.Pod) *observed.Container {
 	wait.Until(e.t, "pod "+pod.Name, func() error {
 		obs, err := e.Refresh(e.t.Context(), pod.UID)
 		if err == nil && !obs.Container("c").Running() {
-			res := e.runtime.SyncPod(e.t.Context(), runtime.Wish{Pod: pod, Observed: obs})
+			res := e.runtime.SyncPod(e.t.Context(), runtime.SyncInput{Pod: pod, Observed: obs})
 			err = fmt.Errorf("it does not run: %v", res.Err)
 		}
 		return err

@@ -1,5 +1,6 @@
-// Package repair shows on a real containerd, of both kinds, whose files are damaged as a power cut damages them, that the pods
-// run again: with a registry, with an archive, and with neither of them. And that a wrong spec has nothing repaired.
+// Package repair shows on a real containerd, of both kinds, whose files are damaged as a power cut damages them, that
+// the pods run again: with a registry, with an archive, and with neither of them. And that a wrong spec has nothing
+// repaired.
 package repair
 
 import (

@@ -48,8 +48,8 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// layers: whatever is wrong with a layer whose blob is sound is put right without a registry, also where the layer is another
-// image's, too.
+// layers: whatever is wrong with a layer whose blob is sound is put right without a registry, also where the layer is
+// another image's, too.
 func layers(t *testing.T, n *node) {
 	damage := map[string]func(file string) error{
 		"empty":  func(file string) error { return os.Truncate(file, 0) },
@@ -109,8 +109,8 @@ func zeros(file string, from int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// wrongSpec: a command that is not there, one that is no program, and one that fails have nothing repaired: the image is compared
-// once, and left as it is.
+// wrongSpec: a command that is not there, one that is no program, and one that fails have nothing repaired: the image
+// is compared once, and left as it is.
 func wrongSpec(t *testing.T, n *node) {
 	img := n.store.push(t, "right")
 	n.pull(img.name)
@@ -174,7 +174,8 @@ func fromArchive(t *testing.T, n *node) {
 	n.remove("saved")
 }
 
-// fromRegistry: with neither an archive nor a way to the registry the image stays and the remedy is told; with a way it comes.
+// fromRegistry: with neither an archive nor a way to the registry the image stays and the remedy is told; with a way it
+// comes.
 func fromRegistry(t *testing.T, n *node) {
 	img := n.store.push(t, "fetched")
 	n.pull(img.name)
@@ -189,7 +190,7 @@ func fromRegistry(t *testing.T, n *node) {
 		t.Errorf("image %s was removed, want it kept while there is no other", img.name)
 	}
 	n.store.away.Store(false)
-	// Whoever restarts the agent does not want to wait for the next try.
+	// Anyone who restarts the agent does not want to wait for the next try.
 	env.Must(t, errors.Join(n.Stop(t.Context()), n.Start(t.Context())))
 	wait.Until(t, "the layer to be repaired", func() error {
 		found, err := filepath.Glob(n.layers(img.path))
@@ -208,8 +209,8 @@ func fromRegistry(t *testing.T, n *node) {
 	n.remove("fetched")
 }
 
-// powerCut: the device goes down, and what comes back is damaged in many places: the sandboxes' image, a layer of all images, what
-// containers wrote, and the runtime's own files of containers. All pods run again with no network.
+// powerCut: the device goes down, and what comes back is damaged in many places: the sandboxes' image, a layer of all
+// images, what containers wrote, and the runtime's own files of containers. All pods run again with no network.
 func powerCut(t *testing.T, n *node) {
 	names := []string{"good"}
 	var last image
@@ -259,7 +260,8 @@ func powerCut(t *testing.T, n *node) {
 	}
 }
 
-// tornNetwork: what the network's plugins remember of a dead sandbox is torn, and the runtime cannot stop it; the pod gets another.
+// tornNetwork: what the network's plugins remember of a dead sandbox is torn, and the runtime cannot stop it; the pod
+// gets another.
 func tornNetwork(t *testing.T, n *node) {
 	n.Manifest("torn", pod("torn", images.Demo, "sh"))
 	uid := string(n.Running("torn")["torn"].UID)

@@ -180,8 +180,8 @@ func (d *device) logs() {
 	})
 }
 
-// saysEnd tells whether the flood is over, and the log is not to be rotated once more. The last that was said may be in
-// the newest part.
+// saysEnd reports whether the flood is over, and the log is not to be rotated once more. The last that was said may be
+// in the newest part.
 func (d *device) saysEnd(dir string) bool {
 	live, err := os.ReadFile(filepath.Join(dir, "0.log"))
 	parts, globErr := filepath.Glob(filepath.Join(dir, "0.log.*"))
@@ -245,8 +245,8 @@ func checkLines(dir string) error {
 	return nil
 }
 
-// shutdown: logind waits while the pods end, the critical one last; the cloud is told, and what was to run once fails. When
-// the shutdown is called off, the others run again.
+// shutdown: logind waits while the pods end, the critical one last; the cloud is told, and what was to run once fails.
+// When the shutdown is called off, the others run again.
 func (d *device) shutdown() {
 	job := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cloudly", Namespace: "default"}, Spec: v1.PodSpec{
 		NodeName: nodeName, TerminationGracePeriodSeconds: new(int64(10)), AutomountServiceAccountToken: new(false), RestartPolicy: v1.RestartPolicyNever,

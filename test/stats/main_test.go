@@ -1,4 +1,5 @@
-// Package stats shows on a real containerd, whose disks are small, that the figures of the node are those of what its pods do.
+// Package stats shows on a real containerd, whose disks are small, that the figures of the node are those of what its
+// pods do.
 package stats
 
 import (
@@ -64,7 +65,8 @@ func mount(t *testing.T, dir string, bytes int) {
 	}
 }
 
-// pod writes the manifest of a pod with a container "main" that runs a shell script, and more YAML of the container and of the pod.
+// pod writes the manifest of a pod with a container "main" that runs a shell script, and more YAML of the container and
+// of the pod.
 func (n *node) pod(name, script, container, spec string) {
 	n.T.Helper()
 	indent := func(text, by string) string { return strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+by) }

@@ -64,8 +64,8 @@ func (n *node) testCheap() {
 	if pod := pods["cpu"]; pod.CPU.UsageNanoCores == nil || pod.Containers[0].CPU.UsageNanoCores == nil {
 		n.T.Errorf("CPU of a pod the first time = %+v, want it known", pod)
 	}
-	// The kernel gives it its share every 100 ms, so that over a moment it may have a little more; a busy machine has moments
-	// without any.
+	// The kernel gives it its share every 100 ms, so that over a moment it may have a little more; a busy machine has
+	// moments without any.
 	wait.Until(n.T, "the CPU of a pod at 200m", func() error {
 		summary, pods := n.summary("?only_cpu_and_memory=true")
 		if used := summary.Node.CPU.UsageNanoCores; used == nil || *used < 50e6 || *used > 1e12 {
@@ -84,8 +84,8 @@ func (n *node) testCheap() {
 	}
 }
 
-// measured waits until containerd, which does so from time to time, has measured what pod disk wrote, and has written its log:
-// what the node has measured itself holds for a while.
+// measured waits until containerd, which does so from time to time, has measured what pod disk wrote, and has written
+// its log: what the node has measured itself holds for a while.
 func (n *node) measured() {
 	wait.Until(n.T, "containerd to measure all that was written", func() error {
 		list, err := n.CRI.ListContainerStats(n.T.Context(),

@@ -31,7 +31,8 @@ type Options struct {
 	OwnUsers bool
 	// NoImages leaves the test images out.
 	NoImages bool
-	// Root is where the containerd keeps its images and containers, on a small file system say; empty is a folder of its own.
+	// Root is where the containerd keeps its images and containers, on a small file system say; empty is a folder of
+	// its own.
 	Root string
 }
 

@@ -24,9 +24,9 @@ var kubeEdgeFiles = map[string]string{
 		"      readOnlyPort: 10255\n    enableMetrics: true\n",
 }
 
-// TestAdopt: systemd itself puts edgecore in the place of KubeEdge's agent, which has the same name, and back; a reboot after
-// each starts the one that has the place. On the way no container is started anew. What a kubelet makes otherwise than this
-// agent is the subject of test/adopt.
+// TestAdopt: systemd itself puts edgecore in the place of KubeEdge's agent, which has the same name, and back; a reboot
+// after each starts the one that has the place. On the way no container is restarted. What a kubelet makes otherwise
+// than this agent is the subject of test/adopt.
 func TestAdopt(t *testing.T) {
 	d := newDevice(t, vm.AMD64)
 	first := d.running("first start", 0, func(string) bool { return true })

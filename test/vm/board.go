@@ -16,7 +16,8 @@ type board struct {
 	qemu    string
 	machine []string
 	console string
-	// interpreter runs programs of the architecture here, and magic and mask are how the kernel knows them: ELF of that machine.
+	// interpreter runs programs of the architecture here, and magic and mask are how the kernel knows them: ELF of that
+	// machine.
 	interpreter, magic, mask string
 }
 
@@ -46,8 +47,8 @@ func boardOf(arch string) (board, error) {
 
 const binfmt = "/proc/sys/fs/binfmt_misc"
 
-// emulate lets this system run the programs of another architecture, as building an image of it needs. It lasts until the
-// system is switched off, and changes nothing for programs of its own.
+// emulate lets this system run the programs of another architecture, as building an image of it needs. It lasts until
+// the system is switched off, and changes nothing for programs of its own.
 func emulate(ctx context.Context, arch string) error {
 	b, err := boardOf(arch)
 	if err != nil || arch == runtime.GOARCH {

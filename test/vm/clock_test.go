@@ -10,8 +10,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
-// TestClock: a device starts its agent in 1970, learns the time decades later, and goes back again. No container is started
-// anew for it, and the agent says what is wrong as long as it is.
+// TestClock: a device starts its agent in 1970, learns the time decades later, and goes back again. No container is
+// started again for it, and the agent says what is wrong as long as it is.
 func TestClock(t *testing.T) {
 	d := newDevice(t, vm.AMD64)
 	first := d.running("first start", 0, func(string) bool { return true })

@@ -116,8 +116,8 @@ func extraArchive(i int) string { return fmt.Sprintf("extra-%d.tar", i) }
 // unsynced is a new file for each cut: ext4 writes one at once that replaces another's content.
 func unsynced(i int) string { return fmt.Sprintf("/var/lib/unsynced-%d", i) }
 
-// inStep waits until the device has all that the cloud has, and the cloud knows that all pods run, in the containers in which
-// they do.
+// inStep waits until the device has all that the cloud has, and the cloud knows that all pods run, in the containers in
+// which they do.
 func (l *loaded) inStep(what string) {
 	l.t.Helper()
 	began := time.Now()
@@ -222,8 +222,8 @@ func (l *loaded) back(what string, boot func() error) {
 	}
 }
 
-// TestPowerCuts: a device from the package restarts in good order, and then loses its power again and again under load. Each
-// time it starts with no network, everything that it had acknowledged is there, and all its pods run.
+// TestPowerCuts: a device from the package restarts in good order, and then loses its power again and again under load.
+// Each time it starts with no network, everything that it had acknowledged is there, and all its pods run.
 func TestPowerCuts(t *testing.T) {
 	t.Logf("seed %d, %d cuts", *seed, *cuts)
 	l := newLoaded(t, *cuts)

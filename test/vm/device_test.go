@@ -290,7 +290,7 @@ func (d *device) checkCgroups(pods map[string]*v1.Pod) {
 }
 
 // TestDevice: edgecore as a service beside Debian's containerd, with systemd's cgroups. It is killed, its
-// machine loses its power and its network, and starts again: the pods are there, whoever had brought them.
+// machine loses its power and its network, and starts again: the pods are there, no matter who had brought them.
 func TestDevice(t *testing.T) {
 	d := newDevice(t, vm.AMD64)
 	anything := func(string) bool { return true }

@@ -117,8 +117,8 @@ func recipe(arch string, more ...string) string {
 }
 
 // BuildImage returns the image of the current recipe for an architecture in Debian's words (amd64, arm64), building it
-// when the cache has none: that needs root and a Debian mirror, and takes minutes. It has more packages than all images where
-// they are named. Several processes may ask at once.
+// when the cache has none: that needs root and a Debian mirror, and takes minutes. It has more packages than all images
+// where they are named. Several processes may ask at once.
 func BuildImage(ctx context.Context, arch string, more ...string) (Image, error) {
 	if _, err := boardOf(arch); err != nil {
 		return Image{}, err

@@ -163,8 +163,8 @@ func parseLimits(text string, names map[string]string) differential.Trace {
 	return trace
 }
 
-// unitState are the properties of units that tell how a unit is and not how it is to be, and its relations to others, which
-// depend on what systemd has loaded first.
+// unitState are the properties of units that tell how a unit is and not how it is to be, and its relations to others,
+// which depend on what systemd has loaded first.
 var unitState = regexp.MustCompile(`^(.*Timestamp(Monotonic)?|InvocationID|Memory(Current|Available)|CPUUsageNSec|` +
 	`TasksCurrent|ControlGroupId|IP(In|E)gress.*|IO(Read|Write)(Bytes|Operations)|Requires|RequiredBy|Conflicts|Before|After|` +
 	`WantedBy|EffectiveCPUs|EffectiveMemoryNodes|Job|DropInPaths|FragmentPath|ConsistsOf|Wants)$`)

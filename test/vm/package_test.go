@@ -17,8 +17,8 @@ const awayLimit = 50 * time.Second
 const everything = `find / -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log/journal -o -path /var/lib/containerd -o -path /var/lib/systemd -o -path /var/log/dpkg.log \
   -o -path /var/lib/cni -o -path /etc/systemd/system/multi-user.target.wants/containerd.service -o -path /tmp -o -path /root -o -path /opt -o -path /payload \) -prune -o -print | sort`
 
-// TestPackage: the life of the package on a device. An upgrade leaves the containers alone and its settings as they are; what is
-// removed can come back; a purge leaves nothing.
+// TestPackage: the life of the package on a device. An upgrade leaves the containers alone and its settings as they
+// are; what is removed can come back; a purge leaves nothing.
 func TestPackage(t *testing.T) {
 	payload := packaged(t, vm.AMD64)
 	newer, err := vm.NewerPackage(t.Context(), payload["edgecore.deb"], t.TempDir())
@@ -99,8 +99,8 @@ func (d *device) nothingLeft(before string) {
 	}
 }
 
-// TestARM64: the same package for another processor. It is installed, runs pods, and runs them again after a restart with no
-// network, and after its power was cut.
+// TestARM64: the same package for another processor. It is installed, runs pods, and runs them again after a restart
+// with no network, and after its power was cut.
 func TestARM64(t *testing.T) {
 	d := newDevice(t, vm.ARM64)
 	if got := d.sh("uname -m; dpkg --print-architecture"); got != "aarch64\narm64" {

@@ -11,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
-// TestShutdown: under the product's own unit a real systemd is told that the agent is there, starts it anew when it says no
-// more that it lives, and waits with a reboot until the pods have ended in good order.
+// TestShutdown: under the product's own unit a real systemd is told that the agent is there, starts it again when it
+// says no more that it lives, and waits with a reboot until the pods have ended in good order.
 func TestShutdown(t *testing.T) {
 	d := newDevice(t, vm.AMD64)
 	first := d.running("first start", 0, func(string) bool { return true })

@@ -85,8 +85,8 @@ func (d *device) memory() (rss, anon int) {
 	return values["VmRSS:"], values["RssAnon:"]
 }
 
-// TestSmallDevice: 512 MB and one processor carry ten pods, and the agent stays within its budget. It starts while the disk is
-// full, while the disk takes no writes, and while there is no runtime; no container is started anew for it.
+// TestSmallDevice: 512 MB and one processor carry ten pods, and the agent stays within its budget. It starts while the
+// disk is full, while the disk takes no writes, and while there is no runtime; no container is restarted for it.
 func TestSmallDevice(t *testing.T) {
 	files := map[string]string{configFile: config("enable: false")}
 	for i := range smallPods {
@@ -107,9 +107,10 @@ func TestSmallDevice(t *testing.T) {
 	d.onReadOnlyDisk(first)
 }
 
-// afterRestart restarts containerd. Where making ten pods at once was too much for the processor, containerd 1.6 has given a
-// container a shim of its own, as that of the sandbox did not answer in 100 ms; the sandbox is lost when containerd is started
-// the next time, and the pod gets another one. From then on there is no reason for a container to end.
+// afterRestart restarts containerd. Where making ten pods at once was too much for the processor, containerd 1.6 has
+// given a container a shim of its own, as that of the sandbox did not answer in 100 ms; the sandbox is lost when
+// containerd is started the next time, and the pod gets another one. From then on there is no reason for a container to
+// end.
 func (d *device) afterRestart() map[string]*v1.Pod {
 	d.sh("systemctl restart containerd")
 	return d.all("containerd was restarted", smallPods, nil)

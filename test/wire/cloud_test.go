@@ -36,8 +36,8 @@ import (
 
 const node = "edge-1"
 
-// TestCloud: what our cloud sends to an edge of KubeEdge, and takes from one. A file whose name begins with "ours" is about
-// an edge of ours.
+// TestCloud: what our cloud sends to an edge of KubeEdge, and takes from one. A file whose name begins with "ours" is
+// about an edge of ours.
 func TestCloud(t *testing.T) {
 	for _, file := range files(t, "cloud") {
 		t.Run(nameOf(file), func(t *testing.T) {
@@ -120,7 +120,7 @@ func giveToken(action clientgotesting.Action) (bool, runtime.Object, error) {
 	return true, request, nil
 }
 
-// watchEdges shows edge nodes only, as the API server does to whoever asks for them.
+// watchEdges shows edge nodes only, as the API server does to clients that ask for them.
 func (c *cloudEnd) watchEdges(action clientgotesting.Action) (bool, watch.Interface, error) {
 	var opts metav1.ListOptions
 	if impl, ok := action.(clientgotesting.WatchActionImpl); ok {

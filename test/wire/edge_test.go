@@ -33,8 +33,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestEdge: what our edge sends to a cloud of KubeEdge, and takes from one. A file whose name begins with "ours" is about a
-// cloud of ours.
+// TestEdge: what our edge sends to a cloud of KubeEdge, and takes from one. A file whose name begins with "ours" is
+// about a cloud of ours.
 func TestEdge(t *testing.T) {
 	for _, file := range files(t, "edge") {
 		t.Run(nameOf(file), func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package wire holds the golden texts of every message between edge and cloud, in both directions: what this edge and this
-// cloud send, and what they have to take from a peer of KubeEdge (docs/wire.md lists them).
+// Package wire holds the golden texts of every message between edge and cloud, in both directions: what this edge and
+// this cloud send, and what they have to take from a peer of KubeEdge (docs/wire.md lists them).
 //
 // A file of testdata is a conversation with one of our two ends, the real one, over a real WebSocket. Its lines are
 //
@@ -12,7 +12,7 @@
 //	# text
 //
 // The peer's messages are sent as they stand; ours are compared byte by byte, but for ids and times, and -update writes
-// them anew: also an envelope's order of fields, an omitted field and an object's form are part of what is fixed.
+// them again: also an envelope's order of fields, an omitted field and an object's form are part of what is fixed.
 // An id is @ with a letter in the peer's messages, and @ with a number, by order, in ours; a time is 0.
 package wire
 
@@ -48,7 +48,8 @@ type end interface {
 	send(text string) error
 	// frames are its messages.
 	frames() <-chan string
-	// do does what a line of another kind says. The result is what stands after it: it may take a moment to be as wanted.
+	// do does what a line of another kind says. The result is what stands after it: it may take a moment to be as
+	// wanted.
 	do(kind byte, text, want string) (string, error)
 }
 
@@ -110,8 +111,8 @@ func isOurs(e end, line string) bool {
 	return line != "" && (line[0] == '>' || line[0] == '<') && line[0] != e.theirs()
 }
 
-// await takes as many messages of ours as there are lines. What is sent side by side keeps no order: here answers are first,
-// and then the rest by its resource.
+// await takes as many messages of ours as there are lines. What is sent side by side keeps no order: here answers are
+// first, and then the rest by its resource.
 func (c *conversation) await(e end, lines []string) []string {
 	var answers, others, got []string
 	ctx := wait.Context(c.t)

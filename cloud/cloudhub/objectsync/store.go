@@ -113,7 +113,7 @@ func watchFailed(what string) cache.WatchErrorHandlerWithContext {
 	}
 }
 
-// passing tells errors that are part of a long watch: it ends, or is too old to go on, and begins anew.
+// passing tells errors that are part of a long watch: it ends, or is too old to go on, and starts again.
 func passing(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
@@ -135,7 +135,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Synced tells whether everything that the API has is known.
+// Synced reports whether everything that the API has is known.
 func (s *Store) Synced() bool { return s.informers[0].HasSynced() && s.informers[1].HasSynced() }
 
 // Held implements cloudhub.Records.

@@ -136,7 +136,7 @@ func (s *Store) write(ctx context.Context, i id, in *intent) (done bool, err err
 	return true, err
 }
 
-// needs tells whether a sync object has to be written: it never goes back.
+// needs reports whether a sync object has to be written: it never goes back.
 func needs(r *record, in *intent) bool {
 	switch {
 	case r.rv == "":
@@ -147,7 +147,7 @@ func needs(r *record, in *intent) bool {
 	return r.rv == in.rv || !older(in.rv, r.rv)
 }
 
-// older tells whether resource version a is a number before b.
+// older reports whether resource version a is a number before b.
 func older(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

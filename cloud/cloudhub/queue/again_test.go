@@ -13,7 +13,7 @@ import (
 )
 
 // holds is what the peer holds now, as it tells it.
-func (w *world) holds() map[resource.Key]State {
+func (w *fixture) holds() map[resource.Key]State {
 	held := map[resource.Key]State{}
 	for k, s := range w.peer {
 		held[k] = State{UID: s.UID, Version: s.Version}
@@ -22,7 +22,7 @@ func (w *world) holds() map[resource.Key]State {
 }
 
 // tell brings what the peer told that it holds, which may be older than what it acked since.
-func (w *world) tell(held map[resource.Key]State) {
+func (w *fixture) tell(held map[resource.Key]State) {
 	w.waits = map[resource.Key]time.Time{}
 	byName := func(a, b resource.Key) int { return cmp.Compare(a.Name, b.Name) }
 	w.q.Reset(maps.Clone(held), slices.SortedFunc(maps.Keys(w.desired), byName))
@@ -37,7 +37,7 @@ func TestToldAgain(t *testing.T) {
 		runs = 30000
 	}
 	for seed := range runs {
-		w := newWorld(t, uint64(seed*2))
+		w := newFixture(t, uint64(seed*2))
 		told, blind := w.holds(), false
 		for range 400 {
 			switch w.rnd.IntN(40) {

@@ -24,8 +24,8 @@ type sent struct {
 	state State
 }
 
-// world is a cloud and a peer with a link between them that loses, doubles and cuts.
-type world struct {
+// fixture is a cloud and a peer with a link between them that loses, doubles and cuts.
+type fixture struct {
 	t       *testing.T
 	rnd     *rand.Rand
 	q       *Queue
@@ -44,8 +44,8 @@ type world struct {
 	turns         []found
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(0, 0), desired: map[resource.Key]State{},
+func newFixture(t *testing.T, seed uint64) *fixture {
+	w := &fixture{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(0, 0), desired: map[resource.Key]State{},
 		peer: map[resource.Key]State{}, records: map[resource.Key]State{}}
 	w.inventory = seed%2 == 0
 	w.lossy, w.slow = seed%3 != 0, seed%5 != 0
@@ -53,7 +53,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-func (w *world) connect() {
+func (w *fixture) connect() {
 	opts := Options{Window: 16, Resend: 5 * time.Second, Tries: 3, Backoff: time.Second, MaxBackoff: 20 * time.Second}
 	held := map[resource.Key]State{}
 	if w.inventory {
@@ -76,7 +76,7 @@ func (w *world) connect() {
 	w.q.Reset(held, keys)
 }
 
-func (w *world) change() {
+func (w *fixture) change() {
 	key := pod(fmt.Sprint(w.rnd.IntN(6)))
 	w.rv++
 	old, ok := w.desired[key]
@@ -110,8 +110,8 @@ type found struct {
 	want *Want
 }
 
-// send lets the queue send what it wants to. Until the world settles, finding out may take long for some keys.
-func (w *world) send() {
+// send lets the queue send what it wants to. Until the fixture settles, finding out may take long for some keys.
+func (w *fixture) send() {
 	for {
 		key, ok := w.q.next(w.now)
 		if ok {
@@ -147,7 +147,7 @@ func (w *world) send() {
 }
 
 // take sends what a turn comes to, and checks what is promised for each key.
-func (w *world) take(f found) {
+func (w *fixture) take(f found) {
 	act := w.q.Take(f.key, f.want, func() string { w.n++; return fmt.Sprint("m", w.n) }, w.now)
 	if act.Op == None {
 		return
@@ -171,7 +171,7 @@ func (w *world) take(f found) {
 }
 
 // deliver brings the next message to the peer, which stores it and acks, or refuses.
-func (w *world) deliver() {
+func (w *fixture) deliver() {
 	if len(w.down) == 0 {
 		return
 	}
@@ -196,7 +196,7 @@ func (w *world) deliver() {
 	}
 }
 
-func (w *world) answer() {
+func (w *fixture) answer() {
 	if len(w.up) == 0 {
 		return
 	}
@@ -227,7 +227,7 @@ func (w *world) answer() {
 	}
 }
 
-func (w *world) step() {
+func (w *fixture) step() {
 	switch n := w.rnd.IntN(20); {
 	case n < 4:
 		w.change()
@@ -245,7 +245,7 @@ func (w *world) step() {
 }
 
 // settle runs without losses until nothing more happens.
-func (w *world) settle() {
+func (w *fixture) settle() {
 	for range 10000 {
 		w.send()
 		for len(w.down) > 0 {
@@ -274,7 +274,7 @@ func TestRandomRuns(t *testing.T) {
 		runs = 30000
 	}
 	for seed := range runs {
-		w := newWorld(t, uint64(seed))
+		w := newFixture(t, uint64(seed))
 		for range 300 {
 			w.step()
 		}
@@ -323,7 +323,7 @@ func TestNothingTwice(t *testing.T) {
 		runs = 5000
 	}
 	for seed := range runs {
-		w := newWorld(t, uint64(seed*6)) // inventory, no losses
+		w := newFixture(t, uint64(seed*6)) // inventory, no losses
 		once := map[string]bool{}
 		for range 300 {
 			if w.rnd.IntN(3) == 0 {

@@ -28,7 +28,8 @@ import (
 
 // Options are how a peer is served.
 type Options struct {
-	// Window is the number of messages that may wait for an ack at the same time. Keys whose turn took long may add to it.
+	// Window is the number of messages that may wait for an ack at the same time. Keys whose turn took long may add to
+	// it.
 	Window int
 	// Resend is the time for an ack, Tries how often a message is sent before it leaves its place to others.
 	Resend time.Duration
@@ -360,7 +361,7 @@ func (q *Queue) send(key resource.Key, f *flight, act *Action, newID func() stri
 	q.held[key] = State{UID: act.State.UID}
 }
 
-// matches tells whether sending the flight again does what act does.
+// matches reports whether sending the flight again does what act does.
 func (f *flight) matches(act *Action) bool {
 	if (f.op == Delete) != (act.Op == Delete) || f.state.UID != act.State.UID {
 		return false

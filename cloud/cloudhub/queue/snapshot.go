@@ -83,7 +83,7 @@ func (q *Queue) merge(told map[resource.Key]State) {
 	q.held = told
 }
 
-// Synced tells whether every key of the last Reset was seen to: the peer acked what it lacked.
+// Synced reports whether every key of the last Reset was seen to: the peer acked what it lacked.
 func (q *Queue) Synced() bool { return len(q.syncing) == 0 }
 
 // settle notes that a key needs nothing more.

@@ -56,7 +56,7 @@ func Decide(held *State, want *Want) Op {
 	return Update
 }
 
-// same tells whether who holds s needs nothing to have w.
+// same reports whether who holds s needs nothing to have w.
 func (s State) same(w State) bool {
 	if s.Version != "" && w.Version != "" {
 		return s.Version == w.Version
@@ -64,7 +64,7 @@ func (s State) same(w State) bool {
 	return s.ResourceVersion != "" && !newer(w.ResourceVersion, s.ResourceVersion)
 }
 
-// newer tells whether resource version a comes after b. Versions that are no numbers only tell that they differ.
+// newer reports whether resource version a comes after b. Versions that are no numbers only tell that they differ.
 func newer(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

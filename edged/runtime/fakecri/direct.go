@@ -15,8 +15,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/cri"
 )
 
-// Direct returns a runtime and a client that calls it without a socket, for tests with a simulated clock. The calls have no
-// deadline of their own.
+// Direct returns a runtime and a client that calls it without a socket, for tests with a simulated clock. The calls
+// have no deadline of their own.
 func Direct() (*Runtime, *cri.Client) {
 	r := newRuntime()
 	return r, &cri.Client{

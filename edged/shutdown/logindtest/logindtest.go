@@ -1,5 +1,5 @@
-// Package logindtest is a real D-Bus daemon of a test's own with logind played on it: as much of it as whoever waits for
-// a shutdown needs. Locks are real: a lock is held until the last copy of its file is closed.
+// Package logindtest is a real D-Bus daemon of a test's own with logind played on it: as much of it as anyone who waits
+// for a shutdown needs. Locks are real: a lock is held until the last copy of its file is closed.
 package logindtest
 
 import (
@@ -134,8 +134,8 @@ func replyByHand(msg *dbus.Message) {
 	}
 }
 
-// Inhibit is the call of that name on the bus. It closes its own copy of the lock as soon as the reply is sent, so that the
-// caller's release is the end of the lock.
+// Inhibit is the call of that name on the bus. It closes its own copy of the lock as soon as the reply is sent, so that
+// the caller's release is the end of the lock.
 func (l *Logind) Inhibit(call dbus.Message, what, who, why, mode string) *dbus.Error {
 	if what != "shutdown" || mode != "delay" || who == "" || why == "" {
 		return dbus.MakeFailedError(fmt.Errorf("inhibit %q %q %q %q", what, who, why, mode))
@@ -179,7 +179,7 @@ func (l *Logind) Locks() int {
 	return held
 }
 
-// Reloads is how often logind was told to read its configuration anew.
+// Reloads is how often logind was told to read its configuration again.
 func (l *Logind) Reloads() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,5 +25,5 @@ func keysOf(root reflect.Type) map[string]reflect.Type {
 	return found
 }
 
-// IsMapping tells whether a type is read as a mapping with keys of its own.
+// IsMapping reports whether a type is read as a mapping with keys of its own.
 func IsMapping(t reflect.Type) bool { return t.Kind() == reflect.Struct && !hasOwnForm(t) }

@@ -59,7 +59,7 @@ func (p Problems) OrNil() error {
 	return p
 }
 
-// NotAllowed is the text on a value that is of no use, and that is no secret.
+// NotAllowed is the text on a value that is invalid, and that is no secret.
 func NotAllowed(v any, want string) string { return notAllowed("", v, want, nil) }
 
 func notAllowed(path string, v any, want string, secrets []string) string {

@@ -178,7 +178,7 @@ func texts(p Problems) []string {
 	return list
 }
 
-// Has tells whether a tree says something at a path of keys.
+// Has reports whether a tree says something at a path of keys.
 func Has(tree any, keys ...string) bool { return At(tree, keys...) != nil }
 
 // At returns what a tree says at a path of keys, or nil.

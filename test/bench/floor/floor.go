@@ -141,8 +141,8 @@ func (c *Client) Burst(ctx context.Context, prefix string, count, parallel int) 
 	})
 }
 
-// Again makes pods anew, by names that end in "again", after the machine lost its power: each has its dead sandbox stopped
-// first, which frees its address. It returns when all of them run.
+// Again makes pods again, by names that end in "again", after the machine lost its power: each has its dead sandbox
+// stopped first, which frees its address. It returns when all of them run.
 func (c *Client) Again(ctx context.Context, dead []*Pod, parallel int) ([]*Pod, error) {
 	pods := make([]*Pod, len(dead))
 	return pods, each(ctx, parallel, len(dead), func(ctx context.Context, n int) (err error) {

@@ -26,8 +26,8 @@ type times struct{ up, down []time.Duration }
 func (t *times) add(up, down time.Duration) { t.up, t.down = append(t.up, up), append(t.down, down) }
 
 // create makes one pod after another: the floor's, one that is bound to the node, one as kubectl run makes it, which
-// the scheduler has to bind and which gets a token; and one with a volume of each common kind, beside a floor that mounts
-// the same.
+// the scheduler has to bind and which gets a token; and one with a volume of each common kind, beside a floor that
+// mounts the same.
 func (e *edgeSite) create(ctx context.Context) error {
 	say("one pod, %d times", creations)
 	whole, err := e.likeFull(ctx)

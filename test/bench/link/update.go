@@ -98,9 +98,9 @@ func (r *round) between(from, to func(*updated) int64) []time.Duration {
 	return times
 }
 
-// update changes objects at a steady pace, whatever comes of it, and measures how long each takes to reach its edge. The
-// calls are the cheapest that there are, whole objects in protobuf: kube-apiserver shares the machine. A pod takes it
-// 6 ms of processor time all the same, a configmap 2, so that 200 a second of pods are too many for two cores.
+// update changes objects at a steady pace, whatever comes of it, and measures how long each takes to reach its edge.
+// The calls are the cheapest that there are, whole objects in protobuf: kube-apiserver shares the machine. A pod takes
+// it 6 ms of processor time all the same, a configmap 2, so that 200 a second of pods are too many for two cores.
 func (f *fleet) update(ctx context.Context) error {
 	writer, err := f.client("bench-writer")
 	if err != nil {
@@ -199,8 +199,8 @@ func (f *fleet) updates(ctx context.Context, name string, r *round, write func(c
 	return nil
 }
 
-// stalls looks at how late the machine wakes a goroutine that sleeps for a millisecond, until it is asked for the times:
-// whatever has to be woken five times on the way to an edge is late that often.
+// stalls looks at how late the machine wakes a goroutine that sleeps for a millisecond, until it is asked for the
+// times: whatever has to be woken five times on the way to an edge is late that often.
 func stalls(ctx context.Context) (stop func() []time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	var late []time.Duration

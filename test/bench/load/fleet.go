@@ -92,7 +92,7 @@ func (f *Fleet) State() State {
 	return State{int(f.connected.Load()), int(f.synced.Load()), int(f.registered.Load())}
 }
 
-// Settled tells whether every edge is connected, registered and has all that it is to have.
+// Settled reports whether every edge is connected, registered and has all that it is to have.
 func (f *Fleet) Settled() bool {
 	n := len(f.edges)
 	return f.State() == State{n, n, n}
@@ -127,8 +127,8 @@ func (f *Fleet) Cut() {
 	}
 }
 
-// Storm ends all links by cut, which is to end them all, and from then on lets every edge dial when it wants to. It returns
-// when the last link has ended.
+// Storm ends all links by cut, which is to end them all, and from then on lets every edge dial when it wants to. It
+// returns when the last link has ended.
 func (f *Fleet) Storm(ctx context.Context, cut func()) error {
 	f.places.free.Store(true)
 	f.cutting.Store(true)

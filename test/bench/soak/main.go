@@ -1,5 +1,5 @@
-// Command soak starts and deletes thousands of pods on one device, kills processes of pods and the agent itself at random
-// moments meanwhile, and compares what the agent holds at the end with what it held after the first 200: memory,
+// Command soak starts and deletes thousands of pods on one device, kills processes of pods and the agent itself at
+// random moments meanwhile, and compares what the agent holds at the end with what it held after the first 200: memory,
 // goroutines, file descriptors, mounts, cgroups, the store, and what is left in the runtime and on the disk. What grows
 // with the number of pods that have been is a leak, and the exit status is 1.
 //

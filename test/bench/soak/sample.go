@@ -104,7 +104,8 @@ func (s *soaker) figures(ctx context.Context) ([]figure, error) {
 		return nil, err
 	}
 	list := []figure{
-		// An older agent has run more of its program, and keeps room from its busiest moment; what it holds is the live heap.
+		// An older agent has run more of its program, and keeps room from its busiest moment; what it holds is the live
+		// heap.
 		{name: "RSS", value: rss, bytes: true, slack: 10e6},
 		{name: "anonymous memory", value: anon, bytes: true, slack: 8e6},
 		// The agent has the heap collected when half as much again is on it.
@@ -134,8 +135,8 @@ func (s *soaker) figures(ctx context.Context) ([]figure, error) {
 		figure{name: "sandboxes in the runtime", value: int64(len(sandboxes.Items))}), nil
 }
 
-// calmMemory leaves the agent alone, and returns the least memory that it had meanwhile: what a burst needed is given back
-// little by little.
+// calmMemory leaves the agent alone, and returns the least memory that it had meanwhile: what a burst needed is given
+// back little by little.
 func (s *soaker) calmMemory(ctx context.Context, pid int) (rss, anon int64, err error) {
 	rss, anon = math.MaxInt64, math.MaxInt64
 	for end := time.Now().Add(s.settle); ; {

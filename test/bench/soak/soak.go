@@ -28,7 +28,8 @@ const patience = 3 * time.Minute
 
 type options struct {
 	binary string
-	// pods in all, wave at a time; figures are taken after the first so many, after as many again and again, and at the end.
+	// pods in all, wave at a time; figures are taken after the first so many, after as many again and again, and at the
+	// end.
 	pods, first, wave int
 	seed              uint64
 	settle            time.Duration
@@ -158,7 +159,8 @@ func planOf(pods, first, size int, chance *rand.Rand) []wave {
 		}
 		done += w.pods
 		w.until, w.figures = done, done%first == 0 || done == pods
-		// The agent is killed in a third of the waves of the first half; that of the first figures lives for a wave at least.
+		// The agent is killed in a third of the waves of the first half; that of the first figures lives for a wave at
+		// least.
 		if roll := chance.IntN(6); done <= pods/2 && roll < 2 && !w.figures {
 			w.agent = moment(roll + 1)
 		}
@@ -294,8 +296,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// shapes are the kinds of pods in turn: memory volumes, several containers with a probe, jobs with an init container, files of
-// the downward API on the host's network.
+// shapes are the kinds of pods in turn: memory volumes, several containers with a probe, jobs with an init container,
+// files of the downward API on the host's network.
 var shapes = [...]string{
 	`
   containers:

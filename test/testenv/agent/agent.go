@@ -36,7 +36,8 @@ type Options struct {
 	Endpoint, CgroupRoot string
 	// CgroupDriver is the runtime's; empty is cgroupfs.
 	CgroupDriver string
-	// Port is the read-only port, KubeletPort that of the kubelet's API, which is opened where there is a link; 0 finds a free one.
+	// Port is the read-only port, KubeletPort that of the kubelet's API, which is opened where there is a link; 0 finds
+	// a free one.
 	Port, KubeletPort int
 	// Kubelet are more keys of tailoredKubeletConfig.
 	Kubelet map[string]any
@@ -213,8 +214,8 @@ func (a *Agent) end(ctx context.Context, sig syscall.Signal) error {
 	return a.proc.End(ctx, sig)
 }
 
-// RemoveLogLinks removes the links to the logs of the agent's pods that it left in the machine's folder of such links. No agent
-// would: their targets go with the agent's own folder.
+// RemoveLogLinks removes the links to the logs of the agent's pods that it left in the machine's folder of such links.
+// No agent would: their targets go with the agent's own folder.
 func (a *Agent) RemoveLogLinks() error {
 	const folder = "/var/log/containers"
 	entries, err := os.ReadDir(folder)

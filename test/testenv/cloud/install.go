@@ -22,7 +22,8 @@ type InstallOptions struct {
 	Hub map[string]any
 }
 
-// Install installs cloudcore in a cluster and runs it until the test ends, with the rights that it has there and no others.
+// Install installs cloudcore in a cluster and runs it until the test ends, with the rights that it has there and no
+// others.
 func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 	t.Helper()
 	if opts.Manifests == "" {

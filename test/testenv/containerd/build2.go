@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 )
 
-// Programs2Env names a folder with a containerd 2.x, its shim and ctr, which is used where there is no Go to build them.
+// Programs2Env names a folder with a containerd 2.x, its shim and ctr, which is used where there is no Go to build
+// them.
 const Programs2Env = "EDGECORE_TEST_CONTAINERD2"
 
 // Build2 returns the path of a containerd 2.x with its shim and ctr beside it. The version is that of the module

@@ -57,8 +57,8 @@ func JoinCgroup(name string, pid int) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644)
 }
 
-// MakeCgroup makes a cgroup in all hierarchies, with all processors and nodes of memory where those are to be named: for a
-// program that wants it to be there, as a kubelet does.
+// MakeCgroup makes a cgroup in all hierarchies, with all processors and nodes of memory where those are to be named:
+// for a program that wants it to be there, as a kubelet does.
 func MakeCgroup(name string) error {
 	all, err := hierarchies()
 	if err != nil {
@@ -127,7 +127,7 @@ func removeCgroups(name string) error {
 	return errors.Join(errs...)
 }
 
-// inCgroup tells whether a line of /proc/PID/cgroup lies in the cgroup name or below.
+// inCgroup reports whether a line of /proc/PID/cgroup lies in the cgroup name or below.
 func inCgroup(line, name string) bool {
 	parts := strings.SplitN(line, ":", 3)
 	return len(parts) == 3 && (parts[2] == name || strings.HasPrefix(parts[2], name+"/"))

@@ -5,7 +5,7 @@
 // folder /run/NAME (state, socket, configuration), the bridge NAME and its CNI network, the cgroup
 // /NAME in every hierarchy, its root folder. So two instances never meet, a leak is found by
 // looking for the name (Leaks), and an instance whose owner died without cleaning up is removed by
-// whoever starts the next one (Sweep). No containerd that was already on the machine is touched.
+// anyone who starts the next one (Sweep). No containerd that was already on the machine is touched.
 package containerd
 
 import (
@@ -183,7 +183,7 @@ func (i *Instance) Dial() (*cri.Client, error) {
 	return cri.Dial(i.Endpoint(), "", daemon.Scaled(callTimeout))
 }
 
-// Running tells whether the daemon's process is there, paused or not.
+// Running reports whether the daemon's process is there, paused or not.
 func (i *Instance) Running() bool { return i.proc.Running() }
 
 func (i *Instance) dir() string        { return filepath.Join(runDir, i.Name) }

@@ -22,8 +22,8 @@ type program struct {
 	tags     string
 }
 
-// build returns the folder of the programs. They are built once for each version and machine, which may take minutes, and
-// kept in the cache folder.
+// build returns the folder of the programs. They are built once for each version and machine, which may take minutes,
+// and kept in the cache folder.
 func (p program) build(ctx context.Context) (string, error) {
 	module, err := moduleDir(p.module)
 	if err != nil {

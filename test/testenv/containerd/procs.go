@@ -59,14 +59,14 @@ func (i *Instance) owns(proc string) bool {
 	return false
 }
 
-// runtimeCommand tells whether args are those of a containerd, shim or runc that works in dir.
+// runtimeCommand reports whether args are those of a containerd, shim or runc that works in dir.
 func runtimeCommand(args []string, dir string) bool {
 	base := filepath.Base(args[0])
 	return (strings.HasPrefix(base, "containerd") || base == "runc") &&
 		slices.ContainsFunc(args[1:], func(a string) bool { return strings.HasPrefix(a, dir) })
 }
 
-// rootMountIn tells whether a line of mountinfo is the root of a container whose layers are in dir.
+// rootMountIn reports whether a line of mountinfo is the root of a container whose layers are in dir.
 func rootMountIn(line, dir string) bool {
 	fields := strings.Fields(line)
 	return len(fields) > 5 && fields[4] == "/" && strings.Contains(line, "upperdir="+dir)

@@ -84,7 +84,7 @@ func (i *Instance) removeNetwork(ctx context.Context) error {
 	if others, err := filepath.Glob(filepath.Join("/sys/class/net", namePrefix+"*")); err != nil || len(others) > 0 {
 		return err
 	}
-	// The last one clears what instances share. Whoever else uses it has something in it.
+	// The last one clears what instances share. Anyone who else uses it has something in it.
 	rules, err := natRules(ctx)
 	if err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 // OwnUsers is the handler whose pods may have user namespaces, where the instance was given a runc for it.
 const OwnUsers = "own-users"
 
-// BuildRunc returns the path of a runc that can map the ids of mounts. The version is that of the module test/runc. It has
-// no seccomp, which needs a C library: it runs all containers unconfined.
+// BuildRunc returns the path of a runc that can map the ids of mounts. The version is that of the module test/runc. It
+// has no seccomp, which needs a C library: it runs all containers unconfined.
 func BuildRunc(ctx context.Context) (string, error) {
 	dir, err := program{module: "runc", packages: []string{"github.com/opencontainers/runc"}}.build(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package crirecord is a proxy on a runtime's socket that records the calls that change pods. Whatever it does not know, streams
-// too, it passes on unchanged.
+// Package crirecord is a proxy on a runtime's socket that records the calls that change pods. Whatever it does not
+// know, streams too, it passes on unchanged.
 package crirecord
 
 import (

@@ -36,7 +36,7 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: start}, err
 }
 
-// Alive tells whether the process runs; one that has ended and waits to be reaped does not.
+// Alive reports whether the process runs; one that has ended and waits to be reaped does not.
 func (id Identity) Alive() bool {
 	if id.PID <= 0 {
 		return false
@@ -184,7 +184,7 @@ func Known(id Identity) *Process {
 	return &Process{Identity: id}
 }
 
-// Running tells whether the process is there, stopped or not. A nil Process is not.
+// Running reports whether the process is there, stopped or not. A nil Process is not.
 func (p *Process) Running() bool {
 	if p == nil {
 		return false

@@ -98,7 +98,7 @@ func TestEndSession(t *testing.T) {
 	}
 }
 
-// TestPause: whoever has paused a process that is busy finds it stopped, each time.
+// TestPause: anyone who has paused a process that is busy finds it stopped, each time.
 func TestPause(t *testing.T) {
 	p, err := Start(filepath.Join(t.TempDir(), "log"), nil, "sh", "-c", "while :; do :; done")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 // portRange holds the ports that the kernel gives to connections, and to listeners that ask for any.
 const portRange = "/proc/sys/net/ipv4/ip_local_port_range"
 
-// Port is a port of 127.0.0.1 that no other holder of one has, in any process, until it is released or this process ends.
+// Port is a port of 127.0.0.1 that no other holder of one has, in any process, until it is released or this process
+// ends.
 type Port struct {
 	Number int
 	// lock is a socket whose name is the port's: the kernel lets one have it, and takes it back by itself.
@@ -29,8 +30,8 @@ func FreePort() (int, error) {
 	return p.Number, nil
 }
 
-// ReservePort reserves a port of 127.0.0.1 that nobody has, for TCP and UDP. It is none of those that the kernel gives away by
-// itself: whenever its holder does not listen, no connection of another program takes it.
+// ReservePort reserves a port of 127.0.0.1 that nobody has, for TCP and UDP. It is none of those that the kernel gives
+// away by itself: whenever its holder does not listen, no connection of another program takes it.
 func ReservePort() (*Port, error) {
 	const span = 8192
 	low, err := firstGiven()

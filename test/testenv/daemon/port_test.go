@@ -38,7 +38,8 @@ func TestFreePort(t *testing.T) {
 	}
 }
 
-// TestReservePort: one that is reserved is nobody else's although nobody listens on it; one that is released may be had again.
+// TestReservePort: one that is reserved is nobody else's although nobody listens on it; one that is released may be had
+// again.
 func TestReservePort(t *testing.T) {
 	p, err := ReservePort()
 	if err != nil {

@@ -114,8 +114,8 @@ func (c *Cluster) serviceAccount(namespace string) {
 	})
 }
 
-// StartNode starts a runtime and an edgecore that joins as name, and waits until the API server has it as Ready. Keys of
-// opts.Agent.EdgeHub replace those of the link's configuration: "websocket" that of the address to dial, say.
+// StartNode starts a runtime and an edgecore that joins as name, and waits until the API server has it as Ready. Keys
+// of opts.Agent.EdgeHub replace those of the link's configuration: "websocket" that of the address to dial, say.
 func (c *Cluster) StartNode(t *testing.T, name string, opts NodeOptions) *Node {
 	t.Helper()
 	opts.Agent.NodeName = name

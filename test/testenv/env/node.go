@@ -89,8 +89,8 @@ func (n *Node) Remove(name string) {
 
 func yamlFile(name string) string { return strings.TrimSuffix(name, ".yaml") + ".yaml" }
 
-// A Check says what pods are not as they should be, or nil. The pods are those of a node, by name; a static pod is listed
-// by the name in its manifest.
+// A Check says what pods are not as they should be, or nil. The pods are those of a node, by name; a static pod is
+// listed by the name in its manifest.
 type Check func(pods map[string]*v1.Pod) error
 
 // Until waits until the node's own list of pods satisfies a check, and returns that list.

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Backup copies etcd's data into a folder, as an administrator backs up a cluster: etcd is stopped for it, and runs again
-// with kube-apiserver when Backup returns.
+// Backup copies etcd's data into a folder, as an administrator backs up a cluster: etcd is stopped for it, and runs
+// again with kube-apiserver when Backup returns.
 func (c *Cluster) Backup(ctx context.Context, dir string) error {
 	return c.withoutEtcd(ctx, func() error { return os.CopyFS(dir, os.DirFS(c.etcdData())) })
 }

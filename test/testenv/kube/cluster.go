@@ -4,7 +4,7 @@
 //
 // A cluster lies in one folder, its etcd listens on sockets there and its servers on ports of
 // 127.0.0.1 that it holds, so two clusters never meet. A cluster whose owner died without stopping
-// it is removed by whoever starts the next one. Outside of the folder nothing is written; no kubeconfig of
+// it is removed by anyone who starts the next one. Outside of the folder nothing is written; no kubeconfig of
 // the user is read.
 //
 // Without the controller manager there are no service accounts but those that a test makes, and

@@ -32,7 +32,7 @@ func (p *Component) PID() int {
 	return p.proc.PID
 }
 
-// Running tells whether the program's process is there, paused or not.
+// Running reports whether the program's process is there, paused or not.
 func (p *Component) Running() bool { return p.proc.Running() }
 
 // Start starts the program, where it was and with the data that it had, and waits until it is ready.

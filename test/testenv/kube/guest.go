@@ -13,16 +13,16 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
-// Guest is a program that a test runs beside a cluster: cloudcore, or the agent of a node. Sweep removes it together with a
-// cluster whose owner was killed.
+// Guest is a program that a test runs beside a cluster: cloudcore, or the agent of a node. Sweep removes it together
+// with a cluster whose owner was killed.
 type Guest struct {
 	Process daemon.Identity `json:"process"`
 	// Dir is the folder of its files, which goes with it, with all mounts below. Empty: it has none of its own.
 	Dir string `json:"dir,omitempty"`
 }
 
-// Host records a guest under a name; one of the same name, an earlier start of it, is forgotten. Whoever starts the guest ends it:
-// only Sweep does it for an owner that was killed.
+// Host records a guest under a name; one of the same name, an earlier start of it, is forgotten. Anyone who starts the
+// guest ends it: only Sweep does it for an owner that was killed.
 func (c *Cluster) Host(name string, g Guest) error {
 	c.guestsMu.Lock()
 	if c.guests == nil {

@@ -1,5 +1,5 @@
-// Package kubeedge runs KubeEdge's own edgecore and cloudcore, built from the modules under test/kubeedge: what edgecore and
-// cloudcore have to work with, and take over from.
+// Package kubeedge runs KubeEdge's own edgecore and cloudcore, built from the modules under test/kubeedge: what
+// edgecore and cloudcore have to work with, and take over from.
 package kubeedge
 
 import (
@@ -21,8 +21,8 @@ func Versions() []string { return []string{"1.12", "1.23"} }
 
 const module = "github.com/kubeedge/kubeedge"
 
-// Build returns the paths of edgecore and cloudcore of a version. EDGECORE_TEST_KUBEEDGE_1_23_EDGECORE and its like name ones
-// that were built before.
+// Build returns the paths of edgecore and cloudcore of a version. EDGECORE_TEST_KUBEEDGE_1_23_EDGECORE and its like
+// name ones that were built before.
 func Build(ctx context.Context, version string, progress io.Writer) (edge, cloud string, err error) {
 	build := func(name, target string) (string, error) {
 		return pinned.Program{
@@ -53,7 +53,7 @@ func source(ctx context.Context, version string) (string, error) {
 	return strings.TrimSpace(string(dir)), nil
 }
 
-// settings are a configuration with keys set anew; a key's path is its names with dots between.
+// settings are a configuration with keys set again; a key's path is its names with dots between.
 type settings map[string]any
 
 // write fills a program's default configuration in and writes it.

@@ -1,5 +1,6 @@
-// Package kubelet runs a real kubelet beside a private containerd, as a node of a private cluster. Tests compare edgecore
-// with it. Everything it keeps is in one folder, except the links in /var/log/containers, which RemoveLogLinks removes.
+// Package kubelet runs a real kubelet beside a private containerd, as a node of a private cluster. Tests compare
+// edgecore with it. Everything it keeps is in one folder, except the links in /var/log/containers, which RemoveLogLinks
+// removes.
 package kubelet
 
 import (
@@ -35,7 +36,8 @@ type Options struct {
 	NodeName string
 	// Endpoint is the runtime's socket, CgroupRoot the cgroup of the pods, which New creates.
 	Endpoint, CgroupRoot string
-	// Containerd is the socket of containerd itself, from which cAdvisor learns which cgroup is which container; "" is the usual one.
+	// Containerd is the socket of containerd itself, from which cAdvisor learns which cgroup is which container; "" is
+	// the usual one.
 	Containerd string
 	// Config are more keys of its KubeletConfiguration.
 	Config map[string]any
@@ -54,7 +56,8 @@ type Kubelet struct {
 	proc        *daemon.Process
 }
 
-// deviceCheckpoint has the devices of the kubelet that ran last: its folder is the same for every kubelet, whatever its root.
+// deviceCheckpoint has the devices of the kubelet that ran last: its folder is the same for every kubelet, whatever its
+// root.
 const deviceCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
 // New makes the files of a kubelet and its user in the cluster. The new kubelet knows no device of another one.

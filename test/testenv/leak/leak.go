@@ -1,5 +1,5 @@
-// Package leak sees that the tests of a package leave no goroutines behind. It gives those that are about to end the time
-// for it: a busy machine holds them up, and QUIC keeps what is closed for a while, for late packets.
+// Package leak sees that the tests of a package leave no goroutines behind. It gives those that are about to end the
+// time for it: a busy machine holds them up, and QUIC keeps what is closed for a while, for late packets.
 package leak
 
 import (

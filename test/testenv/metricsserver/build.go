@@ -1,5 +1,5 @@
-// Package metricsserver runs the real metrics-server beside a private cluster, which `kubectl top` asks. It is the one that
-// test/metricsserver pins.
+// Package metricsserver runs the real metrics-server beside a private cluster, which `kubectl top` asks. It is the one
+// that test/metricsserver pins.
 package metricsserver
 
 import (

@@ -12,7 +12,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
-// user is who metrics-server is; manifests are what it may do, as its own deployment has it, and how kube-apiserver finds it.
+// user is who metrics-server is; manifests are what it may do, as its own deployment has it, and how kube-apiserver
+// finds it.
 const user = "metrics-server"
 
 const manifests = `apiVersion: rbac.authorization.k8s.io/v1
@@ -57,8 +58,8 @@ spec:
   versionPriority: 100
 `
 
-// Start starts a metrics-server for a cluster with Options.Aggregation, and ends it when the test does. It reads the nodes every 10
-// seconds; it tells what it has read twice.
+// Start starts a metrics-server for a cluster with Options.Aggregation, and ends it when the test does. It reads the
+// nodes every 10 seconds; it tells what it has read twice.
 func Start(t testing.TB, cluster *kube.Cluster) {
 	t.Helper()
 	binary, err := Build(t.Context(), os.Stderr)

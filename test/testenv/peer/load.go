@@ -26,8 +26,8 @@ const (
 // forEver is a container that ends when it is told to.
 const forEver = "trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
 
-// Load makes work for the edge, the same for the same seed: pods that run for ever, pods that end, configmaps and secrets come,
-// change and go.
+// Load makes work for the edge, the same for the same seed: pods that run for ever, pods that end, configmaps and
+// secrets come, change and go.
 type Load struct {
 	// Images are those of the pods; each pod takes one of them.
 	Images []string

@@ -1,9 +1,9 @@
-// Package peer is a cloud with one node, for tests that switch that node's machine off and for benchmarks that have no API in
-// between: the API is a map, and what was sent, acknowledged and reported stays known here when the machine is gone. To the edge it is a cloud of KubeEdge that has no
-// features of ours, with one link at a time.
+// Package peer is a cloud with one node, for tests that switch that node's machine off and for benchmarks that have no
+// API in between: the API is a map, and what was sent, acknowledged and reported stays known here when the machine is
+// gone. To the edge it is a cloud of KubeEdge that has no features of ours, with one link at a time.
 //
-// It promises that a version counts as sent before the first byte of it leaves, and as acknowledged only when the edge's
-// answer has come; what is not acknowledged is sent again over the next link.
+// It promises that a version counts as sent before the first byte of it leaves, and as acknowledged only when the
+// edge's answer has come; what is not acknowledged is sent again over the next link.
 package peer
 
 import (
@@ -108,7 +108,7 @@ func (c *Cloud) take(conn wire.Conn) {
 	}
 }
 
-// Connected tells whether there is a link.
+// Connected reports whether there is a link.
 func (c *Cloud) Connected() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +223,8 @@ func (c *Cloud) Status(name string) v1.PodStatus {
 	return v1.PodStatus{}
 }
 
-// Told is closed when the edge says the next thing, for who waits for something: taken before one looks, it misses nothing.
+// Told is closed when the edge says the next thing, for who waits for something: taken before one looks, it misses
+// nothing.
 func (c *Cloud) Told() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,7 +239,8 @@ func (c *Cloud) heard() {
 	c.told = make(chan struct{})
 }
 
-// Refused is what the edge did not take, and what it asked for in vain: sentences for who looks for the cause of something.
+// Refused is what the edge did not take, and what it asked for in vain: sentences for who looks for the cause of
+// something.
 func (c *Cloud) Refused() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

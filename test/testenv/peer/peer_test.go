@@ -161,7 +161,8 @@ func entry(t *testing.T, c *Cloud, name string, want Entry) {
 	})
 }
 
-// TestPushes: what is not acknowledged comes again over the next link, in its newest version; what is refused does not at once.
+// TestPushes: what is not acknowledged comes again over the next link, in its newest version; what is refused does not
+// at once.
 func TestPushes(t *testing.T) {
 	ca, c := listen(t)
 	l := NewLoad(c, 1, 1, "demo:1")

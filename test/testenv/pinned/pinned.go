@@ -1,5 +1,5 @@
-// Package pinned builds programs of others that the tests run, each pinned by a module of its own under test/, so that what
-// they depend on stays out of edgecore's module. A build is made once and kept in the cache folder.
+// Package pinned builds programs of others that the tests run, each pinned by a module of its own under test/, so that
+// what they depend on stays out of edgecore's module. A build is made once and kept in the cache folder.
 package pinned
 
 import (
@@ -103,8 +103,8 @@ func buildKey(module string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
 }
 
-// KubernetesFlags returns the linker's flags for programs of Kubernetes that are built in a module: they report the module's
-// version instead of v0.0.0.
+// KubernetesFlags returns the linker's flags for programs of Kubernetes that are built in a module: they report the
+// module's version instead of v0.0.0.
 func KubernetesFlags(ctx context.Context, module string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 	cmd.Dir = module

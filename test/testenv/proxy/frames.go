@@ -58,9 +58,9 @@ type FramesOptions struct {
 	Sleep func(time.Duration)
 }
 
-// Frames is a man in the middle of WebSockets under TLS: it knows where their messages begin and end, and does to single
-// ones what it is told to. It does not look into them, so that they may be compressed, as long as each is by itself.
-// Its methods may be called from any goroutine.
+// Frames is a man in the middle of WebSockets under TLS: it knows where their messages begin and end, and does to
+// single ones what it is told to. It does not look into them, so that they may be compressed, as long as each is by
+// itself. Its methods may be called from any goroutine.
 type Frames struct {
 	opts FramesOptions
 	l    net.Listener
@@ -107,7 +107,8 @@ func (f *Frames) Close() error {
 	return err
 }
 
-// Arm has something done to the next message that goes in a direction, or to the one after those that are armed already.
+// Arm has something done to the next message that goes in a direction, or to the one after those that are armed
+// already.
 func (f *Frames) Arm(d Direction, m Mischief) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

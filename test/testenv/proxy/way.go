@@ -122,8 +122,8 @@ func (w *way) write(raw []byte, message bool) error {
 // maxFrame bounds what is read into memory.
 const maxFrame = 32 << 20
 
-// read reads the frames of one message, or a control frame, which may come in between (RFC 6455 section 5). A mask stays
-// on: it travels with its frame.
+// read reads the frames of one message, or a control frame, which may come in between (RFC 6455 section 5). A mask
+// stays on: it travels with its frame.
 func (w *way) read() (raw []byte, control bool, err error) {
 	for {
 		frame, err := readFrame(w.from)

@@ -1,5 +1,5 @@
-// Package systemd plays systemd for one service, edgecore.service, on a device whose files all lie in a folder: a script of the name
-// systemctl starts and stops real processes.
+// Package systemd plays systemd for one service, edgecore.service, on a device whose files all lie in a folder: a
+// script of the name systemctl starts and stops real processes.
 package systemd
 
 import (

@@ -1,7 +1,8 @@
 // Package wait lets tests wait for a condition instead of for time to pass.
 //
-// Every wait has the same limit, [limit.Wait]. It is far longer than anything takes on a busy machine, so it says nothing about
-// speed: a test that reaches it has found something that does not happen. Speed is measured by `make bench`.
+// Every wait has the same limit, [limit.Wait]. It is far longer than anything takes on a busy machine, so it says
+// nothing about speed: a test that reaches it has found something that does not happen. Speed is measured by `make
+// bench`.
 package wait
 
 import (
@@ -20,8 +21,8 @@ const interval = 10 * time.Millisecond
 // Max returns the limit on this machine: longer where [daemon.SlowdownEnv] says that the machine is slow.
 func Max() time.Duration { return daemon.Scaled(limit.Wait) }
 
-// Until calls check until it returns nil. It fails the test with the last error when Max has passed, and at once when the
-// error is a [daemon.Fatal] one. what names the condition, for the failure's message.
+// Until calls check until it returns nil. It fails the test with the last error when Max has passed, and at once when
+// the error is a [daemon.Fatal] one. what names the condition, for the failure's message.
 func Until(t testing.TB, what string, check func() error) {
 	t.Helper()
 	ctx, cancel := daemon.Within(context.WithoutCancel(t.Context())) // t.Context has ended in a Cleanup
@@ -42,7 +43,8 @@ func True(t testing.TB, what string, ok func() bool) {
 	})
 }
 
-// Receive returns the next value of a channel. It fails the test when there is none after Max, or the channel is closed.
+// Receive returns the next value of a channel. It fails the test when there is none after Max, or the channel is
+// closed.
 func Receive[T any](t testing.TB, what string, values <-chan T) T {
 	t.Helper()
 	timer := time.NewTimer(Max())

@@ -36,7 +36,7 @@ func TestTablesNameKeys(t *testing.T) {
 }
 
 // TestKubeEdgeFiles: the files of KubeEdge users are taken as they are, with the warnings beside them.
-// UPDATE_GOLDEN=1 writes the warnings anew.
+// UPDATE_GOLDEN=1 writes the warnings again.
 func TestKubeEdgeFiles(t *testing.T) {
 	for _, name := range []string{"kubeedge-v1.23", "kubeedge-helm", "kubeedge-v1.12"} {
 		t.Run(name, func(t *testing.T) {

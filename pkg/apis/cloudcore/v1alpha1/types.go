@@ -90,11 +90,11 @@ type CloudHub struct {
 	EdgeCertSigningDuration int32 `json:"edgeCertSigningDuration"`
 	// TokenRefreshDuration is how long a token to join with is handed out, in hours; it stays valid twice as long.
 	TokenRefreshDuration int32 `json:"tokenRefreshDuration"`
-	// LegacyCertificates lets edges in that KubeEdge before v1.16 gave one certificate to all of them. KubeEdge has no such
-	// key. Whoever has that certificate may claim to be any node, and get a certificate of any node.
+	// LegacyCertificates lets edges in that KubeEdge before v1.16 gave one certificate to all of them. KubeEdge has no
+	// such key. Anyone who has that certificate may claim to be any node, and get a certificate of any node.
 	LegacyCertificates bool `json:"legacyCertificates"`
-	// LookupsPerSource is how many lookups a second at the API server the nodes behind one address may cause before they are
-	// registered; a join takes about ten. KubeEdge has no such key.
+	// LookupsPerSource is how many lookups a second at the API server the nodes behind one address may cause before
+	// they are registered; a join takes about ten. KubeEdge has no such key.
 	LookupsPerSource int32 `json:"lookupsPerSource"`
 
 	Quic          Quic          `json:"quic"`

@@ -83,7 +83,7 @@ func completeAuth(k *kubeletconfig.KubeletConfiguration) {
 	}
 }
 
-// defaultAuthentication is the kubelet's for a configuration file: whoever shows nothing is nobody.
+// defaultAuthentication is the kubelet's for a configuration file: anyone who shows nothing is nobody.
 func defaultAuthentication() kubeletconfig.KubeletAuthentication {
 	var a kubeletconfig.KubeletAuthentication
 	a.Anonymous.Enabled, a.Webhook.Enabled = ptr.To(false), ptr.To(true)

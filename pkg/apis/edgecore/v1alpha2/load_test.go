@@ -18,7 +18,7 @@ import (
 const head = "apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n"
 
 // TestKubeEdgeFiles: the files of KubeEdge users are taken as they are, with the warnings beside them.
-// UPDATE_GOLDEN=1 writes the warnings anew.
+// UPDATE_GOLDEN=1 writes the warnings again.
 func TestKubeEdgeFiles(t *testing.T) {
 	for _, name := range []string{"kubeedge-v1.23", "kubeedge-v1.13"} {
 		t.Run(name, func(t *testing.T) {

@@ -93,7 +93,7 @@ func (d *differ) walk(path string, from, to, showFrom, showTo any, used, taken b
 	}
 }
 
-// mapping tells whether there are keys of ours below a path; a mapping of the user's own keys is one value.
+// mapping reports whether there are keys of ours below a path; a mapping of the user's own keys is one value.
 func (d *differ) mapping(path string) bool {
 	t, known := d.keys[path]
 	return path == "" || known && strict.IsMapping(t)

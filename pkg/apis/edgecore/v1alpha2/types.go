@@ -83,8 +83,8 @@ type Edged struct {
 	WindowsService                                     bool   `json:"windowsService,omitempty"`
 	WindowsPriorityClass                               string `json:"windowsPriorityClass,omitempty"`
 
-	// ServerAddress is where the kubelet's API listens (tailoredKubeletConfig.port), 127.0.0.1 for programs of this device
-	// only. Empty is tailoredKubeletConfig.address, or all addresses if that is a loopback address.
+	// ServerAddress is where the kubelet's API listens (tailoredKubeletConfig.port), 127.0.0.1 for programs of this
+	// device only. Empty is tailoredKubeletConfig.address, or all addresses if that is a loopback address.
 	ServerAddress string `json:"serverAddress,omitempty"`
 
 	// TailoredKubeletConfig has the names and meanings of the kubelet's configuration.

@@ -52,7 +52,8 @@ modules:
 	}
 }
 
-// TestNotActedOn: settings that would keep a kubelet from starting, or make it run programs of a cloud provider, are warned of.
+// TestNotActedOn: settings that would keep a kubelet from starting, or make it run programs of a cloud provider, are
+// warned of.
 func TestNotActedOn(t *testing.T) {
 	_, warnings, err := Parse([]byte(head + `
 modules:

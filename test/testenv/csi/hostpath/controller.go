@@ -15,12 +15,13 @@ import (
 
 // volume is what is known of a volume: the file meta.json in its folder.
 type volume struct {
-	// Kind is "folder", "tmpfs" (which is in memory while it is staged), "ext4" or "block"; the last two lie in a file, image.
+	// Kind is "folder", "tmpfs" (which is in memory while it is staged), "ext4" or "block"; the last two lie in a file,
+	// image.
 	Kind string
 	Size int64
 }
 
-// device tells whether the volume has a device.
+// device reports whether the volume has a device.
 func (v *volume) device() bool { return v.Kind == ext4 || v.Kind == block }
 
 const (

@@ -1,0 +1,169 @@
+package cloudhub
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// What one node may have unanswered. Each costs memory here, and API calls.
+const (
+	executorParallel     = 8
+	executorPending      = 256
+	executorPendingBytes = 8 << 20
+)
+
+// pendingRequest is one of a node that waits or is carried out.
+type pendingRequest struct {
+	*model.Message
+	arrived time.Time
+}
+
+// keyedExecutor carry the requests of one node: those about one object one at a time and in order, those about others beside
+// each other. At rest there is no goroutine.
+type keyedExecutor struct {
+	handle func(pendingRequest)
+
+	mu      sync.Mutex
+	room    *sync.Cond
+	queues  map[string][]pendingRequest // a queue exists while one of its requests is carried out or waits
+	ready   []string                    // queues that wait for a place
+	workers int
+	pending int
+	bytes   int
+	closed  bool
+	idle    sync.WaitGroup
+}
+
+func newKeyedExecutor(handle func(pendingRequest)) *keyedExecutor {
+	l := &keyedExecutor{handle: handle}
+	l.room = sync.NewCond(&l.mu)
+	return l
+}
+
+// put takes a request; it waits while the node has too much unanswered. It is for one goroutine. waits is called
+// when it has to wait.
+func (l *keyedExecutor) put(m *model.Message, waits func()) {
+	r := pendingRequest{m, time.Now()}
+	size := len(m.Content) + 512
+	name := executorKey(m.Route.Resource)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.closed && l.pending > 0 && (l.pending >= executorPending || l.bytes+size > executorPendingBytes) {
+		waits()
+		l.room.Wait()
+	}
+	if l.closed {
+		return
+	}
+	l.pending++
+	l.bytes += size
+	if l.queues == nil {
+		l.queues = map[string][]pendingRequest{}
+	}
+	queue, ok := l.queues[name]
+	l.queues[name] = append(queue, r)
+	if ok {
+		return
+	}
+	l.ready = append(l.ready, name)
+	if l.workers < executorParallel {
+		l.workers++
+		l.idle.Add(1)
+		go l.work()
+	}
+}
+
+// work carries out requests until none waits.
+func (l *keyedExecutor) work() {
+	defer l.idle.Done()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.ready) > 0 && !l.closed {
+		name := l.ready[0]
+		l.ready = l.ready[1:]
+		r := l.queues[name][0]
+		l.mu.Unlock()
+		l.handle(r)
+		l.mu.Lock()
+		l.pending--
+		l.bytes -= len(r.Content) + 512
+		l.room.Signal()
+		if l.closed {
+			break
+		}
+		if rest := l.queues[name][1:]; len(rest) > 0 {
+			l.queues[name] = rest
+			l.ready = append(l.ready, name)
+		} else {
+			delete(l.queues, name)
+		}
+		if len(l.queues) == 0 {
+			l.queues, l.ready = nil, nil
+		}
+	}
+	l.workers--
+}
+
+// close drops what waits; put returns at once from now on.
+func (l *keyedExecutor) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.queues, l.ready = nil, nil
+	l.room.Broadcast()
+	l.mu.Unlock()
+}
+
+// wait returns when nothing is carried out any more.
+func (l *keyedExecutor) wait() { l.idle.Wait() }
+
+// unanswered is how many requests wait or are carried out.
+func (l *keyedExecutor) unanswered() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pending
+}
+
+// How long nodes wait for the answer to a request. What is begun later than that is done for nobody, and once more when
+// the node asks again, behind which everything else of the node waits.
+const (
+	// reportWait is for what an edge of ours reports again and again until it is answered.
+	reportWait = 20 * time.Second
+	// requestWait is for everything else, and is KubeEdge's time as well.
+	requestWait = time.Minute
+)
+
+// answerWait is how long a node waits for the answer to a request; zero is for ever: nobody sends it again.
+func answerWait(key resource.Key, operation string, features wire.Features) time.Duration {
+	event := key.Type == resource.TypeEvent
+	switch {
+	case !features.Inventory && event:
+		return 0
+	case !features.Inventory:
+		return requestWait
+	case event, key.Type == resource.TypePodPatch, key.Type == resource.TypePod && operation == model.OpDelete:
+		return reportWait
+	}
+	return requestWait
+}
+
+// inTime gives a request the time until its node gives it up. It reports whether any is left.
+func (r pendingRequest) inTime(ctx context.Context, features wire.Features) (
+	timed context.Context, cancel context.CancelFunc, ok bool) {
+	ctx = WithArrival(ctx, r.arrived)
+	key, err := resource.Parse(r.Route.Resource)
+	limit := answerWait(key, r.Route.Operation, features)
+	if err != nil || limit == 0 {
+		timed, cancel = context.WithCancel(ctx)
+		return timed, cancel, true
+	}
+	if time.Since(r.arrived) >= limit {
+		return ctx, func() {}, false
+	}
+	timed, cancel = context.WithDeadline(ctx, r.arrived.Add(limit))
+	return timed, cancel, true
+}

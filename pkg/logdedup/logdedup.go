@@ -1,0 +1,161 @@
+// Package logdedup bounds what a program's own log takes when it says the same over and over: a device whose disk or
+// journal is small has nobody who looks.
+//
+// It stands between klog and where the log goes. The first lines that say the same (but for their time) pass; then one
+// a minute does, with the number of those left out. What one place of the program says is bounded, too, whatever it
+// says: so that no loop fills a disk, also one whose lines differ in a number. Lines of panics and Fatal always pass.
+package logdedup
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
+)
+
+const (
+	// sameBurst lines that say the same pass within samePeriod; then one does in each.
+	sameBurst  = 5
+	samePeriod = time.Minute
+	// placeBurst lines of one place pass within placePeriod; then one in each placeThen.
+	placeBurst  = 300
+	placePeriod = time.Minute
+	placeThen   = time.Second
+	// kept is how many different lines and places are remembered.
+	kept = 1024
+	// loud is the verbosity from which on nothing is left out: somebody looks.
+	loud = 4
+)
+
+// Writer is what bounds a log. Its methods may be called from any goroutine.
+type Writer struct {
+	out io.Writer
+	now func() time.Time
+
+	mu   sync.Mutex
+	seed maphash.Seed
+	// seen are entries by the hash of their text: texts are long, and two that share a hash would only share their
+	// bounds.
+	seen *lru.Cache
+}
+
+// entry is what is known of a line or a place.
+type entry struct {
+	// began is when the period of now began, passed how many lines passed in it, left how many were left out since one
+	// passed.
+	began        time.Time
+	passed, left int
+	last         time.Time
+}
+
+// New makes a writer to out.
+func New(out io.Writer) *Writer {
+	return &Writer{out: out, now: time.Now, seed: maphash.MakeSeed(), seen: lru.New(kept)}
+}
+
+// Install has klog write to out through a Writer, unless it is to be verbose.
+func Install(out io.Writer) error {
+	if klog.V(loud).Enabled() {
+		return nil
+	}
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	verbosity := flags.Lookup("v").Value.String()
+	for name, value := range map[string]string{"logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL", "one_output": "true", "v": verbosity} {
+		if err := flags.Set(name, value); err != nil {
+			return fmt.Errorf("log flag %s: %w", name, err)
+		}
+	}
+	klog.SetOutput(New(out))
+	return nil
+}
+
+// Write takes one record of klog.
+func (w *Writer) Write(record []byte) (int, error) {
+	place, text, ok := split(record)
+	if !ok {
+		return w.out.Write(record)
+	}
+	w.mu.Lock()
+	now := w.now()
+	same := w.pass(text, now, sameBurst, samePeriod, samePeriod)
+	pass := same.passes
+	if pass {
+		byPlace := w.pass(place, now, placeBurst, placePeriod, placeThen)
+		pass, same.left = byPlace.passes, max(same.left, byPlace.left)
+	}
+	w.mu.Unlock()
+	if !pass {
+		return len(record), nil
+	}
+	line := record
+	if same.left > 0 {
+		line = fmt.Appendf(bytes.TrimSuffix(bytes.Clone(record), []byte("\n")), " leftOut=%d\n", same.left)
+	}
+	if _, err := w.out.Write(line); err != nil {
+		return 0, err
+	}
+	return len(record), nil
+}
+
+// verdict is whether a line passes, and how many were left out before it.
+type verdict struct {
+	passes bool
+	left   int
+}
+
+// pass decides on a line: burst of its kind pass within a period, and after that one within each pause. w.mu is held.
+func (w *Writer) pass(text string, now time.Time, burst int, period, pause time.Duration) verdict {
+	e := w.entry(text)
+	if e.passed == 0 || now.Sub(e.last) >= period { // it was quiet for a while
+		e.began, e.passed = now, 0
+	}
+	e.last, e.passed = now, e.passed+1
+	if e.passed <= burst || now.Sub(e.began) >= pause {
+		if e.passed > burst {
+			e.began = now
+		}
+		left := e.left
+		e.left = 0
+		return verdict{true, left}
+	}
+	e.left++
+	return verdict{}
+}
+
+// entry returns what is known of a text; w.mu is held.
+func (w *Writer) entry(text string) *entry {
+	key := maphash.String(w.seed, text)
+	if e, ok := w.seen.Get(key); ok {
+		return e.(*entry)
+	}
+	e := &entry{}
+	w.seen.Add(key, e)
+	return e
+}
+
+// split takes a record of klog apart: "I0102 15:04:05.000000    1234 file.go:56] what is said". ok is false for what has
+// another form, and for what is fatal.
+func split(record []byte) (place, text string, ok bool) {
+	head, said, ok := bytes.Cut(record, []byte("] "))
+	if !ok || len(head) == 0 {
+		return "", "", false
+	}
+	switch head[0] {
+	case 'I', 'W', 'E':
+	default:
+		return "", "", false
+	}
+	fields := bytes.Fields(head)
+	if len(fields) != 4 || !bytes.Contains(fields[3], []byte(":")) {
+		return "", "", false
+	}
+	place = string(fields[3])
+	return place, place + " " + string(said), true
+}
