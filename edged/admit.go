@@ -69,7 +69,7 @@ func (e *Edged) newAllocations() *allocation.Manager {
 		Recorder:  e.recorder,
 		Status:    e.lastStatus,
 		Active:    e.resizable,
-		Judge:     func(pod *v1.Pod) *observed.Reason { return e.admissions.JudgeResize(pod) },
+		Admit:     func(pod *v1.Pod) *observed.Reason { return e.admissions.AdmitResize(pod) },
 		Admission: &e.admitMu,
 		Enqueue:   e.pool.Enqueue,
 		Freed:     e.capacityFreed.Notify,

@@ -184,21 +184,21 @@ type Edged struct {
 	podStatus   *podstatus.Maker
 	stats       *stats.Stats
 	slis        *server.SLIs
-	// evictions ends pods for want of resources; memoryNews says when memory gets short.
-	evictions     *eviction.Manager
-	memoryNews    *eviction.Notifier
-	reporter      *statusreport.Reporter
-	stopper       *podstop.Stopper
-	streams       *streaming.Server
-	pool          *podworker.Pool
-	node          *node.Node // nil without a cloud
-	api           *api.API   // nil without an authenticated port
-	shown         *api.Node
-	events        *eventreport.Reporter
-	system        v1.NodeSystemInfo
-	addresses     *node.Addresses
-	runtimeStatus *runtimestatus.Tracker
-	nodeStatus    *nodestatus.Manager
+	// evictions ends pods for want of resources; memoryPressure says when memory gets short.
+	evictions      *eviction.Manager
+	memoryPressure *eviction.Notifier
+	reporter       *statusreport.Reporter
+	stopper        *podstop.Stopper
+	streams        *streaming.Server
+	pool           *podworker.Pool
+	node           *node.Node // nil without a cloud
+	api            *api.API   // nil without an authenticated port
+	shown          *api.Node
+	events         *eventreport.Reporter
+	system         v1.NodeSystemInfo
+	addresses      *node.Addresses
+	runtimeStatus  *runtimestatus.Tracker
+	nodeStatus     *nodestatus.Manager
 
 	began time.Time
 	// admitMu makes admissions and resizes one after another: each counts those before it.
@@ -336,7 +336,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	e.prober = e.newProber()
 	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	e.stats, e.slis = e.newStats(), server.NewSLIs()
-	e.evictions, e.memoryNews = e.newEvictions(), e.newMemoryNews()
+	e.evictions, e.memoryPressure = e.newEvictions(), e.newMemoryPressureNotifier()
 	e.limits = e.newStorageLimits()
 	e.runtimeStatus, e.nodeStatus = e.newRuntimeStatus(), e.newNodeStatus(ctx)
 	e.allocations = e.newAllocations()

@@ -39,12 +39,12 @@ func (e *Edged) newEvictions() *eviction.Manager {
 		Acting: func(name v1.ResourceName) {
 			e.recorder.NodeEventf(v1.EventTypeWarning, "EvictionThresholdMet", "Attempting to reclaim %s", name)
 		},
-		Memory: func(left map[eviction.Signal]int64) { e.memoryNews.Headroom(left) },
+		Memory: func(left map[eviction.Signal]int64) { e.memoryPressure.Headroom(left) },
 	})
 }
 
-// newMemoryNews makes the part that has the kernel say when memory gets short.
-func (e *Edged) newMemoryNews() *eviction.Notifier {
+// newMemoryPressureNotifier makes the part that has the kernel say when memory gets short.
+func (e *Edged) newMemoryPressureNotifier() *eviction.Notifier {
 	o := eviction.NotifierOptions{Pressure: []string{eviction.SystemPressure}, Notify: func() { e.evictions.Notify() }}
 	if v2 := e.cgroups.PodsPressure(); v2 != "" {
 		o.Pressure = append(o.Pressure, v2)

@@ -66,7 +66,7 @@ func (e *Edged) parts() []part {
 			reload:     func(s *Settings) { e.evictions.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
 			collectors: []prometheus.Collector{e.evictions},
 		},
-		{name: "memory pressure", run: e.memoryNews.Run},
+		{name: "memory pressure", run: e.memoryPressure.Run},
 		{name: "log rotation", run: e.logs.Run, reload: func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) }},
 		{name: "mirror pods", run: e.runMirrors},
 		{

@@ -113,7 +113,7 @@ func TestSlowLink(t *testing.T) {
 			s.targets[0].limits.WriteTimeout = time.Second
 		})
 		e.told(1)
-		proxy.Pace(400 << 10)
+		proxy.LimitRate(400 << 10)
 		m := request("default/secret/large")
 		m.Content = json.RawMessage(`"` + strings.Repeat("x", 3<<19) + `"`)
 		began := time.Now()

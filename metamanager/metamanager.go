@@ -191,7 +191,7 @@ func laneKey(text string) string {
 func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	key, err := resource.Parse(msg.Route.Resource)
 	if err != nil || msg.Route.Source != model.ModuleEdged || routeOfMessage(key, msg) == here {
-		m.carryOut(ctx, msg, m.do)
+		m.serve(ctx, msg, m.do)
 		return
 	}
 	select {
@@ -202,14 +202,14 @@ func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	}
 	m.background(ctx, func(ctx context.Context) {
 		defer func() { <-m.asking }()
-		m.carryOut(ctx, msg, func(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
+		m.serve(ctx, msg, func(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
 			return m.remote(ctx, routeOfMessage(key, msg), key, msg)
 		})
 	})
 }
 
-// carryOut does one message and answers it. A panic is this message's own.
-func (m *Module) carryOut(ctx context.Context, msg *model.Message, do func(context.Context, *model.Message) (json.RawMessage, error)) {
+// serve does one message and answers it. A panic is this message's own.
+func (m *Module) serve(ctx context.Context, msg *model.Message, do func(context.Context, *model.Message) (json.RawMessage, error)) {
 	defer func() {
 		if r := recover(); r != nil {
 			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "panic", r, "stack", string(debug.Stack()))
@@ -227,8 +227,8 @@ func (m *Module) carryOut(ctx context.Context, msg *model.Message, do func(conte
 	m.answer(ctx, msg.Respond(content))
 }
 
-// answer sends an answer to the caller: on this device, or over the link. That nobody waits any more is their
-// business.
+// answer sends an answer to the caller: on this device, or over the link. An answer without a waiter is dropped; it is
+// not an error.
 func (m *Module) answer(ctx context.Context, msg *model.Message) {
 	err := m.bus.SendResp(ctx, msg)
 	if errors.Is(err, beehive.ErrNoWaiter) && msg.Route.Group == model.GroupResource {
@@ -249,15 +249,15 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 	if !fromEdged && m.carried.Has(msg.Header.ID) {
 		return model.OK, nil // a network that repeats it must not bring back what was deleted since
 	}
-	content, err := m.obey(ctx, key, msg, fromEdged)
+	content, err := m.execute(ctx, key, msg, fromEdged)
 	if err == nil && !fromEdged {
 		m.carried.Add(msg.Header.ID)
 	}
 	return content, err
 }
 
-// obey carries out a message whose turn it is.
-func (m *Module) obey(ctx context.Context, key resource.Key, msg *model.Message, fromEdged bool) (json.RawMessage, error) {
+// execute carries out a message whose turn it is.
+func (m *Module) execute(ctx context.Context, key resource.Key, msg *model.Message, fromEdged bool) (json.RawMessage, error) {
 	switch msg.Route.Operation {
 	case wire.OpConnect:
 		return model.OK, m.linkChanged(ctx, msg)

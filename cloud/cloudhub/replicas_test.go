@@ -50,8 +50,8 @@ func (m *replicas) say(format string, args ...any) {
 	m.log = append(m.log, fmt.Sprintf(format, args...))
 }
 
-// judge has a replica judge a connection; it reports whether there is a session then.
-func (m *replicas) judge(r *replica, d dialled) bool {
+// accept has a replica accept a connection; it reports whether there is a session then.
+func (m *replicas) accept(r *replica, d dialled) bool {
 	rival := r.session.Known() && r.session != d.instance
 	found := r.arrive(caller{node: modelNode, instance: d.instance, accepted: d.at}, rival, 10)
 	m.say("replica %d judges %c of %v: %+v", r.name, d.instance[0], d.at.Sub(time.Unix(1e9, 0)), found)
@@ -135,7 +135,7 @@ func (m *replicas) step(random *rand.Rand) {
 			i := random.IntN(len(r.dials))
 			d := r.dials[i]
 			r.dials = slices.Delete(r.dials, i, i+1)
-			m.judge(r, d)
+			m.accept(r, d)
 		}
 	case 7:
 		m.now = m.now.Add(time.Duration(random.IntN(8000)) * time.Millisecond)
@@ -217,7 +217,7 @@ func TestRecordedOnce(t *testing.T) {
 	for run := 1; run <= 5; run++ {
 		for range 20 {
 			for _, r := range m.all {
-				if !m.judge(r, dialled{device, m.now}) {
+				if !m.accept(r, dialled{device, m.now}) {
 					t.Fatalf("a connection of run %d was refused, want it let in", run)
 				}
 				m.now = m.now.Add(recordPeriod)
@@ -239,7 +239,7 @@ func TestRecordedOnce(t *testing.T) {
 		r.session = wire.Instance{}
 	}
 	for i := range byte(100) { // a node that invents runs
-		m.judge(m.all[0], dialled{wire.Instance{i + 1, 'X'}, m.now})
+		m.accept(m.all[0], dialled{wire.Instance{i + 1, 'X'}, m.now})
 		m.write(m.all[0])
 		m.now = m.now.Add(recordPeriod / 10)
 	}

@@ -118,7 +118,7 @@ const probeNode = "cloudcore-probe"
 
 // ChooseImpersonation finds out which way the API server and its rules allow: the narrow one if it works.
 func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonation, error) {
-	refusal := errors.New("the API server takes its nodes for no nodes")
+	refusal := errors.New("the API server does not recognise the impersonated user as a node")
 	for _, how := range []Impersonation{UserOnly, UserAndGroup} {
 		clients, err := NewClients(config, how)
 		if err != nil {

@@ -85,7 +85,7 @@ func (o *adoptOptions) run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	t, err := o.takeover(out)
+	t, err := o.migration(out)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (o *adoptOptions) run(ctx context.Context, out io.Writer) error {
 	return t.Do(ctx, p)
 }
 
-func (o *adoptOptions) takeover(out io.Writer) (*migrate.Takeover, error) {
+func (o *adoptOptions) migration(out io.Writer) (*migrate.Migration, error) {
 	s := o.service
 	if s == nil {
 		var err error

@@ -139,7 +139,7 @@ func (m *matching) pod(pod *v1.Pod, obs *observed.Pod) {
 		same.Hash = runtime.Hash(spec)
 		known.Containers[i] = &same
 	}
-	m.judge(name, &known, runtime.Decide(pod, &known, started(&known)))
+	m.compare(name, &known, runtime.Decide(pod, &known, started(&known)))
 }
 
 // made reports whether a container was made from a spec: it carries the hash of the whole of it, or at least it is of
@@ -152,8 +152,8 @@ func (m *matching) made(spec *v1.Container, c *observed.Container) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return n != "" && (n == c.Image || n == c.ImageRef || n == c.ImageID) })
 }
 
-// judge notes what this agent would do to what runs.
-func (m *matching) judge(name string, obs *observed.Pod, will runtime.Actions) {
+// compare notes what this agent would do to what runs.
+func (m *matching) compare(name string, obs *observed.Pod, will runtime.Actions) {
 	lost := map[string]bool{}
 	for _, k := range will.Kill {
 		lost[k.ID] = true

@@ -40,9 +40,9 @@ type Options struct {
 	Status func(types.UID) v1.PodStatus
 	// Active returns a pod that may be resized; nil if it is not desired, is being stopped, or has ended.
 	Active func(types.UID) *v1.Pod
-	// Judge says why the node does not give a pod what it asks for; nil admits it.
-	Judge func(*v1.Pod) *observed.Reason
-	// Admission is held while Judge is called and what it admits is allocated: one admission follows the other.
+	// Admit says why the node does not give a pod what it asks for; nil admits it.
+	Admit func(*v1.Pod) *observed.Reason
+	// Admission is held while Admit is called and what it admits is allocated: one admission follows the other.
 	Admission sync.Locker
 	// Enqueue has a pod synced whose allocation has changed.
 	Enqueue func(types.UID)
@@ -145,7 +145,7 @@ func (m *Manager) Retry(pod *v1.Pod) {
 	m.opts.Admission.Lock()
 	defer m.opts.Admission.Unlock()
 	for _, w := range m.waiting(pod) {
-		changed := m.judge(w.Pod)
+		changed := m.admit(w.Pod)
 		if changed && (pod == nil || w.Pod.UID != pod.UID) {
 			m.opts.Enqueue(w.Pod.UID)
 		}
@@ -180,11 +180,11 @@ func (m *Manager) waiting(pod *v1.Pod) []resize.Waiting {
 	return list
 }
 
-// judge allocates to a pod what it asks for if the node admits it, and reports whether the pod's conditions changed.
-func (m *Manager) judge(pod *v1.Pod) (changed bool) {
+// admit allocates to a pod what it asks for if the node admits it, and reports whether the pod's conditions changed.
+func (m *Manager) admit(pod *v1.Pod) (changed bool) {
 	why := resize.KeepsSwap(pod, m.Allocated(pod), m.opts.Cgroups.MaySwap)
 	if why == nil {
-		why = m.opts.Judge(pod)
+		why = m.opts.Admit(pod)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

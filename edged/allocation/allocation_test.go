@@ -40,7 +40,7 @@ func newNode() *node {
 		Recorder:  events.New("n", nil),
 		Status:    func(uid types.UID) v1.PodStatus { return n.statuses[uid] },
 		Active:    func(uid types.UID) *v1.Pod { return n.desired[uid] },
-		Judge:     n.judgeResize,
+		Admit:     n.admitResize,
 		Admission: &sync.Mutex{},
 		Enqueue:   func(types.UID) {},
 		Freed:     func() {},
@@ -48,7 +48,7 @@ func newNode() *node {
 	return n
 }
 
-func (n *node) judgeResize(pod *v1.Pod) *observed.Reason {
+func (n *node) admitResize(pod *v1.Pod) *observed.Reason {
 	if n.refusal != nil {
 		return n.refusal
 	}

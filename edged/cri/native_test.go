@@ -67,7 +67,7 @@ func (*content) Read(r *contentapi.ReadContentRequest, s contentapi.Content_Read
 	if r.Digest != "sha256:a" {
 		return status.Error(codes.NotFound, "no such blob")
 	}
-	for _, data := range []string{"hello", "", " world"} {
+	for _, data := range []string{"hello", "", " fixture"} {
 		if err := s.Send(&contentapi.ReadContentResponse{Data: []byte(data)}); err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ func TestBlobs(t *testing.T) {
 	if diff := cmp.Diff([]Blob{{"sha256:a", 17}, {"sha256:b", 0}}, got); diff != "" || err != nil {
 		t.Errorf("Blobs: %v; mismatch (-want +got):\n%s", err, diff)
 	}
-	for digest, want := range map[string]string{"sha256:a": "hello world", "sha256:b": ""} {
+	for digest, want := range map[string]string{"sha256:a": "hello fixture", "sha256:b": ""} {
 		blob, err := client.ReadBlob(t.Context(), digest)
 		if err != nil {
 			t.Fatal(err)

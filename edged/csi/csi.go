@@ -120,8 +120,8 @@ type mounted struct {
 	block bool
 	// published is when the driver was last asked for it.
 	published time.Time
-	// grown is the size, in bytes, that the driver has grown the file system to, and told the one of which the cluster
-	// knows.
+	// grown is the size in bytes to which the driver has grown the file system; told is the size last reported to the
+	// API server.
 	grown, told int64
 	// looked is when its claim was looked at.
 	looked time.Time

@@ -52,7 +52,7 @@ type certFile struct {
 }
 
 // Look makes a plan. It changes nothing on the device.
-func (t *Takeover) Look(ctx context.Context) (*Plan, error) {
+func (t *Migration) Look(ctx context.Context) (*Plan, error) {
 	text, err := os.ReadFile(t.From)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("there is no configuration of KubeEdge's edgecore: %w; --from names another file", err)
@@ -112,7 +112,7 @@ func patient(ctx context.Context, ask func(context.Context) error) error {
 func samePath(a, b string) bool { return filepath.Clean(a) == filepath.Clean(b) || sameFile(a, b) }
 
 // mayBegin reports whether the device is one that is to be taken over.
-func (t *Takeover) mayBegin(p *Plan) error {
+func (t *Migration) mayBegin(p *Plan) error {
 	if p.unit.program != "" && sameFile(p.unit.program, t.Service.Program) {
 		return fmt.Errorf("%s is started by KubeEdge's unit %s: it has taken the place of KubeEdge's program, without which there is no way back. "+
 			"Put edgecore elsewhere (the package has it in /usr/bin), and KubeEdge's program back, and adopt again", p.unit.program, p.unit.path)
@@ -154,7 +154,7 @@ func mappedDevice(root string, uid types.UID) string {
 }
 
 // certificates reads those of the device, and looks whether they are of use.
-func (t *Takeover) certificates(p *Plan, node string) {
+func (t *Migration) certificates(p *Plan, node string) {
 	from, to := adopt.CertFilesOf(p.before), adopt.CertFiles(t.certs())
 	for _, pair := range [][2]string{{from.CA, to.CA}, {from.Cert, to.Cert}, {from.Key, to.Key}} {
 		data, err := os.ReadFile(pair[0])
@@ -177,7 +177,7 @@ func (t *Takeover) certificates(p *Plan, node string) {
 }
 
 // preflight looks whether this agent could run pods here. Its ports are still KubeEdge's.
-func (t *Takeover) preflight(ctx context.Context, p *Plan) {
+func (t *Migration) preflight(ctx context.Context, p *Plan) {
 	own := &p.Config.Modules.Edged
 	k := &own.TailoredKubeletConfig
 	var facts *preflight.Facts
@@ -285,7 +285,7 @@ func imageNames(ctx context.Context, client *cri.Client, image string, into map[
 }
 
 // ownFiles are the files that only this agent has, and that were not there before it.
-func (t *Takeover) ownFiles(p *Plan) []string {
+func (t *Migration) ownFiles(p *Plan) []string {
 	files := servingcert.Files(p.Config.Modules.Edged.RootDirectory)
 	for _, file := range shutdown.ConfFiles() {
 		files = append(files, filepath.Join(t.Service.Root, file))

@@ -168,7 +168,7 @@ func (d *device) write(name, text string, mode fs.FileMode) {
 }
 
 // takeover is one of this device; what it says counts as events.
-func (d *device) takeover() (*Takeover, *bytes.Buffer) {
+func (d *device) takeover() (*Migration, *bytes.Buffer) {
 	said := &bytes.Buffer{}
 	return New(Options{
 		From: d.path("etc/kubeedge/config/edgecore.yaml"), Config: d.path("etc/edgecore/edgecore.yaml"), Store: d.path("var/lib/edgecore/edgecore.db"),

@@ -55,27 +55,27 @@ type Options struct {
 	Out io.Writer
 }
 
-// Takeover is one of a device.
-type Takeover struct {
+// Migration is one of a device.
+type Migration struct {
 	Options
 	journal journal
 }
 
 // New makes one; nothing is looked at yet.
-func New(o Options) *Takeover {
-	return &Takeover{Options: o, journal: journal{filepath.Join(filepath.Dir(o.Store), "adopt", "state.json")}}
+func New(o Options) *Migration {
+	return &Migration{Options: o, journal: journal{filepath.Join(filepath.Dir(o.Store), "adopt", "state.json")}}
 }
 
 // ErrDone says that the device was taken over before.
 var ErrDone = errors.New("this device was taken over before: edgecore is its agent; `edgecore adopt --undo` goes back to KubeEdge")
 
-func (t *Takeover) say(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
+func (t *Migration) say(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
 
 // certs is the folder of this agent's certificates.
-func (t *Takeover) certs() string { return filepath.Join(filepath.Dir(t.Config), "certs") }
+func (t *Migration) certs() string { return filepath.Join(filepath.Dir(t.Config), "certs") }
 
 // Resume takes up a takeover that was cut off after KubeEdge's unit was replaced; done reports whether there was one.
-func (t *Takeover) Resume(ctx context.Context) (done bool, err error) {
+func (t *Migration) Resume(ctx context.Context) (done bool, err error) {
 	s, err := t.journal.load()
 	switch {
 	case err != nil || s == nil:
@@ -92,7 +92,7 @@ func (t *Takeover) Resume(ctx context.Context) (done bool, err error) {
 }
 
 // Do carries out a plan.
-func (t *Takeover) Do(ctx context.Context, p *Plan) error {
+func (t *Migration) Do(ctx context.Context, p *Plan) error {
 	if err := p.Refused(t.Force); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (t *Takeover) Do(ctx context.Context, p *Plan) error {
 }
 
 // prepare writes what this agent needs but its store, while KubeEdge runs.
-func (t *Takeover) prepare(p *Plan) (*state, error) {
+func (t *Migration) prepare(p *Plan) (*state, error) {
 	s := &state{
 		Phase: preparing, At: time.Now().UTC().Truncate(time.Second), From: t.From, Config: t.Config, Store: t.Store, Active: p.unit.active,
 		Unit: p.unit.path, Links: p.unit.links, Program: p.unit.program, DropIns: t.dropIns(), Endpoint: p.Config.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint,
@@ -145,7 +145,7 @@ func (t *Takeover) prepare(p *Plan) (*state, error) {
 
 // seed stops KubeEdge's agent and makes this agent's store of its last state. It returns the containers that are to run
 // on.
-func (t *Takeover) seed(ctx context.Context, p *Plan, s *state) ([]string, error) {
+func (t *Migration) seed(ctx context.Context, p *Plan, s *state) ([]string, error) {
 	if t.Service.Present && p.unit.path != "" {
 		if err := t.Service.Systemctl(ctx, "stop", systemd.Name); err != nil {
 			return nil, fmt.Errorf("stop KubeEdge: %w", err)
@@ -174,7 +174,7 @@ func (t *Takeover) seed(ctx context.Context, p *Plan, s *state) ([]string, error
 }
 
 // finish replaces the unit, starts this agent and sees that it has the pods. Where that fails it goes back.
-func (t *Takeover) finish(ctx context.Context, s *state, expected []string) error {
+func (t *Migration) finish(ctx context.Context, s *state, expected []string) error {
 	lost, err := t.takePlace(ctx, s, expected)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -193,7 +193,7 @@ func (t *Takeover) finish(ctx context.Context, s *state, expected []string) erro
 	return nil
 }
 
-func (t *Takeover) takePlace(ctx context.Context, s *state, expected []string) (lost []string, err error) {
+func (t *Migration) takePlace(ctx context.Context, s *state, expected []string) (lost []string, err error) {
 	if !t.Service.Present {
 		t.say("systemd does not run here; this runs the agent:\n  %s --config %s", t.Service.Program, t.Config)
 		return nil, nil
@@ -213,7 +213,7 @@ func (t *Takeover) takePlace(ctx context.Context, s *state, expected []string) (
 }
 
 // back undoes what was prepared, and has KubeEdge run again.
-func (t *Takeover) back(ctx context.Context, s *state) error {
+func (t *Migration) back(ctx context.Context, s *state) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	var err error
@@ -226,7 +226,7 @@ func (t *Takeover) back(ctx context.Context, s *state) error {
 }
 
 // clear removes what this agent was given, and puts its configuration of before back.
-func (t *Takeover) clear(s *state) error {
+func (t *Migration) clear(s *state) error {
 	var errs []error
 	for _, name := range s.Made {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -243,4 +243,4 @@ func (t *Takeover) clear(s *state) error {
 	return t.journal.remove()
 }
 
-func (t *Takeover) certsFile() string { return filepath.Join(t.certs(), "server.crt") }
+func (t *Migration) certsFile() string { return filepath.Join(t.certs(), "server.crt") }

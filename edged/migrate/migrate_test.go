@@ -23,7 +23,7 @@ import (
 )
 
 // adoptAll does what the command does.
-func adoptAll(ctx context.Context, t *Takeover) error {
+func adoptAll(ctx context.Context, t *Migration) error {
 	if done, err := t.Resume(ctx); done || err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // Print writes what a plan does, for anyone who decides on it.
-func (t *Takeover) Print(out io.Writer, p *Plan) {
+func (t *Migration) Print(out io.Writer, p *Plan) {
 	line := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	k := &p.Config.Modules.Edged.TailoredKubeletConfig
 	line("Node %s, of KubeEdge's %s", p.Config.Modules.Edged.HostnameOverride, t.From)

@@ -15,7 +15,7 @@ import (
 var ErrNothing = errors.New("this device was not taken over from KubeEdge: there is nothing to undo")
 
 // Undo goes back to KubeEdge. It may be repeated until it has succeeded.
-func (t *Takeover) Undo(ctx context.Context) error {
+func (t *Migration) Undo(ctx context.Context) error {
 	s, err := t.journal.load()
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (t *Takeover) Undo(ctx context.Context) error {
 
 // reboundNode returns the name of the node if edgecore's certificate names another holder than KubeEdge's: edgecore has
 // renewed it since, and cloudcore may know the node by the new holder only. Otherwise it returns "".
-func (t *Takeover) reboundNode(s *state) string {
+func (t *Migration) reboundNode(s *state) string {
 	text, err := os.ReadFile(s.From)
 	if err != nil {
 		return ""
@@ -93,7 +93,7 @@ func holderIn(name string) (string, error) {
 }
 
 // stopOurs ends this agent, if it is it that has the service's name.
-func (t *Takeover) stopOurs(ctx context.Context, s *state) error {
+func (t *Migration) stopOurs(ctx context.Context, s *state) error {
 	if t.Service.Present && t.replaced(s) {
 		if err := t.Service.Systemctl(ctx, "stop", systemd.Name); err != nil {
 			return fmt.Errorf("stop edgecore: %w; nothing was changed", err)
@@ -103,7 +103,7 @@ func (t *Takeover) stopOurs(ctx context.Context, s *state) error {
 	return waitUnused(ctx, s.Store)
 }
 
-func (t *Takeover) startTheirs(ctx context.Context, s *state) error {
+func (t *Migration) startTheirs(ctx context.Context, s *state) error {
 	if err := t.Service.Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}

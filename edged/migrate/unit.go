@@ -82,7 +82,7 @@ func (s *Service) findLinks() (map[string]string, error) {
 }
 
 // ownUnit is where this agent's unit is to lie: nowhere new if a package has brought one.
-func (t *Takeover) ownUnit() (path string, packaged bool) {
+func (t *Migration) ownUnit() (path string, packaged bool) {
 	admin := filepath.Join(t.Service.Root, unitDirs()[0], systemd.Name)
 	if !t.Service.Packaged(t.Config) {
 		return admin, false
@@ -97,7 +97,7 @@ func (t *Takeover) ownUnit() (path string, packaged bool) {
 }
 
 // replaced reports whether the unit that is in force is no longer KubeEdge's.
-func (t *Takeover) replaced(s *state) bool {
+func (t *Migration) replaced(s *state) bool {
 	for _, dir := range unitDirs() {
 		text, err := os.ReadFile(filepath.Join(t.Service.Root, dir, systemd.Name))
 		if err == nil {
@@ -109,7 +109,7 @@ func (t *Takeover) replaced(s *state) bool {
 
 // replace puts this agent's unit in the place of KubeEdge's. Of each thing that a boot looks at, the old or the new is
 // there at any time.
-func (t *Takeover) replace(s *state) error {
+func (t *Migration) replace(s *state) error {
 	own, packaged := t.ownUnit()
 	if s.Unit != "" {
 		if err := linkOnce(s.Unit, s.Unit+aside, s.UnitSum); err != nil {
@@ -145,7 +145,7 @@ func (t *Takeover) replace(s *state) error {
 }
 
 // restore is the way back.
-func (t *Takeover) restore(s *state) error {
+func (t *Migration) restore(s *state) error {
 	own := filepath.Join(t.Service.Root, unitDirs()[0], systemd.Name)
 	now, err := t.Service.findLinks()
 	if err != nil {
@@ -190,12 +190,12 @@ func (t *Takeover) restore(s *state) error {
 }
 
 // dropIns is the folder of the administrator's settings for the unit: they were written for another program.
-func (t *Takeover) dropIns() string {
+func (t *Migration) dropIns() string {
 	return filepath.Join(t.Service.Root, unitDirs()[0], systemd.Name+".d")
 }
 
 // binaryAside renames KubeEdge's executable where a shell would find it in the place of this one: they have one name.
-func (t *Takeover) binaryAside(s *state) error {
+func (t *Migration) binaryAside(s *state) error {
 	if s.Program == "" || filepath.Base(s.Program) != filepath.Base(t.Service.Program) || sameFile(s.Program, t.Service.Program) {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (t *Takeover) binaryAside(s *state) error {
 	return nil
 }
 
-func (t *Takeover) binaryBack(s *state) error {
+func (t *Migration) binaryBack(s *state) error {
 	if s.Program == "" {
 		return nil
 	}

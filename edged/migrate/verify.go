@@ -96,7 +96,7 @@ func holder(path string) string {
 }
 
 // verify waits until this agent shows the containers that were to run on, and returns those that do not run any more.
-func (t *Takeover) verify(ctx context.Context, s *state, expected []string) (lost []string, err error) {
+func (t *Migration) verify(ctx context.Context, s *state, expected []string) (lost []string, err error) {
 	cfg, _, err := v1alpha2.Load(t.Config)
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func shownBy(ctx context.Context, cfg *v1alpha2.EdgeCore) (map[string]bool, erro
 }
 
 // gone are those of the containers that do not run.
-func (t *Takeover) gone(ctx context.Context, s *state, expected []string) ([]string, error) {
+func (t *Migration) gone(ctx context.Context, s *state, expected []string) ([]string, error) {
 	client, err := cri.Dial(s.Endpoint, "", callTimeout)
 	if err != nil {
 		return nil, err

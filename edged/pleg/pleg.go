@@ -177,8 +177,8 @@ func (p *PLEG) notice(ctx context.Context, uid types.UID) {
 	}
 }
 
-// followNotices makes a snapshot of each pod of which something was noticed, and again of those of which
-// the runtime knows less than the kernel.
+// followNotices makes a snapshot of each pod with an event, and another one of pods that have a process which has
+// exited although CRI still reports it running.
 func (p *PLEG) followNotices(ctx context.Context) {
 	var later lookAgain
 	timer := time.NewTimer(0)

@@ -4,7 +4,7 @@
 // Most pods start at once. One that needs devices, room that others have to leave, or the cloud's word on the Node's
 // labels is made ready in a goroutine of its own, so that no pod waits for another's device plugin.
 //
-// A pod that was admitted before the agent started, or that runs, is not judged again: a restart must not stop what
+// A pod that was admitted before the agent started, or that runs, is not decided again: a restart must not stop what
 // worked.
 package podadmit
 
@@ -119,7 +119,7 @@ func (c *Controller) Collector() prometheus.Collector { return c.preemptions }
 // Wait returns when no pod is being made ready any more, after life has ended.
 func (c *Controller) Wait() { c.preparing.Wait() }
 
-// Admit judges a desired pod that was not judged yet, and hands it to its worker.
+// Admit judges a desired pod that was not decided yet, and hands it to its worker.
 func (c *Controller) Admit(uid types.UID) {
 	c.opts.Lock.Lock()
 	defer c.opts.Lock.Unlock()
@@ -129,15 +129,15 @@ func (c *Controller) Admit(uid types.UID) {
 	}
 	if !w.Admitted && w.Pod.DeletionTimestamp == nil {
 		if c.opts.Closed() {
-			return // it is judged after the boot
+			return // it is decided after the boot
 		}
-		verdict, judged := c.judge(w)
+		verdict, decided := c.decide(w)
 		c.opts.Desired.SetAdmission(uid, verdict.Rejected)
 		if verdict.Rejected != nil {
 			c.reject(w, *verdict.Rejected)
 			return
 		}
-		if judged && (verdict.Doubt || len(verdict.Victims) > 0 || c.opts.Devices.Wants(w.Pod)) {
+		if decided && (verdict.Doubt || len(verdict.Victims) > 0 || c.opts.Devices.Wants(w.Pod)) {
 			c.opts.Desired.SetPreparing(uid, true)
 			c.preparing.Go(func() { c.makeReady(c.life, w, verdict) })
 			return
@@ -170,17 +170,17 @@ func (c *Controller) Beside(uid types.UID) []*v1.Pod {
 	return others
 }
 
-// JudgeResize says why a pod does not get what it asks for; nil admits it. A node under pressure admits no resize.
+// AdmitResize says why a pod does not get what it asks for; nil admits it. A node under pressure admits no resize.
 // The caller holds the lock of admissions.
-func (c *Controller) JudgeResize(pod *v1.Pod) *observed.Reason {
+func (c *Controller) AdmitResize(pod *v1.Pod) *observed.Reason {
 	if why := c.opts.Pressure(pod); why != nil {
 		return why
 	}
 	return resize.Admit(pod, c.opts.Allocatable, c.Beside(pod.UID))
 }
 
-// judge decides on a pod's admission; judged is false where it was admitted before.
-func (c *Controller) judge(w desired.Pod) (verdict admission.Verdict, judged bool) {
+// decide decides on a pod's admission; decided is false where it was admitted before.
+func (c *Controller) decide(w desired.Pod) (verdict admission.Verdict, decided bool) {
 	if w.Restored || c.opts.PLEG.Get(w.Pod.UID).Alive() {
 		return admission.Verdict{}, false
 	}
@@ -285,7 +285,7 @@ func (c *Controller) makeRoom(ctx context.Context, pod *v1.Pod, verdict admissio
 }
 
 // reject records that a pod does not fit. A pod of the API server has failed then, and its owner makes another. A
-// static pod is judged again whenever another pod goes or devices change.
+// static pod is decided again whenever another pod goes or devices change.
 func (c *Controller) reject(w desired.Pod, why observed.Reason) {
 	if w.Rejected != nil && *w.Rejected == why {
 		return

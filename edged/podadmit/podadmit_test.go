@@ -115,7 +115,7 @@ type noReports struct{}
 
 func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
 
-// TestAdmit: a pod that fits starts, one that does not is rejected; one that runs already is not judged again, and
+// TestAdmit: a pod that fits starts, one that does not is rejected; one that runs already is not decided again, and
 // while the device shuts down nothing is.
 func TestAdmit(t *testing.T) {
 	r, c, wanted := newFixture(t.Context())
@@ -234,14 +234,14 @@ func TestPredecessor(t *testing.T) {
 // TestJudgeResize: a node admits a resize that fits beside its other pods, and none while it is under pressure.
 func TestJudgeResize(t *testing.T) {
 	r, c, _ := newFixture(t.Context())
-	if why := c.JudgeResize(asking("p", "1")); why != nil {
-		t.Errorf("JudgeResize(1 of 1 cpu) = %+v, want nil", why)
+	if why := c.AdmitResize(asking("p", "1")); why != nil {
+		t.Errorf("AdmitResize(1 of 1 cpu) = %+v, want nil", why)
 	}
-	if why := c.JudgeResize(asking("p", "2")); why == nil || why.Reason != v1.PodReasonInfeasible {
-		t.Errorf("JudgeResize(2 of 1 cpu) = %+v, want Infeasible", why)
+	if why := c.AdmitResize(asking("p", "2")); why == nil || why.Reason != v1.PodReasonInfeasible {
+		t.Errorf("AdmitResize(2 of 1 cpu) = %+v, want Infeasible", why)
 	}
 	r.pressure = &observed.Reason{Reason: "Evicted", Message: "The node had condition: [DiskPressure]. "}
-	if why := c.JudgeResize(asking("p", "1")); why != r.pressure {
-		t.Errorf("JudgeResize under pressure = %+v, want %+v", why, r.pressure)
+	if why := c.AdmitResize(asking("p", "1")); why != r.pressure {
+		t.Errorf("AdmitResize under pressure = %+v, want %+v", why, r.pressure)
 	}
 }

@@ -300,7 +300,7 @@ func TestFailuresBackOffAndNewsComeAtOnce(t *testing.T) {
 		p.Enqueue("1")
 		synctest.Wait()
 		if n := len(s.seen()); n != 7 {
-			t.Errorf("a poke did not sync at once: %d syncs, want 7", n)
+			t.Errorf("a enqueue did not sync at once: %d syncs, want 7", n)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func quick(h *dto.Histogram) uint64 {
 }
 
 func TestMetrics(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(2, "alive"), ReadinessProbe: every(100, "ready")})
 		pod.Name, pod.Namespace, pod.UID = "pod1", "default", "uid1"
 		w.answer("ready", 0)
@@ -78,7 +78,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestMetricsOfSuccessor(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		first := podOf(v1.Container{Name: "a", ReadinessProbe: every(100, "ready")})
 		first.Name, first.Namespace, first.UID = "pod1", "default", "uid1"
 		second := first.DeepCopy()

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-// world is a runtime in which commands answer as told, and remembers what it was asked and what was told.
-type world struct {
+// fixture is a runtime in which commands answer as told, and remembers what it was asked and what was told.
+type fixture struct {
 	mu      sync.Mutex
 	answers map[string]func(ctx context.Context) (int32, error) // by the first word of the command
 	asked   []string                                            // "seconds since the start: container command"
@@ -35,7 +35,7 @@ type world struct {
 	began   time.Time
 }
 
-func (w *world) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (w *fixture) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
 	w.mu.Lock()
 	w.asked = append(w.asked, fmt.Sprintf("%.1f: %s %s", time.Since(w.began).Seconds(), in.ContainerId, strings.Join(in.Cmd, " ")))
 	answer := w.answers[in.Cmd[0]]
@@ -50,26 +50,26 @@ func (w *world) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ 
 	return &runtimeapi.ExecSyncResponse{ExitCode: code, Stdout: []byte("out "), Stderr: []byte("err")}, nil
 }
 
-func (w *world) ContainerEventf(_ *v1.Pod, c *v1.Container, eventType, reason, format string, args ...any) {
+func (w *fixture) ContainerEventf(_ *v1.Pod, c *v1.Container, eventType, reason, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.events = append(w.events, c.Name+" "+eventType+" "+reason+" "+fmt.Sprintf(format, args...))
 }
 
-func (w *world) told(uid types.UID, ending bool) {
+func (w *fixture) told(uid types.UID, ending bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.changed = append(w.changed, fmt.Sprintf("%.1f: %s %v", time.Since(w.began).Seconds(), uid, ending))
 }
 
-func (w *world) answer(command string, code int32) {
+func (w *fixture) answer(command string, code int32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answers[command] = func(context.Context) (int32, error) { return code, nil }
 }
 
 // take returns what was asked since the last call.
-func (w *world) take() []string {
+func (w *fixture) take() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	asked := w.asked
@@ -78,9 +78,9 @@ func (w *world) take() []string {
 }
 
 // inWorld runs body beside a prober, in time that only passes when all sleep.
-func inWorld(t *testing.T, body func(w *world, p *Prober)) {
+func inWorld(t *testing.T, body func(w *fixture, p *Prober)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{answers: map[string]func(context.Context) (int32, error){}, began: time.Now()}
+		w := &fixture{answers: map[string]func(context.Context) (int32, error){}, began: time.Now()}
 		p := New(Options{Exec: w, Recorder: w, Changed: w.told})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -121,7 +121,7 @@ func seen(names ...string) *observed.Pod {
 }
 
 func TestStartupGoesFirst(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		pod := podOf(v1.Container{Name: "a", StartupProbe: every(2, "begun"), ReadinessProbe: every(4, "ready"), LivenessProbe: every(4, "alive")})
 		obs := seen("a")
 		w.answer("begun", 1)
@@ -158,7 +158,7 @@ func sorted(list []string) []string {
 }
 
 func TestFailuresStopAContainer(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		live := every(3, "alive")
 		live.TerminationGracePeriodSeconds = ptr.To(int64(7))
 		pod := podOf(v1.Container{Name: "a", LivenessProbe: live}, v1.Container{Name: "b", StartupProbe: every(1, "begun")})
@@ -217,7 +217,7 @@ func TestRestart(t *testing.T) {
 		"no status":         {v1.PodStatus{}, observed.Probed{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world, p *Prober) {
+			inWorld(t, func(w *fixture, p *Prober) {
 				obs := seen("a")
 				obs.Containers[0].StartedAt = time.Now().Add(-time.Second) // its age does not matter
 				if diff := cmp.Diff(observed.Probes{"a-id": c.want}, p.Sync(pod, obs, View{Before: c.before})); diff != "" {
@@ -250,7 +250,7 @@ func TestRestart(t *testing.T) {
 
 // TestRestartSpreads: the first probes after a restart do not all come at once.
 func TestRestartSpreads(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		for i := range 100 {
 			pod := podOf(v1.Container{Name: "a", ReadinessProbe: every(10, "ready")})
 			pod.UID = types.UID(fmt.Sprint(i))
@@ -266,7 +266,7 @@ func TestRestartSpreads(t *testing.T) {
 
 // TestReadySoon: a container that was never ready is asked more often at first, and none once it was.
 func TestReadySoon(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		pod := podOf(v1.Container{Name: "a", ReadinessProbe: every(3, "ready")})
 		w.answer("ready", 1)
 		p.Sync(pod, seen("a"), View{})
@@ -282,7 +282,7 @@ func TestReadySoon(t *testing.T) {
 
 // TestSuccessesTakeTime: successes that are to come in a row come a period apart.
 func TestSuccessesTakeTime(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		spec := every(3, "ready")
 		spec.SuccessThreshold = 3
 		p.Sync(podOf(v1.Container{Name: "a", ReadinessProbe: spec}), seen("a"), View{})
@@ -297,7 +297,7 @@ func TestSuccessesTakeTime(t *testing.T) {
 }
 
 func TestInitialDelay(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		ready := every(10, "ready")
 		ready.InitialDelaySeconds = 8
 		pod := podOf(v1.Container{Name: "a", ReadinessProbe: ready})
@@ -319,7 +319,7 @@ func TestInitialDelay(t *testing.T) {
 
 // TestSlowDelaysNobody: attempts that hang hold up no other, and are not doubled.
 func TestSlowDelaysNobody(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		w.answers["hang"] = func(ctx context.Context) (int32, error) {
 			select {
 			case <-ctx.Done():
@@ -350,7 +350,7 @@ func TestSlowDelaysNobody(t *testing.T) {
 
 // TestEnding: while a pod ends it is not killed by its probes, and its readiness is still told.
 func TestEnding(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		pod := podOf(v1.Container{Name: "a", ReadinessProbe: every(1, "ready"), LivenessProbe: every(1, "alive")})
 		p.Sync(pod, seen("a"), View{})
 		time.Sleep(2 * time.Second)
@@ -379,7 +379,7 @@ func TestEnding(t *testing.T) {
 
 // TestUnlearned: an error of the runtime is no verdict; it is tried again at once, and told once.
 func TestUnlearned(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		w.answers["broken"] = func(context.Context) (int32, error) { return 0, fmt.Errorf("no such program") }
 		w.answers["away"] = func(context.Context) (int32, error) { return 0, status.Error(codes.Unavailable, "down") }
 		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(10, "broken")}, v1.Container{Name: "b", LivenessProbe: every(10, "away")})
@@ -399,7 +399,7 @@ func TestUnlearned(t *testing.T) {
 
 // TestWhoIsProbed: containers and sidecars; not init containers that end, nor what does not run.
 func TestWhoIsProbed(t *testing.T) {
-	inWorld(t, func(w *world, p *Prober) {
+	inWorld(t, func(w *fixture, p *Prober) {
 		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(1, "a")}, v1.Container{Name: "idle", LivenessProbe: every(1, "idle")}, v1.Container{Name: "plain"})
 		pod.Spec.InitContainers = []v1.Container{
 			{Name: "side", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways), StartupProbe: every(1, "side")},

@@ -61,7 +61,7 @@ func chaos(t *testing.T, seed uint64) {
 }
 
 // hurt does one fault, and returns the containers that must not feel it.
-func (g *rig) hurt(r *rand.Rand, pod *v1.Pod) (what string, spared []string) {
+func (g *fixture) hurt(r *rand.Rand, pod *v1.Pod) (what string, spared []string) {
 	g.t.Helper()
 	obs := g.observe(pod)
 	victim := obs.Containers[r.IntN(len(obs.Containers))]
@@ -113,7 +113,7 @@ func (g *rig) hurt(r *rand.Rand, pod *v1.Pod) (what string, spared []string) {
 }
 
 // heal syncs until the pod is whole.
-func (g *rig) heal(pod *v1.Pod, seed uint64, what string) {
+func (g *fixture) heal(pod *v1.Pod, seed uint64, what string) {
 	g.t.Helper()
 	var last error
 	for range 60 {

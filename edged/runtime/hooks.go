@@ -135,7 +135,7 @@ func (r *Runtime) refreshContainer(ctx context.Context, o *observed.Container) e
 // one.
 func (r *Runtime) preStop(ctx context.Context, k kill) (ran bool) {
 	c := k.spec
-	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || k.grace <= 0 || !k.container.Running() || !r.hooked.first(k.container.ID) {
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || k.grace <= 0 || !k.container.Running() || !r.preStopDone.first(k.container.ID) {
 		return false
 	}
 	within, cancel := context.WithTimeout(ctx, time.Duration(k.grace)*time.Second)

@@ -41,7 +41,7 @@ func withHooks(pod *v1.Pod, kinds ...string) {
 }
 
 // hooksRun returns the commands that were run in containers, in order.
-func (g *rig) hooksRun() []string {
+func (g *fixture) hooksRun() []string {
 	var out []string
 	for _, c := range g.fake.Calls("ExecSync") {
 		out = append(out, strings.Join(c.Request.(*runtimeapi.ExecSyncRequest).Cmd, " "))
@@ -50,7 +50,7 @@ func (g *rig) hooksRun() []string {
 }
 
 // stops returns the names of the containers that were stopped, and the seconds that each was given, in order.
-func (g *rig) stops(obs *observed.Pod) (names []string, seconds []int64) {
+func (g *fixture) stops(obs *observed.Pod) (names []string, seconds []int64) {
 	for _, c := range g.fake.Calls("StopContainer") {
 		req := c.Request.(*runtimeapi.StopContainerRequest)
 		names, seconds = append(names, find(obs, req.ContainerId).Name), append(seconds, req.Timeout)
@@ -202,8 +202,8 @@ func TestPreStopIsCutShort(t *testing.T) {
 	if _, seconds := g.stops(obs); !slices.Equal(seconds, []int64{5}) {
 		t.Errorf("it had %v s, want the shorter grace", seconds)
 	}
-	if err := g.RemovePod(t.Context(), g.observe(pod)); err != nil || len(g.hooked.done) > 0 {
-		t.Errorf("remembered after its removal: %v, %v; want no error, none", g.hooked.done, err)
+	if err := g.RemovePod(t.Context(), g.observe(pod)); err != nil || len(g.preStopDone.done) > 0 {
+		t.Errorf("remembered after its removal: %v, %v; want no error, none", g.preStopDone.done, err)
 	}
 }
 

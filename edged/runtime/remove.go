@@ -120,7 +120,7 @@ func (r *Runtime) removeContainer(ctx context.Context, obs *observed.Pod, c *obs
 	if _, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID}); err != nil && !cri.IsNotFound(err) {
 		return fmt.Errorf("remove container %s (%s): %w", c.Name, c.ID, err)
 	}
-	r.hooked.forget(c.ID)
+	r.preStopDone.forget(c.ID)
 	if err := os.Remove(r.logLink(obs.Namespace, obs.Name, c.Name, c.ID)); err != nil && !os.IsNotExist(err) {
 		klog.V(2).InfoS("Log link not removed", "containerID", c.ID, "err", err)
 	}

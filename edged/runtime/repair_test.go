@@ -32,7 +32,7 @@ func (r *repairs) ExamineSandbox(_ context.Context, f repair.Failure, _ time.Tim
 	return r.again
 }
 
-func newRepairRig(t *testing.T, again bool) (*rig, *repairs) {
+func newRepairRig(t *testing.T, again bool) (*fixture, *repairs) {
 	t.Helper()
 	g, r := newRig(t), &repairs{again: again}
 	g.opts.Repair = r

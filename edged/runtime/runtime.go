@@ -121,8 +121,8 @@ type Runtime struct {
 	client   *cri.Client
 	backoff  *backoff
 	hooks    *lifecycle.Runner
-	// hooked are the containers that have had their preStop hook.
-	hooked once
+	// preStopDone are the containers that have had their preStop hook.
+	preStopDone once
 	// stopped are the sandboxes that were stopped and not removed yet.
 	stopped once
 	// stuck counts how often a dead sandbox could not be stopped.

@@ -164,7 +164,7 @@ func TestActionsConverge(t *testing.T) {
 			if a.KillPod && obs.Sandboxes[0].Ready {
 				t.Fatalf("actions on %v: %s, want the ready sandbox kept", list, describe(a))
 			}
-			carryOut(t, a, obs)
+			applyActions(t, a, obs)
 		}
 		for _, c := range pod.Spec.Containers {
 			if last := obs.Container(c.Name); pod.Spec.RestartPolicy == v1.RestartPolicyAlways && !last.Running() {
@@ -185,8 +185,8 @@ func endInit(obs *observed.Pod) bool {
 	return false
 }
 
-// carryOut does actions on a model in which init containers end well at once and others run.
-func carryOut(t *testing.T, a Actions, obs *observed.Pod) {
+// applyActions does actions on a model in which init containers end well at once and others run.
+func applyActions(t *testing.T, a Actions, obs *observed.Pod) {
 	t.Helper()
 	for _, k := range a.Kill {
 		c := find(obs, k.ID)

@@ -44,7 +44,7 @@ func (r *Runtime) SyncPod(ctx context.Context, wish SyncInput) SyncResult {
 		return res
 	}
 	if actions.StartOver {
-		r.startOver(ctx, pod, obs, &res)
+		r.restartAllContainers(ctx, pod, obs, &res)
 		return res
 	}
 	replaced := actions.CreateSandbox && obs.Sandbox() != nil
@@ -91,7 +91,7 @@ func (r *Runtime) SyncPod(ctx context.Context, wish SyncInput) SyncResult {
 	return res
 }
 
-// removeEmptySandboxes removes the sandboxes of before of which no container is kept.
+// removeEmptySandboxes removes old sandboxes that have no containers left.
 func (r *Runtime) removeEmptySandboxes(ctx context.Context, obs *observed.Pod) {
 	for _, s := range obs.Sandboxes {
 		if slices.ContainsFunc(obs.Containers, func(c *observed.Container) bool { return c.SandboxID == s.ID }) {

@@ -124,7 +124,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-func TestLook(t *testing.T) {
+func TestReadHost(t *testing.T) {
 	root := t.TempDir()
 	if diff := cmp.Diff(Host{}, ReadHost(root)); diff != "" {
 		t.Errorf("an empty node mismatch (-want +got):\n%s", diff)

@@ -69,7 +69,7 @@ func (n *node) Refresh(_ context.Context, uid types.UID) (*observed.Pod, error) 
 	return n.Get(uid), nil
 }
 func (n *node) Busy(types.UID) bool             { return false }
-func (n *node) Enqueue(types.UID)               { n.note("poke") }
+func (n *node) Enqueue(types.UID)               { n.note("enqueue") }
 func (n *node) Phase(types.UID) v1.PodPhase     { return v1.PodRunning }
 func (n *node) Ended(types.UID) <-chan struct{} { return n.ended }
 func (n *node) Why(types.UID) *status.Stopped   { return n.stopped }
@@ -105,9 +105,9 @@ func TestEnd(t *testing.T) {
 		stuck  int
 		want   []string
 	}{
-		"always":                {v1.RestartPolicyAlways, false, 0, []string{"poke", "kill 7", "report"}},
-		"always, killed late":   {v1.RestartPolicyAlways, false, 1, []string{"poke", "kill 7", "kill 7", "report"}},
-		"static, until it ends": {v1.RestartPolicyOnFailure, true, 0, []string{"poke", "kill 7", "remove"}},
+		"always":                {v1.RestartPolicyAlways, false, 0, []string{"enqueue", "kill 7", "report"}},
+		"always, killed late":   {v1.RestartPolicyAlways, false, 1, []string{"enqueue", "kill 7", "kill 7", "report"}},
+		"static, until it ends": {v1.RestartPolicyOnFailure, true, 0, []string{"enqueue", "kill 7", "remove"}},
 		"once":                  {v1.RestartPolicyNever, false, 0, []string{"stop Terminated 7", "flush"}},
 	} {
 		t.Run(name, func(t *testing.T) {

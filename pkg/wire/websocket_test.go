@@ -310,7 +310,7 @@ func TestSlowLinkIsNotSilent(t *testing.T) {
 		edge, far := cloud.pair(t, cloud.addr, DialOptions{Limits: limits, Dial: proxy.Dial})
 		messages, end := reading(far)
 		_, edgeEnd := reading(edge)
-		proxy.Pace(100 << 10)
+		proxy.LimitRate(100 << 10)
 		began := time.Now()
 		wrote := make(chan error, 1)
 		go func() { wrote <- edge.Write(message(300 << 10)) }()

@@ -91,8 +91,8 @@ func (p *Proxy) Cut() {
 // CutAfter resets all connections when so many more bytes have passed.
 func (p *Proxy) CutAfter(bytes int64) { p.cutLeft.Store(bytes) }
 
-// Pace passes on so many bytes a second and direction; 0: as they come.
-func (p *Proxy) Pace(bytes int64) { p.pace.Store(bytes) }
+// LimitRate passes on so many bytes a second and direction; 0: as they come.
+func (p *Proxy) LimitRate(bytes int64) { p.pace.Store(bytes) }
 
 // Silence keeps the connections and passes nothing on, as a network does whose other half is gone.
 func (p *Proxy) Silence() {

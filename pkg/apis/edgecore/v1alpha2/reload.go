@@ -66,7 +66,7 @@ func Changes(from, to *EdgeCore) ([]Change, error) {
 	return d.changes, nil
 }
 
-// differ lays two trees beside each other, and beside them what may be shown of each.
+// differ compares two configurations and redacts secrets.
 type differ struct {
 	keys             map[string]reflect.Type
 	live, reloadable map[string]bool

@@ -18,8 +18,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 )
 
-// rig is a Runtime on a runtime in memory.
-type rig struct {
+// fixture is a Runtime on a runtime in memory.
+type fixture struct {
 	*Runtime
 	t      *testing.T
 	fake   *fakecri.Runtime
@@ -28,23 +28,23 @@ type rig struct {
 	events *eventLog
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *fixture {
 	t.Helper()
 	fake, client := fakecri.Start(t)
 	return rigOn(t, fake, client)
 }
 
-// newDirectRig makes a rig for a bubble of testing/synctest: it has no socket.
-func newDirectRig(t *testing.T) *rig {
+// newDirectRig makes a fixture for a bubble of testing/synctest: it has no socket.
+func newDirectRig(t *testing.T) *fixture {
 	t.Helper()
 	fake, client := fakecri.Direct()
 	return rigOn(t, fake, client)
 }
 
-func rigOn(t *testing.T, fake *fakecri.Runtime, client *cri.Client) *rig {
+func rigOn(t *testing.T, fake *fakecri.Runtime, client *cri.Client) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	g := &rig{t: t, fake: fake, client: client, inputs: &stubInputs{}, events: &eventLog{}}
+	g := &fixture{t: t, fake: fake, client: client, inputs: &stubInputs{}, events: &eventLog{}}
 	g.Runtime = New(Options{
 		Client: client, Images: presentImages{}, Inputs: g.inputs, Recorder: g.events,
 		Resources: func(*v1.Pod, *v1.Container) *runtimeapi.LinuxContainerResources {
@@ -99,7 +99,7 @@ func (e *eventLog) has(reason string) bool {
 }
 
 // observe reads the pod as edged does before each sync.
-func (g *rig) observe(pod *v1.Pod) *observed.Pod {
+func (g *fixture) observe(pod *v1.Pod) *observed.Pod {
 	g.t.Helper()
 	obs, err := g.GetPod(g.t.Context(), pod.UID)
 	if err != nil {
@@ -108,13 +108,13 @@ func (g *rig) observe(pod *v1.Pod) *observed.Pod {
 	return obs
 }
 
-func (g *rig) sync(pod *v1.Pod) SyncResult {
+func (g *fixture) sync(pod *v1.Pod) SyncResult {
 	g.t.Helper()
 	return g.SyncPod(g.t.Context(), SyncInput{Pod: pod, Observed: g.observe(pod)})
 }
 
 // settle syncs until nothing is left to do.
-func (g *rig) settle(pod *v1.Pod) *observed.Pod {
+func (g *fixture) settle(pod *v1.Pod) *observed.Pod {
 	g.t.Helper()
 	var res SyncResult
 	for range 20 {
@@ -139,7 +139,7 @@ func methods(calls []fakecri.Call) []string {
 }
 
 // create makes a container with the pod's labels, in a new sandbox when none is given.
-func (g *rig) create(pod *v1.Pod, name, sandbox string, attempt uint32) string {
+func (g *fixture) create(pod *v1.Pod, name, sandbox string, attempt uint32) string {
 	g.t.Helper()
 	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}, Labels: podLabels(pod)}
 	if sandbox == "" {
